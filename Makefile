@@ -1,0 +1,32 @@
+# Forebay. `make` alone lists the targets.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench docs fmt clean
+MAKEFLAGS += --no-print-directory
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Download libtorch, the Python environment and the demo's model (735 MB, once)
+	@tools/setup all
+
+demo: ## Build Forebay and embed 8,000 definitions in SQL
+	@tools/setup libtorch python model
+	@tools/demo.sh
+
+test: ## Check formatting, lints, the exporter, all Rust tests and the docs
+	@tools/test.sh
+
+bench: ## Run the benchmarks
+	@tools/setup all
+	@cargo bench --workspace
+
+docs: ## Build the API documentation
+	@tools/setup libtorch
+	@cargo doc --workspace --no-deps
+
+fmt: ## Format the Rust sources
+	@cargo fmt --all
+
+clean: ## Remove build outputs; keep downloads (remove ~/.cache/forebay to drop those)
+	@cargo clean

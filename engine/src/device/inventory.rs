@@ -1,0 +1,119 @@
+//! What this process has: cores, memory, accelerators; detected or given by flags.
+
+use std::path::Path;
+
+use forebay_udf::runtime::Device;
+
+/// One accelerator of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerator {
+    /// How a replica addresses it.
+    pub device: Device,
+    /// Its name, for people.
+    pub name: String,
+    /// Its memory in bytes.
+    pub memory: u64,
+}
+
+/// Where the list of CUDA devices comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Cuda {
+    /// Ask libtorch, once a model could use one.
+    Ask,
+    /// There is no driver on this machine, so libtorch need not be loaded to know.
+    Absent,
+    /// Given.
+    Given(Vec<Accelerator>),
+}
+
+/// Cores, memory and accelerators of this process.
+#[derive(Clone, Debug)]
+pub struct Inventory {
+    /// CPU cores.
+    pub cpus: u32,
+    /// Host memory in bytes.
+    pub memory: u64,
+    pub(crate) emulated: Vec<Accelerator>,
+    pub(crate) cuda: Cuda,
+}
+
+impl Inventory {
+    /// What the machine has. Looks for NVIDIA's driver but does not load libtorch: CUDA devices
+    /// are counted when the first model that could use one is placed.
+    pub fn detect() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            memory: host_memory().unwrap_or(u64::MAX),
+            emulated: Vec::new(),
+            cuda: if has_nvidia_driver() { Cuda::Ask } else { Cuda::Absent },
+        }
+    }
+
+    /// With this many cores, whatever the machine has.
+    #[must_use]
+    pub fn with_cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus.max(1);
+        self
+    }
+
+    /// With this much host memory, in bytes.
+    #[must_use]
+    pub fn with_memory(mut self, memory: u64) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// With `count` emulated accelerators of `memory` bytes each.
+    #[must_use]
+    pub fn with_emulated(mut self, count: u16, memory: u64) -> Self {
+        let accelerator = |ordinal| Accelerator {
+            device: Device::Emulated(ordinal),
+            name: "emulated (not a real device)".to_owned(),
+            memory,
+        };
+        self.emulated = (0..count).map(accelerator).collect();
+        self
+    }
+
+    /// With these CUDA devices, whatever the machine has; none if empty.
+    #[must_use]
+    pub fn with_cuda(mut self, accelerators: Vec<Accelerator>) -> Self {
+        self.cuda = Cuda::Given(accelerators);
+        self
+    }
+
+    /// The emulated accelerators.
+    pub fn emulated(&self) -> &[Accelerator] {
+        &self.emulated
+    }
+}
+
+/// Total memory from `/proc/meminfo`, or the smaller limit of this process's control group.
+fn host_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total = total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024;
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
+    Some(limit.map_or(total, |limit| limit.min(total)))
+}
+
+fn has_nvidia_driver() -> bool {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+    Path::new("/dev/nvidiactl").exists()
+        || folders.iter().any(|folder| Path::new(folder).join("libcuda.so.1").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detection_finds_at_least_a_core_and_some_memory() {
+        let inventory = Inventory::detect();
+        assert!(inventory.cpus >= 1);
+        assert!(inventory.memory > 1 << 20);
+        assert!(inventory.emulated().is_empty());
+    }
+}

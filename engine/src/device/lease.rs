@@ -1,0 +1,155 @@
+//! Who holds which share of a device, batch by batch.
+//!
+//! A lease covers one forward pass of one batch and is never held while its holder waits for
+//! anything else, so whoever holds one finishes and gives it back. Waiters are served in order of
+//! arrival. Hence chained models of one query, and any number of queries, share an accelerator
+//! without a deadlock, whatever their shares are.
+//!
+//! One rule keeps that true: a lease must be awaited by something that always runs when woken. A
+//! stream does not qualify (a plan may stop polling it, and the share that it was given meanwhile
+//! would be lost to everyone); a [`Slot`](super::Slot)'s own thread does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_udf::model::ModelDeclaration;
+use forebay_udf::runtime::Device;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Thousandths in one whole device or core.
+const ONE: u32 = 1000;
+/// A replica leases at least this much of a core, however little its model asks for.
+const CPU_MILLIS_MIN: u32 = 100;
+
+/// A share of a device, returned on drop.
+#[derive(Debug)]
+pub struct Lease {
+    device: Device,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Lease {
+    /// Where it is valid.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Thousandths of the device, or of a core.
+    pub fn millis(&self) -> usize {
+        self.permit.num_permits()
+    }
+}
+
+/// The shares of all devices of this process.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    cpus: u32,
+    devices: Mutex<BTreeMap<Device, Arc<Semaphore>>>,
+}
+
+impl Leases {
+    pub(crate) fn new(cpus: u32) -> Self {
+        Self { cpus, devices: Mutex::default() }
+    }
+
+    fn capacity(&self, device: Device) -> u32 {
+        match device {
+            Device::Cpu => self.cpus.saturating_mul(ONE),
+            Device::Cuda(_) | Device::Emulated(_) => ONE,
+        }
+    }
+
+    fn semaphore(&self, device: Device) -> Arc<Semaphore> {
+        let mut devices = self.devices.lock();
+        let semaphore = devices
+            .entry(device)
+            .or_insert_with(|| Arc::new(Semaphore::new(self.capacity(device) as usize)));
+        Arc::clone(semaphore)
+    }
+
+    pub(crate) async fn lease(&self, device: Device, model: &ModelDeclaration) -> Lease {
+        let millis = share_millis(device, model).min(self.capacity(device));
+        #[expect(clippy::expect_used, reason = "the semaphores of a process are never closed")]
+        let permit =
+            self.semaphore(device).acquire_many_owned(millis).await.expect("an open semaphore");
+        Lease { device, permit }
+    }
+
+    /// Thousandths that are out at this moment.
+    pub(crate) fn leased_millis(&self, device: Device) -> usize {
+        (self.capacity(device) as usize).saturating_sub(self.semaphore(device).available_permits())
+    }
+}
+
+/// What one replica of a model leases of a device, in thousandths. A model that names no share of
+/// the accelerator it runs on has it alone; one that names no cores takes one.
+pub(crate) fn share_millis(device: Device, model: &ModelDeclaration) -> u32 {
+    match device {
+        Device::Cpu if model.resources.cpus.is_zero() => ONE,
+        Device::Cpu => model.resources.cpus.millis().max(CPU_MILLIS_MIN),
+        Device::Cuda(_) | Device::Emulated(_) if model.resources.gpus.is_zero() => ONE,
+        Device::Cuda(_) | Device::Emulated(_) => model.resources.gpus.millis(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{emulated_model, poll_once};
+    use forebay_udf::model::Share;
+
+    fn model(gpus: f64) -> ModelDeclaration {
+        let mut model = emulated_model("m");
+        model.resources.gpus = Share::try_from(gpus).unwrap();
+        model
+    }
+
+    #[test]
+    fn a_whole_accelerator_is_exclusive_and_returned_on_drop() {
+        let leases = Leases::new(1);
+        let (device, model) = (Device::Emulated(0), model(1.0));
+        let first = poll_once(leases.lease(device, &model)).unwrap();
+        let mut second = task(leases.lease(device, &model));
+        assert!(second.is_pending());
+        assert_eq!(leases.leased_millis(device), 1000);
+        drop(first);
+        assert!(second.is_woken());
+        assert!(!second.is_pending());
+        drop(second);
+        assert_eq!(leases.leased_millis(device), 0);
+    }
+
+    #[test]
+    fn fractions_share_and_a_large_request_is_not_overtaken() {
+        let leases = Leases::new(1);
+        let device = Device::Emulated(0);
+        let (half, whole) = (model(0.5), model(1.0));
+        let first = poll_once(leases.lease(device, &half)).unwrap();
+        let mut large = task(leases.lease(device, &whole));
+        assert!(large.is_pending());
+        let mut late = task(leases.lease(device, &half));
+        assert!(late.is_pending(), "first come, first served");
+        drop(first);
+        assert!(!large.is_pending());
+        assert!(late.is_pending());
+        drop(large);
+        assert!(!late.is_pending());
+    }
+
+    #[test]
+    fn an_abandoned_waiter_leaves_its_place() {
+        let leases = Leases::new(1);
+        let (device, model) = (Device::Emulated(0), model(1.0));
+        let first = poll_once(leases.lease(device, &model)).unwrap();
+        let mut waiter = task(leases.lease(device, &model));
+        assert!(waiter.is_pending());
+        drop(first);
+        drop(waiter);
+        assert_eq!(leases.leased_millis(device), 0);
+    }
+
+    fn task<F: Future>(future: F) -> crate::testing::Polled<F> {
+        crate::testing::Polled::new(future)
+    }
+}

@@ -1,0 +1,27 @@
+//! Devices: what this process has, who holds which share, and which models are loaded on it.
+//!
+//! In: a model's declaration. Out: where its replicas go ([`Placement`]), a loaded model
+//! ([`LoadedModel`]), a share of the device while a batch computes ([`Lease`]). Knows no plan.
+//!
+//! [`Devices`] is one per process, shared by all its queries through the session's configuration:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use datafusion::prelude::SessionConfig;
+//! use forebay_engine::{Devices, Inventory};
+//!
+//! let devices = Arc::new(Devices::new(Inventory::detect()));
+//! let config = SessionConfig::new().with_extension(devices);
+//! ```
+
+mod devices;
+mod inventory;
+mod lease;
+mod placement;
+mod slot;
+
+pub use devices::{Devices, LoadedModel};
+pub use inventory::{Accelerator, Inventory};
+pub use lease::Lease;
+pub use placement::Placement;
+pub(crate) use slot::{BatchError, Outcome, Slot};

@@ -1,0 +1,160 @@
+//! The thread on which one stream's forward passes run.
+//!
+//! A forward pass blocks, keeps per-thread state of its runtime, and must not sit on an async
+//! worker, so each stream has a thread of its own for as long as it lives. The thread also waits
+//! for the lease of each batch: unlike a stream, which a plan may stop polling, it runs whenever it
+//! is woken, so no share of a device is ever given to someone who does not use it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use arrow::array::ArrayRef;
+use datafusion::common::{Result as DataFusionResult, exec_datafusion_err};
+use forebay_udf::RuntimeError;
+use forebay_udf::model::ModelDeclaration;
+use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
+use futures::executor::block_on;
+use futures::future::{Either, select};
+use tokio::sync::oneshot;
+
+use super::devices::Devices;
+use crate::error::{EngineError, panic_text};
+
+/// What became of one batch.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) result: Result<Vec<ArrayRef>, BatchError>,
+    /// How long the batch waited for its share of the device.
+    pub(crate) lease_wait: Duration,
+    /// How long the device was busy with it.
+    pub(crate) busy: Duration,
+}
+
+impl Outcome {
+    /// A batch that never reached the device.
+    pub(crate) fn failed(error: BatchError) -> Self {
+        Self { result: Err(error), lease_wait: Duration::ZERO, busy: Duration::ZERO }
+    }
+}
+
+/// Why a batch failed.
+#[derive(Debug)]
+pub(crate) enum BatchError {
+    Runtime(RuntimeError),
+    Panic(String),
+}
+
+struct Job {
+    batch: Prepared,
+    reply: oneshot::Sender<Outcome>,
+}
+
+/// One place where a replica runs. Its thread ends when the slot is dropped and the batch that it
+/// works on, if any, is done; that batch's lease is held until then.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    jobs: mpsc::SyncSender<Job>,
+}
+
+impl Slot {
+    /// Starts the thread of stream `partition`.
+    pub(crate) fn start(
+        devices: Arc<Devices>,
+        model: Arc<ModelDeclaration>,
+        device: Device,
+        replica: Arc<dyn Replica>,
+        partition: usize,
+    ) -> DataFusionResult<Self> {
+        // One batch computes and the next waits for it; the stream never sends a third.
+        let (jobs, queue) = mpsc::sync_channel::<Job>(1);
+        let name = format!("forebay-{}-{partition}", model.name);
+        let body = move || run(&queue, &devices, &model, device, &*replica);
+        std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
+            exec_datafusion_err!("a thread for a model cannot be started: {error}")
+        })?;
+        Ok(Self { jobs })
+    }
+
+    /// Hands over a batch; the outcome arrives when it has been computed. The receiver of a batch
+    /// that is no longer wanted may be dropped: the batch is skipped if it has not started.
+    pub(crate) fn submit(&self, batch: Prepared) -> oneshot::Receiver<Outcome> {
+        let (reply, outcome) = oneshot::channel();
+        // If the thread is gone or the stream broke its promise, the receiver reports it.
+        let _ = self.jobs.try_send(Job { batch, reply });
+        outcome
+    }
+}
+
+fn run(
+    jobs: &mpsc::Receiver<Job>,
+    devices: &Devices,
+    model: &ModelDeclaration,
+    device: Device,
+    replica: &dyn Replica,
+) {
+    let guard = catch_unwind(AssertUnwindSafe(|| enter_thread(model, device)));
+    let _guard = match guard {
+        Ok(Ok(guard)) => guard,
+        Ok(Err(error)) => {
+            return refuse(jobs, || BatchError::Runtime(copy_device_error(&error, device)));
+        }
+        Err(panic) => {
+            let text = panic_text(&*panic);
+            return refuse(jobs, || BatchError::Panic(text.clone()));
+        }
+    };
+    while let Ok(Job { batch, mut reply }) = jobs.recv() {
+        let waiting = Instant::now();
+        let lease = {
+            let lease = std::pin::pin!(devices.lease(device, model));
+            let unwanted = std::pin::pin!(reply.closed());
+            match block_on(select(lease, unwanted)) {
+                Either::Left((lease, _)) => lease,
+                Either::Right(_) => continue,
+            }
+        };
+        let started = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| replica.forward(batch)));
+        let busy = started.elapsed();
+        drop(lease);
+        let result = match result {
+            Ok(result) => result.map_err(BatchError::Runtime),
+            Err(panic) => Err(BatchError::Panic(panic_text(&*panic))),
+        };
+        let _ = reply.send(Outcome { result, lease_wait: started - waiting, busy });
+    }
+}
+
+/// Answers every batch with an error: the thread could not be set up.
+fn refuse(jobs: &mpsc::Receiver<Job>, error: impl Fn() -> BatchError) {
+    while let Ok(job) = jobs.recv() {
+        let _ = job.reply.send(Outcome::failed(error()));
+    }
+}
+
+fn copy_device_error(error: &RuntimeError, device: Device) -> RuntimeError {
+    RuntimeError::Device { device: device.to_string(), problem: error.to_string() }
+}
+
+impl BatchError {
+    /// With the model, the device and the rows that it happened to.
+    pub(crate) fn locate(
+        self,
+        model: &ModelDeclaration,
+        device: Device,
+        rows: usize,
+    ) -> EngineError {
+        let (model, device) = (model.name.clone(), device.to_string());
+        match self {
+            Self::Runtime(source) => {
+                EngineError::Batch { model, device, rows, source: Box::new(source) }
+            }
+            Self::Panic(text) => {
+                let problem = format!("a batch of {rows} rows panicked: {text}");
+                EngineError::Panic { model, device, problem }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What can go wrong in the engine, as a typed value that crosses DataFusion whole.
+
+use datafusion::common::DataFusionError;
+use forebay_udf::{ModelError, RuntimeError};
+
+/// A model that cannot be placed, loaded or run.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The package or declaration.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Loading or running.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// No device of this process can run the model as declared.
+    #[error("model '{model}' cannot be placed: {problem}; {remedy}")]
+    Placement {
+        /// Model name.
+        model: String,
+        /// What was asked for and what there is.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// A batch failed.
+    #[error("model '{model}' on {device}, batch of {rows} rows: {source}")]
+    Batch {
+        /// Model name.
+        model: String,
+        /// Where it ran.
+        device: String,
+        /// Rows of the batch that reached the model.
+        rows: usize,
+        /// The runtime's error.
+        source: Box<RuntimeError>,
+    },
+    /// The thread that runs the model ended unexpectedly.
+    #[error("model '{model}' on {device}: {problem}")]
+    Panic {
+        /// Model name.
+        model: String,
+        /// Where it ran.
+        device: String,
+        /// The panic's message.
+        problem: String,
+    },
+}
+
+impl EngineError {
+    /// Whether the same work may succeed when it is tried again, perhaps elsewhere.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Runtime(source) => source.is_retryable(),
+            Self::Batch { source, .. } => source.is_retryable(),
+            Self::Model(_) | Self::Placement { .. } | Self::Panic { .. } => false,
+        }
+    }
+}
+
+impl From<EngineError> for DataFusionError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Model(error) => error.into(),
+            EngineError::Placement { .. } => Self::Plan(error.to_string()),
+            other => Self::External(Box::new(other)),
+        }
+    }
+}
+
+/// The message of a caught panic.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "unknown panic".to_owned())
+}

@@ -1,0 +1,39 @@
+//! M producer partitions → N replicas, bounded by bytes, cut into the batches that a model wants.
+//!
+//! ```text
+//!  producers (M tasks)          one state, shared               replicas (N streams)
+//!
+//!  partition 0 ──┐   ┌ budget ───────────────────────────┐   ┌──▶ replica 0
+//!  partition 1 ──┼──▶│  open window ──seal──▶ batch batch│───┤
+//!  partition 2 ──┘   │  (rows arrive)       (longest 1st)│   └──▶ replica 1
+//!       ▲            └───────────────────────────────────┘    whoever asks first
+//!       └─ waits while the budget or the window is full
+//! ```
+//!
+//! - Rows: all kept, each in exactly one batch; the schema stays (plus a sequence number if
+//!   `ordered`).
+//! - Order: none, unless a [`RestoreOrderExec`] above puts it back.
+//! - Memory: the rows that wait are at most `byte_budget` and are reserved in the memory pool; one
+//!   block that is larger passes alone. What the pool refuses, a producer waits for.
+//! - Cancel: dropping the streams ends the producers' tasks at their next await.
+//! - Errors and panics of a producer end every replica's stream, each with that error once.
+//!
+//! `queue`, `batcher`, `budget` and `order` know no plan and no runtime.
+
+mod batcher;
+mod budget;
+mod exec;
+mod metrics;
+mod order;
+mod queue;
+mod restore;
+mod rows;
+mod stream;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use exec::{ExchangeOptions, StreamingExchangeExec};
+pub use restore::RestoreOrderExec;
+pub(crate) use rows::lengths_of;

@@ -1,0 +1,382 @@
+//! The state that producers and replicas share: rows wait here, and become batches.
+//!
+//! Batches are formed in generations. The *open* window collects rows while the *sealed* one is
+//! handed out batch by batch. When a replica finds nothing sealed, the open window is sealed if
+//! waiting longer would not help: it fills a batch, or a producer cannot go on, or the input has
+//! ended, or the replica has waited long enough. Any replica takes the next batch, so none starves
+//! while another has two.
+//!
+//! Pure: it neither spawns nor sleeps; whoever must wait leaves a waker.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use datafusion::common::DataFusionError;
+use forebay_udf::model::BatchLimits;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::budget::Budget;
+use super::order::OrderProgress;
+use super::window::{Block, Planned, Window};
+
+/// An answer to a producer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Push {
+    /// The block is in.
+    Accepted,
+    /// The query has failed; nobody wants more.
+    Closed,
+}
+
+/// An answer to a replica.
+#[derive(Debug)]
+pub(super) enum Take {
+    /// The next batch.
+    Batch(Planned),
+    /// Nothing is there yet; the replica will be woken.
+    Empty,
+    /// Rows are there, but fewer than a batch; the replica will be woken, or flushes them.
+    Partial,
+    /// There will be no more.
+    End,
+    /// The query has failed. Told to each replica once, then [`Take::End`].
+    Failed(Arc<DataFusionError>),
+}
+
+/// How much longer a replica waits for rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Until a batch is full.
+    FullBatch,
+    /// It takes what there is.
+    Flush,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Queue {
+    limits: BatchLimits,
+    budget: Arc<Budget>,
+    progress: Arc<OrderProgress>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    open: Window,
+    sealed: VecDeque<Planned>,
+    /// Rows in all windows sealed so far: where the open window starts.
+    sealed_rows: u64,
+    producers: Vec<Producer>,
+    replicas: Vec<Replica>,
+    failure: Option<Arc<DataFusionError>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Producer {
+    waker: Option<Waker>,
+    is_blocked: bool,
+    is_finished: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Replica {
+    waker: Option<Waker>,
+    knows_failure: bool,
+}
+
+impl Queue {
+    pub(super) fn new(
+        producers: usize,
+        replicas: usize,
+        limits: BatchLimits,
+        budget: Arc<Budget>,
+        progress: Arc<OrderProgress>,
+    ) -> Self {
+        let state = State {
+            open: Window::default(),
+            sealed: VecDeque::new(),
+            sealed_rows: 0,
+            producers: vec![Producer::default(); producers],
+            replicas: vec![Replica::default(); replicas],
+            failure: None,
+        };
+        Self { limits, budget, progress, state: Mutex::new(state) }
+    }
+
+    /// Most rows of one block. Small against the window, so that windows become full.
+    pub(super) fn block_rows_max(&self) -> usize {
+        (self.limits.window_rows as usize).div_ceil(4).max(1)
+    }
+
+    /// Most bytes of one block, unless a single row is larger.
+    pub(super) fn block_bytes_max(&self) -> usize {
+        (self.window_bytes_max() / 4).max(1)
+    }
+
+    /// Half of the budget for the open window, so that it fills while the sealed one is taken.
+    fn window_bytes_max(&self) -> usize {
+        self.budget.bytes_max() / 2
+    }
+
+    /// Puts a block in, or keeps it in `block` and waits until there is room.
+    pub(super) fn poll_push(
+        &self,
+        cx: &Context<'_>,
+        producer: usize,
+        block: &mut Option<Block>,
+    ) -> Poll<Push> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(pending) = block.take_if(|_| state.failure.is_none()) else {
+            return Poll::Ready(Push::Closed);
+        };
+        let permit = if self.has_room(&state.open, &pending) {
+            self.budget.try_take(pending.bytes(), cx.waker())
+        } else {
+            None
+        };
+        let this = &mut state.producers[producer];
+        let Some(permit) = permit else {
+            *block = Some(pending);
+            this.waker = Some(cx.waker().clone());
+            this.is_blocked = true;
+            // A replica may have waited for more rows than will come.
+            wake_replicas(guard);
+            return Poll::Pending;
+        };
+        this.is_blocked = false;
+        state.open.push(pending, permit);
+        wake_replicas(guard);
+        Poll::Ready(Push::Accepted)
+    }
+
+    fn has_room(&self, open: &Window, block: &Block) -> bool {
+        open.rows() == 0
+            || (open.rows() + block.rows() <= self.limits.window_rows as usize
+                && open.bytes() + block.bytes() <= self.window_bytes_max())
+    }
+
+    /// A producer has no more rows.
+    pub(super) fn finish(&self, producer: usize) {
+        let mut guard = self.state.lock();
+        guard.producers[producer] = Producer { is_finished: true, ..Producer::default() };
+        wake_replicas(guard);
+    }
+
+    /// Ends everything with an error. The first one counts.
+    pub(super) fn fail(&self, error: DataFusionError) {
+        let (rows, wakers) = {
+            let mut state = self.state.lock();
+            state.failure.get_or_insert_with(|| Arc::new(error));
+            let rows = (std::mem::take(&mut state.open), std::mem::take(&mut state.sealed));
+            let mut wakers = take_producer_wakers(&mut state);
+            wakers.extend(take_replica_wakers(&mut state));
+            (rows, wakers)
+        };
+        drop(rows);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The next batch for a replica; unless it is one or the end, the replica's waker is kept.
+    pub(super) fn take(&self, cx: &Context<'_>, replica: usize, patience: Patience) -> Take {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(failure) = &state.failure {
+            let told = std::mem::replace(&mut state.replicas[replica].knows_failure, true);
+            return if told { Take::End } else { Take::Failed(Arc::clone(failure)) };
+        }
+        if let Some(batch) = state.sealed.pop_front() {
+            return Take::Batch(batch);
+        }
+        let ended = state.producers.iter().all(|producer| producer.is_finished);
+        if state.open.rows() == 0 && ended {
+            return Take::End;
+        }
+        if self.should_seal(state, ended, patience) {
+            // Two windows ahead; see `OrderProgress` for why this cannot deadlock.
+            let ahead = 2 * u64::from(self.limits.window_rows);
+            if self.progress.allows(state.sealed_rows, ahead, cx.waker()) {
+                return self.seal(guard);
+            }
+        }
+        state.replicas[replica].waker = Some(cx.waker().clone());
+        if state.open.rows() == 0 { Take::Empty } else { Take::Partial }
+    }
+
+    fn should_seal(&self, state: &State, ended: bool, patience: Patience) -> bool {
+        let is_stuck = || state.producers.iter().any(|producer| producer.is_blocked);
+        state.open.rows() > 0
+            && (ended
+                || patience == Patience::Flush
+                || state.open.rows() >= self.limits.window_rows as usize
+                || state.open.has_full_batch(&self.limits)
+                || is_stuck())
+    }
+
+    /// Cuts the open window, takes its first batch, and wakes everybody: there is room, and there
+    /// may be batches for the other replicas.
+    fn seal(&self, mut guard: MutexGuard<'_, State>) -> Take {
+        let state = &mut *guard;
+        let window = std::mem::take(&mut state.open);
+        state.sealed_rows += window.rows() as u64;
+        state.sealed = window.seal(&self.limits);
+        let first = state.sealed.pop_front();
+        let mut wakers = take_producer_wakers(state);
+        wakers.extend(take_replica_wakers(state));
+        drop(guard);
+        wakers.into_iter().for_each(Waker::wake);
+        first.map_or(Take::Empty, Take::Batch)
+    }
+}
+
+fn take_producer_wakers(state: &mut State) -> Vec<Waker> {
+    let producers = state.producers.iter_mut();
+    let wake = |producer: &mut Producer| {
+        producer.is_blocked = false;
+        producer.waker.take()
+    };
+    producers.filter_map(wake).collect()
+}
+
+fn take_replica_wakers(state: &mut State) -> Vec<Waker> {
+    state.replicas.iter_mut().filter_map(|replica| replica.waker.take()).collect()
+}
+
+/// Wakes the replicas that wait, after the lock is released.
+fn wake_replicas(mut guard: MutexGuard<'_, State>) {
+    let wakers = take_replica_wakers(&mut guard);
+    drop(guard);
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{flag_waker, ids, limits, numbers};
+    use datafusion::common::exec_datafusion_err;
+    use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+
+    fn queue(producers: usize, replicas: usize, limits: BatchLimits, bytes_max: usize) -> Queue {
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let reservation = MemoryConsumer::new("test").register(&pool);
+        let budget = Arc::new(Budget::new(bytes_max, reservation));
+        Queue::new(producers, replicas, limits, budget, Arc::default())
+    }
+
+    fn block(ids: std::ops::Range<i64>) -> Option<Block> {
+        Some(Block::new(numbers(ids, |_| false)))
+    }
+
+    fn push(
+        queue: &Queue,
+        waker: &Waker,
+        producer: usize,
+        block: &mut Option<Block>,
+    ) -> Poll<Push> {
+        queue.poll_push(&Context::from_waker(waker), producer, block)
+    }
+
+    fn take(queue: &Queue, waker: &Waker, replica: usize) -> Take {
+        queue.take(&Context::from_waker(waker), replica, Patience::FullBatch)
+    }
+
+    fn taken(take: Take) -> Vec<i64> {
+        let Take::Batch(planned) = take else { panic!("expected a batch, found {take:?}") };
+        ids(&[planned.gather().unwrap()])
+    }
+
+    const ACCEPTED: Poll<Push> = Poll::Ready(Push::Accepted);
+
+    #[test]
+    fn a_replica_waits_for_a_full_batch_and_any_replica_takes_the_next() {
+        let queue = queue(1, 2, limits(4, 100), 1 << 20);
+        let (waker, woken) = flag_waker();
+        assert!(matches!(take(&queue, &waker, 0), Take::Empty));
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..3)), ACCEPTED);
+        assert!(woken.get());
+        assert!(matches!(take(&queue, &waker, 0), Take::Partial));
+        assert_eq!(push(&queue, &waker, 0, &mut block(3..9)), ACCEPTED);
+        assert!(woken.get());
+        assert_eq!(taken(take(&queue, &waker, 0)), [0, 1, 2, 3]);
+        assert_eq!(taken(take(&queue, &waker, 1)), [4, 5, 6, 7]);
+        assert_eq!(taken(take(&queue, &waker, 0)), [8], "the rest of the window that was sealed");
+        assert!(matches!(take(&queue, &waker, 1), Take::Empty));
+    }
+
+    #[test]
+    fn a_replica_that_has_waited_long_enough_takes_what_there_is() {
+        let queue = queue(1, 1, limits(4, 100), 1 << 20);
+        let (waker, _) = flag_waker();
+        let flush = || queue.take(&Context::from_waker(&waker), 0, Patience::Flush);
+        assert!(matches!(flush(), Take::Empty));
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..1)), ACCEPTED);
+        assert_eq!(taken(flush()), [0]);
+    }
+
+    #[test]
+    fn a_full_window_blocks_its_producer_until_it_is_sealed() {
+        let queue = queue(1, 1, limits(100, 4), 1 << 20);
+        let (producer, producer_woken) = flag_waker();
+        let (replica, replica_woken) = flag_waker();
+        assert!(matches!(take(&queue, &replica, 0), Take::Empty));
+        assert_eq!(push(&queue, &producer, 0, &mut block(0..3)), ACCEPTED);
+        assert!(matches!(take(&queue, &replica, 0), Take::Partial));
+        assert!(replica_woken.get());
+        let mut second = block(3..6);
+        assert!(push(&queue, &producer, 0, &mut second).is_pending());
+        assert!(replica_woken.get(), "more will not come, so it need not wait");
+        assert_eq!(taken(take(&queue, &replica, 0)), [0, 1, 2]);
+        assert!(producer_woken.get());
+        assert_eq!(push(&queue, &producer, 0, &mut second), ACCEPTED);
+    }
+
+    #[test]
+    fn a_full_budget_blocks_a_producer_until_a_batch_has_left() {
+        // Each block is larger than half of the budget.
+        let bytes = block(0..8).unwrap().bytes();
+        let queue = queue(1, 1, limits(8, 1000), bytes * 3 / 2);
+        let (producer, producer_woken) = flag_waker();
+        let (replica, _) = flag_waker();
+        assert_eq!(push(&queue, &producer, 0, &mut block(0..8)), ACCEPTED);
+        let mut second = block(8..16);
+        assert!(push(&queue, &producer, 0, &mut second).is_pending());
+        let Take::Batch(planned) = take(&queue, &replica, 0) else { panic!("a batch") };
+        assert!(producer_woken.get(), "the window was sealed");
+        assert!(push(&queue, &producer, 0, &mut second).is_pending(), "but its bytes are held");
+        drop(planned);
+        assert!(producer_woken.get());
+        assert_eq!(push(&queue, &producer, 0, &mut second), ACCEPTED);
+    }
+
+    #[test]
+    fn the_end_comes_when_all_producers_have_finished_and_all_rows_are_taken() {
+        let queue = queue(2, 2, limits(4, 100), 1 << 20);
+        let (waker, woken) = flag_waker();
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..1)), ACCEPTED);
+        queue.finish(0);
+        assert!(matches!(take(&queue, &waker, 0), Take::Partial));
+        queue.finish(1);
+        assert!(woken.get());
+        assert_eq!(taken(take(&queue, &waker, 0)), [0]);
+        assert!(matches!(take(&queue, &waker, 0), Take::End));
+        assert!(matches!(take(&queue, &waker, 1), Take::End));
+    }
+
+    #[test]
+    fn a_failure_reaches_each_replica_once_and_closes_the_producers() {
+        let queue = queue(1, 2, limits(4, 100), 1 << 20);
+        let (waker, woken) = flag_waker();
+        assert!(matches!(take(&queue, &waker, 0), Take::Empty));
+        queue.fail(exec_datafusion_err!("first"));
+        queue.fail(exec_datafusion_err!("second"));
+        assert!(woken.get());
+        for replica in [0, 1] {
+            let Take::Failed(error) = take(&queue, &waker, replica) else { panic!("a failure") };
+            assert!(error.to_string().contains("first"));
+            assert!(matches!(take(&queue, &waker, replica), Take::End));
+        }
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..1)), Poll::Ready(Push::Closed));
+    }
+}

@@ -1,0 +1,210 @@
+//! One execution of an exchange: the producers' tasks, and what one replica polls.
+
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow::datatypes::SchemaRef;
+use datafusion::common::instant::Instant;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::execution::SendableRecordBatchStream;
+use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use tokio::time::Sleep;
+
+use super::budget::Budget;
+use super::metrics::{ProducerMetrics, ReplicaMetrics};
+use super::queue::{Patience, Push, Queue, Take};
+use super::rows::slices;
+use super::window::{Block, Planned};
+use crate::error::panic_text;
+
+/// How long a replica with nothing to do waits for a batch to fill up.
+const LINGER: Duration = Duration::from_millis(50);
+
+/// One execution, shared by its replicas' streams. The producers end with the last of them.
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub(super) queue: Arc<Queue>,
+    pub(super) budget: Arc<Budget>,
+    /// With the sequence number as last column, if `ordered`.
+    pub(super) schema: SchemaRef,
+    pub(super) ordered: bool,
+    pub(super) producers: Mutex<Producers>,
+}
+
+/// The producers' side of an execution.
+pub(super) enum Producers {
+    /// Nobody has asked for rows yet.
+    Waiting(Vec<(SendableRecordBatchStream, ProducerMetrics)>),
+    /// Each aborted when dropped.
+    Running(#[expect(dead_code, reason = "held for its drop")] Vec<SpawnedTask<()>>),
+}
+
+impl std::fmt::Debug for Producers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Waiting(_) => "Waiting",
+            Self::Running(_) => "Running",
+        })
+    }
+}
+
+impl Execution {
+    fn start(&self) {
+        let mut producers = self.producers.lock();
+        if let Producers::Waiting(inputs) = &mut *producers {
+            let inputs = std::mem::take(inputs).into_iter().enumerate();
+            let spawn = |(partition, (input, metrics))| {
+                let producer = Producer {
+                    queue: Arc::clone(&self.queue),
+                    schema: Arc::clone(&self.schema),
+                    ordered: self.ordered,
+                    partition,
+                    metrics,
+                };
+                SpawnedTask::spawn(producer.run(input))
+            };
+            *producers = Producers::Running(inputs.map(spawn).collect());
+        }
+    }
+}
+
+/// The task of one input partition.
+struct Producer {
+    queue: Arc<Queue>,
+    schema: SchemaRef,
+    ordered: bool,
+    partition: usize,
+    metrics: ProducerMetrics,
+}
+
+impl Producer {
+    async fn run(self, input: SendableRecordBatchStream) {
+        match AssertUnwindSafe(self.pump(input)).catch_unwind().await {
+            Ok(Ok(())) => self.queue.finish(self.partition),
+            Ok(Err(error)) => self.queue.fail(error),
+            Err(panic) => self.queue.fail(exec_datafusion_err!(
+                "StreamingExchangeExec: the producer of partition {} panicked: {}",
+                self.partition,
+                panic_text(&*panic)
+            )),
+        }
+    }
+
+    async fn pump(&self, mut input: SendableRecordBatchStream) -> Result<()> {
+        let mut position = 0;
+        while let Some(batch) = input.next().await.transpose()? {
+            let (rows_max, bytes_max) = (self.queue.block_rows_max(), self.queue.block_bytes_max());
+            for slice in slices(batch, rows_max, bytes_max) {
+                let rows = slice.num_rows() as u64;
+                let slice = if self.ordered { self.number(slice, position)? } else { slice };
+                position += rows;
+                if self.push(Block::new(slice)).await == Push::Closed {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends each row's position in the input.
+    fn number(&self, batch: RecordBatch, position: u64) -> Result<RecordBatch> {
+        let end = position + batch.num_rows() as u64;
+        let numbers: ArrayRef = Arc::new(UInt64Array::from_iter_values(position..end));
+        let mut columns = batch.columns().to_vec();
+        columns.push(numbers);
+        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+    }
+
+    async fn push(&self, block: Block) -> Push {
+        let mut block = Some(block);
+        let mut blocked = None;
+        let answer = poll_fn(|cx| {
+            let poll = self.queue.poll_push(cx, self.partition, &mut block);
+            if poll.is_pending() {
+                blocked.get_or_insert_with(Instant::now);
+            }
+            poll
+        })
+        .await;
+        if let Some(since) = blocked {
+            self.metrics.blocked_time.add_elapsed(since);
+        }
+        answer
+    }
+}
+
+/// What one replica polls.
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) execution: Arc<Execution>,
+    pub(super) partition: usize,
+    pub(super) metrics: ReplicaMetrics,
+}
+
+impl Replica {
+    /// The batches that this replica takes.
+    pub(super) fn into_stream(self) -> impl futures::Stream<Item = Result<RecordBatch>> + Send {
+        futures::stream::unfold(self, |replica| async move {
+            let item = replica.next().await?;
+            Some((item, replica))
+        })
+    }
+
+    async fn next(&self) -> Option<Result<RecordBatch>> {
+        self.execution.start();
+        let since = Instant::now();
+        let planned = self.wait().await;
+        self.metrics.idle_time.add_elapsed(since);
+        self.metrics.held_bytes_peak.set_max(self.execution.budget.held_bytes_peak());
+        match planned {
+            Ok(Some(planned)) => Some(self.gather(planned)),
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Waits for a batch; flushes what there is when it has waited long enough.
+    async fn wait(&self) -> Result<Option<Planned>> {
+        let mut linger: Option<Pin<Box<Sleep>>> = None;
+        poll_fn(|cx| {
+            loop {
+                let expired =
+                    linger.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
+                let patience = if expired { Patience::Flush } else { Patience::FullBatch };
+                match self.execution.queue.take(cx, self.partition, patience) {
+                    Take::Batch(planned) => return Poll::Ready(Ok(Some(planned))),
+                    Take::End => return Poll::Ready(Ok(None)),
+                    Take::Failed(error) => return Poll::Ready(Err(DataFusionError::Shared(error))),
+                    Take::Partial if linger.is_none() => {
+                        linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+                        // Once more, to have the timer wake us.
+                    }
+                    Take::Partial => return Poll::Pending,
+                    Take::Empty => {
+                        linger = None;
+                        return Poll::Pending;
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    fn gather(&self, planned: Planned) -> Result<RecordBatch> {
+        let _timer = self.metrics.baseline.elapsed_compute().timer();
+        self.metrics.batches.add(1);
+        self.metrics.useful_tokens.add_part(usize::try_from(planned.tokens).unwrap_or(usize::MAX));
+        self.metrics
+            .useful_tokens
+            .add_total(usize::try_from(planned.padded_tokens).unwrap_or(usize::MAX));
+        self.metrics.baseline.output_rows().add(planned.rows());
+        Ok(planned.gather()?)
+    }
+}

@@ -1,0 +1,282 @@
+//! A model's forward pass as a plan node.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics, internal_err, plan_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType, SchedulingType};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+    PlanProperties, StatisticsArgs,
+};
+use forebay_udf::model::{ModelDeclaration, OnError};
+use forebay_udf::transform::output_fields;
+
+use super::metrics::InferenceMetrics;
+use super::stream::{Inference, Setup};
+use crate::carry::{self, Sources};
+use crate::device::{Devices, Placement};
+use crate::{HIDDEN_PREFIX, SEQUENCE_COLUMN};
+
+/// Runs a model over its prepared columns; see the [module](super).
+#[derive(Clone, Debug)]
+pub struct InferenceExec {
+    input: Arc<dyn ExecutionPlan>,
+    model: Arc<ModelDeclaration>,
+    /// Names of the columns that it adds.
+    output_names: Vec<String>,
+    /// Partition `i` runs on device `i` modulo their number.
+    placement: Placement,
+    /// Where the prepared columns are in the input.
+    prepared: Vec<usize>,
+    /// Which input column each output column is.
+    sources: Sources,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+/// The columns of an [`InferenceExec`] over `input`: the input's without the prepared ones, then
+/// the model's outputs under the given names, then the sequence number if the input has one.
+///
+/// # Errors
+/// If the names are not as many as the model's outputs.
+pub fn output_schema(
+    input: &Schema,
+    model: &ModelDeclaration,
+    output_names: &[String],
+) -> Result<SchemaRef> {
+    columns(input, model, output_names).map(|(schema, _)| schema)
+}
+
+fn columns(
+    input: &Schema,
+    model: &ModelDeclaration,
+    output_names: &[String],
+) -> Result<(SchemaRef, Sources)> {
+    let outputs = &model.signature.outputs;
+    if output_names.len() != outputs.len() {
+        return plan_err!(
+            "model '{}' has {} output columns, found {} names for them",
+            model.name,
+            outputs.len(),
+            output_names.len()
+        );
+    }
+    let mut columns: Vec<(FieldRef, Option<usize>)> = Vec::new();
+    let mut sequence = None;
+    for (at, field) in input.fields().iter().enumerate() {
+        if field.name() == SEQUENCE_COLUMN {
+            sequence = Some((Arc::clone(field), Some(at)));
+        } else if !field.name().starts_with(HIDDEN_PREFIX) {
+            columns.push((Arc::clone(field), Some(at)));
+        }
+    }
+    let output = |(name, field): (&String, &FieldRef)| {
+        (Arc::new(Field::new(name, field.data_type().clone(), true)), None)
+    };
+    columns.extend(output_names.iter().zip(outputs).map(output));
+    columns.extend(sequence);
+    let (fields, sources): (Vec<FieldRef>, Sources) = columns.into_iter().unzip();
+    Ok((Arc::new(Schema::new_with_metadata(fields, input.metadata().clone())), sources))
+}
+
+impl InferenceExec {
+    /// Runs `model` over an input that has its prepared columns.
+    ///
+    /// # Errors
+    /// If a prepared column is missing, or names and outputs differ in number.
+    pub fn try_new(
+        input: Arc<dyn ExecutionPlan>,
+        model: Arc<ModelDeclaration>,
+        output_names: Vec<String>,
+        placement: Placement,
+    ) -> Result<Self> {
+        if placement.devices.is_empty() {
+            return internal_err!("InferenceExec needs at least one device");
+        }
+        if model.on_error != OnError::Fail {
+            return plan_err!(
+                "model '{}': on_error={} is not supported yet; use on_error=fail",
+                model.name,
+                model.on_error
+            );
+        }
+        let below = input.schema();
+        let find = |field: FieldRef| match below.column_with_name(field.name()) {
+            Some((at, found)) if found.data_type() == field.data_type() => Ok(at),
+            _ => internal_err!(
+                "InferenceExec of model '{}' needs column {} of type {}; put a TransformExec \
+                 below it",
+                model.name,
+                field.name(),
+                field.data_type()
+            ),
+        };
+        let prepared = output_fields(&model).into_iter().map(find).collect::<Result<_>>()?;
+        let (schema, sources) = columns(&below, &model, &output_names)?;
+        let properties = Arc::new(Self::compute_properties(&input, &schema, &sources));
+        let metrics = ExecutionPlanMetricsSet::new();
+        Ok(Self { input, model, output_names, placement, prepared, sources, properties, metrics })
+    }
+
+    /// What it reads.
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// What it runs.
+    pub fn model(&self) -> &Arc<ModelDeclaration> {
+        &self.model
+    }
+
+    /// Names of the columns that it adds.
+    pub fn output_names(&self) -> &[String] {
+        &self.output_names
+    }
+
+    /// Where it runs.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// For each output column the input column that it is.
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    fn compute_properties(
+        input: &Arc<dyn ExecutionPlan>,
+        schema: &SchemaRef,
+        sources: &Sources,
+    ) -> PlanProperties {
+        PlanProperties::new(
+            carry::equivalences(input.equivalence_properties(), sources, schema),
+            carry::partitioning(input, sources, schema),
+            EmissionType::Incremental,
+            input.boundedness(),
+        )
+        .with_evaluation_type(input.properties().evaluation_type)
+        .with_scheduling_type(SchedulingType::Cooperative)
+    }
+
+    /// Key and value of what `EXPLAIN` shows.
+    fn explain(&self) -> Vec<(&'static str, String)> {
+        let model = &self.model;
+        let resources = &model.resources;
+        let mut pairs = vec![
+            ("model", format!("{}@{}", model.name, model.version)),
+            ("device", self.placement.to_string()),
+            ("replicas", self.placement.replicas().to_string()),
+            ("cpus", resources.cpus.to_string()),
+            ("gpus", resources.gpus.to_string()),
+            ("max_batch_rows", model.batch.max_rows.to_string()),
+        ];
+        pairs.extend(model.batch.max_tokens.map(|max| ("max_batch_tokens", max.to_string())));
+        pairs.extend(model.batch.max_bytes.map(|max| ("max_batch_bytes", max.to_string())));
+        pairs.push(("outputs", format!("[{}]", self.output_names.join(", "))));
+        pairs
+    }
+}
+
+impl DisplayAs for InferenceExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = self.explain().into_iter().map(|(key, value)| format!("{key}={value}"));
+        let pairs: Vec<String> = pairs.collect();
+        match format {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "InferenceExec: {}", pairs.join(", "))
+            }
+            DisplayFormatType::TreeRender => {
+                pairs.iter().try_for_each(|pair| writeln!(f, "{pair}"))
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for InferenceExec {
+    fn name(&self) -> &'static str {
+        "InferenceExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    /// `false` although it does, partition by partition: DataFusion would otherwise push sorts
+    /// below, and take columns for the input's by position, where the prepared ones were.
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [input] = carry::only_child(children)?;
+        let (model, placement) = (Arc::clone(&self.model), self.placement.clone());
+        Ok(Arc::new(Self::try_new(input, model, self.output_names.clone(), placement)?))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let setup = Setup {
+            devices: Devices::from_context(&context)?,
+            env: context.runtime_env(),
+            model: Arc::clone(&self.model),
+            device: self.placement.devices[partition % self.placement.devices.len()],
+            partition,
+            prepared: self.prepared.clone(),
+            sources: self.sources.clone(),
+            schema: self.schema(),
+        };
+        let input = self.input.execute(partition, context)?;
+        let metrics = InferenceMetrics::new(&self.metrics, partition);
+        let stream = Inference::new(setup, input, metrics).into_stream();
+        Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream))))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        Ok(Arc::new(carry::row_statistics(&input[0], &self.schema())))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}

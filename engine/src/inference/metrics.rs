@@ -1,0 +1,46 @@
+//! What inference measures: was the device busy, and if not, what for did it wait.
+
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, Time,
+};
+
+/// One replica's stream.
+#[derive(Debug)]
+pub(super) struct InferenceMetrics {
+    /// Rows and batches that left, time on the async side.
+    pub(super) baseline: BaselineMetrics,
+    /// Batches that the model computed, retries included.
+    pub(super) batches: Count,
+    /// Rows that the model computed: those without NULL.
+    pub(super) rows_inferred: Count,
+    /// How long the model computed.
+    pub(super) busy_time: Time,
+    /// How long batches waited for their share of the device.
+    pub(super) lease_wait_time: Time,
+    /// How long it took to make device inputs.
+    pub(super) prepare_time: Time,
+    /// How long it took until the model was loaded.
+    pub(super) load_time: Time,
+    /// Batches that were halved because they did not fit into memory.
+    pub(super) oom_splits: Count,
+    /// 1 for each replica that took part.
+    pub(super) replicas: Gauge,
+}
+
+impl InferenceMetrics {
+    pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
+        let rows = || MetricBuilder::new(metrics).with_category(MetricCategory::Rows);
+        let time = |name: &'static str| MetricBuilder::new(metrics).subset_time(name, partition);
+        Self {
+            baseline: BaselineMetrics::new(metrics, partition),
+            batches: rows().counter("batches", partition),
+            rows_inferred: rows().counter("rows_inferred", partition),
+            busy_time: time("busy_time"),
+            lease_wait_time: time("lease_wait_time"),
+            prepare_time: time("prepare_time"),
+            load_time: time("load_time"),
+            oom_splits: rows().counter("oom_splits", partition),
+            replicas: rows().gauge("replicas", partition),
+        }
+    }
+}

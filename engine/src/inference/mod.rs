@@ -1,0 +1,32 @@
+//! A model in a plan: its transform and its forward pass, as two operators.
+//!
+//! ```text
+//!  input batch ──▶ TransformExec ──▶ + prepared columns      (CPU, any number of partitions)
+//!                        │
+//!                   [exchange]
+//!                        ▼
+//!                  InferenceExec ──▶ − prepared columns + outputs   (one partition per replica)
+//!
+//!  async side      prepare k+1 ─┐
+//!  slot's thread   lease, forward k ──▶ outputs of k
+//! ```
+//!
+//! - Rows: all kept. A row with a NULL input never reaches the model; its outputs are NULL.
+//! - Order and partitions: the input's.
+//! - Memory: two batches per partition.
+//! - Cancel: a batch that computes is finished and thrown away; its lease returns then.
+//! - Errors: name model, device and number of rows. A batch that does not fit into the device's
+//!   memory is halved, down to a single row.
+
+mod batch;
+mod exec;
+mod metrics;
+mod oom;
+mod stream;
+mod transform;
+
+#[cfg(test)]
+mod tests;
+
+pub use exec::{InferenceExec, output_schema};
+pub use transform::TransformExec;

@@ -1,0 +1,334 @@
+//! Inference as operators, over emulated models: against a naive loop, and when things go wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arrow::array::ArrayRef;
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, UnboundedMemoryPool};
+use datafusion::physical_expr::expressions::col;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
+use forebay_udf::RuntimeError;
+use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError, Share};
+use forebay_udf::runtime::{Device, Prepared, Replica};
+use futures::StreamExt;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use crate::testing::{
+    collect_all, context, context_of, digests, emulated_model, ids, limits, naive, numbers, table,
+    with_package,
+};
+use crate::{
+    Devices, ExchangeOptions, InferenceExec, Inventory, Placement, RestoreOrderExec,
+    StreamingExchangeExec, TransformExec,
+};
+
+const DEVICE: Device = Device::Emulated(0);
+
+/// How the model is put above its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Direct,
+    Exchange,
+    Ordered,
+}
+
+fn infer(
+    input: Arc<dyn ExecutionPlan>,
+    model: &Arc<ModelDeclaration>,
+    output: &str,
+    shape: Shape,
+    replicas: usize,
+    byte_budget: usize,
+) -> Arc<dyn ExecutionPlan> {
+    let args = vec![col("value", &input.schema()).unwrap()];
+    let transform = TransformExec::try_new(input, Arc::clone(model), args).unwrap();
+    let mut plan: Arc<dyn ExecutionPlan> = Arc::new(transform);
+    if shape != Shape::Direct {
+        let (batch, ordered) = (model.batch.clone(), shape == Shape::Ordered);
+        let options = ExchangeOptions { replicas, byte_budget, batch, ordered };
+        plan = Arc::new(StreamingExchangeExec::try_new(plan, options).unwrap());
+    }
+    let placement = Placement { devices: vec![DEVICE; replicas] };
+    let names = vec![output.to_owned()];
+    plan = Arc::new(InferenceExec::try_new(plan, Arc::clone(model), names, placement).unwrap());
+    match shape {
+        Shape::Ordered => Arc::new(RestoreOrderExec::try_new(plan).unwrap()),
+        Shape::Direct | Shape::Exchange => plan,
+    }
+}
+
+fn pool() -> Arc<dyn MemoryPool> {
+    Arc::new(UnboundedMemoryPool::default())
+}
+
+fn devices(context: &TaskContext) -> Arc<Devices> {
+    Devices::from_context(context).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// The same rows, whatever is between them and the model.
+    #[test]
+    fn rows_equal_a_naive_loop(
+        sizes in prop::collection::vec(0i64..50, 0..8),
+        partitions in 1usize..4,
+        replicas in 1usize..4,
+        shape in prop::sample::select(vec![Shape::Direct, Shape::Exchange, Shape::Ordered]),
+        max_rows in 1u32..20,
+        max_bytes in prop::option::of(1u64..100),
+        window_rows in 1u32..60,
+        null_every in prop::sample::select(vec![1i64, 2, 3, 1000]),
+        gpus in prop::sample::select(vec![0.3, 0.5, 1.0]),
+        byte_budget in prop::sample::select(vec![1usize, 300, 100_000]),
+        pool_bytes in prop::sample::select(vec![1usize, 100_000_000]),
+    ) {
+        let dir = TempDir::new().unwrap();
+        let mut model = emulated_model("m");
+        model.batch = BatchLimits { max_rows, max_tokens: None, max_bytes, window_rows };
+        model.resources.gpus = Share::try_from(gpus).unwrap();
+        let model = with_package(model, dir.path());
+        let partitions = if shape == Shape::Ordered { 1 } else { partitions };
+        let mut parts = vec![Vec::new(); partitions];
+        let mut next = 0;
+        for (at, size) in sizes.iter().enumerate() {
+            parts[at % partitions].push(numbers(next..next + size, |id| id % null_every == 0));
+            next += size;
+        }
+        let input = table(&parts, numbers(0..0, |_| false).schema());
+        let plan = infer(input, &model, "digest", shape, replicas, byte_budget);
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(pool_bytes));
+        let context = context(1, Arc::clone(&pool));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2).enable_all().build().unwrap();
+        let batches = runtime.block_on(collect_all(&plan, &context)).unwrap();
+        prop_assert!(batches.iter().all(|batch| batch.num_rows() <= max_rows as usize
+            || shape == Shape::Ordered));
+        let mut found = digests(&batches);
+        let mut expected = naive(&model, &parts.concat());
+        if shape != Shape::Ordered {
+            found.sort_unstable();
+            expected.sort_unstable();
+        }
+        prop_assert_eq!(found, expected);
+        prop_assert_eq!(pool.reserved(), 0);
+        prop_assert_eq!(devices(&context).leased_millis(DEVICE), 0);
+    }
+}
+
+/// An emulated replica that also does what a test wants.
+#[derive(Debug)]
+struct Faulty {
+    inner: Arc<dyn Replica>,
+    fault: Fault,
+    calls: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    OutOfMemoryAbove(usize),
+    Panic,
+    None,
+}
+
+impl Replica for Faulty {
+    fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, RuntimeError> {
+        self.inner.prepare(columns)
+    }
+
+    fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match self.fault {
+            Fault::OutOfMemoryAbove(fits) if batch.rows > fits => Err(RuntimeError::OutOfMemory {
+                model: "m".to_owned(),
+                rows: batch.rows,
+                problem: "made up".to_owned(),
+            }),
+            Fault::Panic => panic!("a bug in a model"),
+            Fault::OutOfMemoryAbove(_) | Fault::None => self.inner.forward(batch),
+        }
+    }
+}
+
+/// A model over one partition of 20 rows in batches of at most 8, with a fault.
+async fn faulty(
+    fault: Fault,
+) -> (TempDir, Arc<ModelDeclaration>, Arc<dyn ExecutionPlan>, Arc<TaskContext>, Arc<AtomicUsize>) {
+    let dir = TempDir::new().unwrap();
+    let model = with_package(emulated_model("m"), dir.path());
+    let batch = numbers(0..20, |_| false);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, &model, "digest", Shape::Direct, 1, 1 << 20);
+    let context = context(1, pool());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    devices(&context)
+        .replace_replica(&model, DEVICE, |inner| Arc::new(Faulty { inner, fault, calls: counter }))
+        .await;
+    (dir, model, plan, context, calls)
+}
+
+fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
+    plan.metrics().unwrap().sum_by_name(name).map_or(0, |value| value.as_usize())
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_fit_is_halved_and_the_size_that_fits_is_remembered() {
+    let (_dir, model, plan, context, calls) = faulty(Fault::OutOfMemoryAbove(2)).await;
+    let batches = collect_all(&plan, &context).await.unwrap();
+    assert_eq!(digests(&batches), naive(&model, &[numbers(0..20, |_| false)]));
+    assert!(metric(&plan, "oom_splits") >= 3);
+    assert_eq!(metric(&plan, "rows_inferred"), 20);
+    assert_eq!(metric(&plan, "batches"), calls.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_single_row_that_does_not_fit_is_a_retryable_error() {
+    let (_dir, _, plan, context, _) = faulty(Fault::OutOfMemoryAbove(0)).await;
+    let error = collect_all(&plan, &context).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("'m'") && text.contains("1 rows"), "{text}");
+    let datafusion::common::DataFusionError::External(error) = error.find_root() else {
+        panic!("typed, not {error:?}")
+    };
+    assert!(error.downcast_ref::<crate::EngineError>().unwrap().is_retryable());
+}
+
+#[tokio::test]
+async fn a_panic_in_a_model_is_an_error() {
+    let (_dir, model, plan, context, _) = faulty(Fault::Panic).await;
+    let error = collect_all(&plan, &context).await.unwrap_err().to_string();
+    assert!(error.contains("a bug in a model") && error.contains("emulated:0"), "{error}");
+    // The batch after it may have started; its lease comes back as well.
+    devices(&context).lease(DEVICE, &model).await;
+}
+
+#[tokio::test]
+async fn rows_with_null_never_reach_the_model() {
+    let (_dir, model, _, context, calls) = faulty(Fault::None).await;
+    let batch = numbers(0..20, |_| true);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, &model, "digest", Shape::Direct, 1, 1 << 20);
+    let found = digests(&collect_all(&plan, &context).await.unwrap());
+    assert_eq!(found, (0..20).map(|id| (id, None)).collect::<Vec<_>>());
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_dropped_query_gives_back_what_it_waits_for() {
+    let (_dir, model, plan, context, calls) = faulty(Fault::None).await;
+    let devices = devices(&context);
+    let lease = devices.lease(DEVICE, &model).await;
+    let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
+    // Until it waits for the lease that the test holds.
+    while metric(&plan, "replicas") == 0 {
+        assert!(futures::poll!(stream.next()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(stream);
+    drop(lease);
+    // Complete only if nobody keeps a share.
+    let all = devices.lease(DEVICE, &model).await;
+    drop(all);
+    assert!(calls.load(Ordering::SeqCst) <= 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_polled_holds_no_lease() {
+    let (_dir, model, plan, context, _) = faulty(Fault::None).await;
+    let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
+    stream.next().await.unwrap().unwrap();
+    // The next batch may compute by now; when it has, the device is free.
+    devices(&context).lease(DEVICE, &model).await;
+    assert_eq!(ids(&datafusion::physical_plan::common::collect(stream).await.unwrap()).len(), 12);
+}
+
+#[tokio::test]
+async fn chained_models_share_one_accelerator() {
+    for (shape, replicas) in [(Shape::Direct, 1), (Shape::Exchange, 3), (Shape::Ordered, 2)] {
+        let dirs = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+        let first = with_package(emulated_model("first"), dirs[0].path());
+        let second = with_package(emulated_model("second"), dirs[1].path());
+        let batches: Vec<_> = (0..10).map(|at| numbers(at * 10..at * 10 + 10, |_| false)).collect();
+        let input = table(std::slice::from_ref(&batches), batches[0].schema());
+        let plan = infer(input, &first, "one", shape, replicas, 1 << 20);
+        let plan = infer(plan, &second, "digest", shape, replicas, 1 << 20);
+        let names: Vec<_> =
+            plan.schema().fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!(names, ["id", "value", "one", "digest"]);
+        let context = context(1, pool());
+        let mut found = digests(&collect_all(&plan, &context).await.unwrap());
+        found.sort_unstable();
+        assert_eq!(found, naive(&second, &batches));
+        assert_eq!(devices(&context).leased_millis(DEVICE), 0);
+    }
+}
+
+#[tokio::test]
+async fn queries_share_an_accelerator_and_a_loaded_model() {
+    let dir = TempDir::new().unwrap();
+    let model = with_package(emulated_model("m"), dir.path());
+    let inventory = Inventory::detect().with_emulated(1, 1 << 30);
+    let devices = Arc::new(Devices::new(inventory));
+    let query = || {
+        let batch = numbers(0..100, |_| false);
+        let input = table(&[vec![batch.clone()]], batch.schema());
+        let plan = infer(input, &model, "digest", Shape::Exchange, 2, 1 << 20);
+        let context = context_of(Arc::clone(&devices), pool());
+        async move { collect_all(&plan, &context).await.unwrap() }
+    };
+    let (left, right) = futures::join!(query(), query());
+    assert_eq!((ids(&left).len(), ids(&right).len()), (100, 100));
+    assert_eq!(devices.loaded(), 1);
+    assert_eq!(devices.clear_idle(), 1);
+    assert_eq!((devices.loaded(), devices.leased_millis(DEVICE)), (0, 0));
+}
+
+#[test]
+fn what_explain_shows_and_what_is_refused() {
+    let mut model = emulated_model("m");
+    model.batch = limits(64, 2048);
+    model.batch.max_tokens = Some(1024);
+    let model = Arc::new(model);
+    let batch = numbers(0..1, |_| false);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let placement = Placement { devices: vec![DEVICE] };
+    let names = vec!["digest".to_owned()];
+    let plan = infer(Arc::clone(&input), &model, "digest", Shape::Direct, 1, 1);
+    assert_eq!(
+        displayable(plan.as_ref()).one_line().to_string().trim(),
+        "InferenceExec: model=m@1, device=emulated (not a real device), replicas=1, cpus=1, \
+         gpus=1, max_batch_rows=64, max_batch_tokens=1024, outputs=[digest]"
+    );
+    let model_clone = Arc::clone(&model);
+    let error =
+        InferenceExec::try_new(Arc::clone(&input), model_clone, names.clone(), placement.clone());
+    assert!(error.unwrap_err().to_string().contains("put a TransformExec below"));
+    let mut routed = emulated_model("m");
+    routed.on_error = OnError::Route;
+    let transform = plan.children()[0];
+    let error = InferenceExec::try_new(Arc::clone(transform), Arc::new(routed), names, placement);
+    assert!(error.unwrap_err().to_string().contains("on_error=route is not supported yet"));
+    let error = TransformExec::try_new(input, model, Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("wants 1 input columns, found 0"), "{error}");
+}
+
+#[test]
+fn an_order_survives_the_model_with_and_without_an_exchange() {
+    use datafusion::physical_expr::PhysicalSortExpr;
+    use datafusion::physical_plan::sorts::sort::SortExec;
+    let model = Arc::new(emulated_model("m"));
+    let batch = numbers(0..10, |_| false);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let by_value = PhysicalSortExpr::new_default(col("value", &batch.schema()).unwrap());
+    let sorted: Arc<dyn ExecutionPlan> = Arc::new(SortExec::new([by_value].into(), input));
+    for (shape, is_ordered) in
+        [(Shape::Direct, true), (Shape::Exchange, false), (Shape::Ordered, true)]
+    {
+        let plan = infer(Arc::clone(&sorted), &model, "digest", shape, 2, 1 << 20);
+        let ordering = plan.output_ordering().map(ToString::to_string);
+        assert_eq!(ordering, is_ordered.then(|| "value@1 ASC".to_owned()), "{shape:?}");
+    }
+}

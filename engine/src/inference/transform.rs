@@ -1,0 +1,263 @@
+//! A model's transform as an operator: appends the prepared columns.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics, plan_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, StatisticsArgs,
+};
+use forebay_udf::model::ModelDeclaration;
+use forebay_udf::transform::{Transform, output_fields};
+use futures::StreamExt;
+
+use crate::carry::{self, Sources};
+use crate::device::Devices;
+use crate::error::EngineError;
+
+/// Rows that are transformed between two points where other tasks may run.
+const SLICE_ROWS: usize = 1024;
+
+/// Appends a model's prepared columns (token ids and the like) to its input.
+///
+/// - Rows, order, partitions: the input's; batches are cut to at most 1,024 rows.
+/// - Memory: one batch.
+/// - Loads the model's transform when the first row is asked for, never its weights.
+#[derive(Clone, Debug)]
+pub struct TransformExec {
+    input: Arc<dyn ExecutionPlan>,
+    model: Arc<ModelDeclaration>,
+    /// The model's inputs, in the order of its signature.
+    args: Vec<Arc<dyn PhysicalExpr>>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl TransformExec {
+    /// The transform of `model`, applied to `args` over `input`.
+    ///
+    /// # Errors
+    /// If the arguments are not as many as the model's inputs.
+    pub fn try_new(
+        input: Arc<dyn ExecutionPlan>,
+        model: Arc<ModelDeclaration>,
+        args: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Self> {
+        let wanted = model.signature.inputs.len();
+        if args.len() != wanted {
+            return plan_err!(
+                "model '{}' wants {wanted} input columns, found {}",
+                model.name,
+                args.len()
+            );
+        }
+        let properties = Arc::new(Self::compute_properties(&input, &model));
+        Ok(Self { input, model, args, properties, metrics: ExecutionPlanMetricsSet::new() })
+    }
+
+    /// What it reads.
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// Whose transform it is.
+    pub fn model(&self) -> &Arc<ModelDeclaration> {
+        &self.model
+    }
+
+    /// The model's inputs.
+    pub fn args(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.args
+    }
+
+    fn compute_properties(
+        input: &Arc<dyn ExecutionPlan>,
+        model: &ModelDeclaration,
+    ) -> PlanProperties {
+        let below = input.schema();
+        let fields = below.fields().iter().cloned().chain(output_fields(model));
+        let fields: Vec<_> = fields.collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, below.metadata().clone()));
+        let sources: Sources = (0..below.fields().len()).map(Some).collect();
+        PlanProperties::clone(input.properties())
+            .with_eq_properties(carry::equivalences(
+                input.properties().equivalence_properties(),
+                &sources,
+                &schema,
+            ))
+            .with_partitioning(carry::partitioning(input, &sources, &schema))
+    }
+}
+
+impl DisplayAs for TransformExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let model = &self.model;
+        let args: Vec<String> = self.args.iter().map(ToString::to_string).collect();
+        let args = args.join(", ");
+        match format {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "TransformExec: model={}@{}, args=[{args}]", model.name, model.version)
+            }
+            DisplayFormatType::TreeRender => {
+                writeln!(f, "model={}@{}", model.name, model.version)?;
+                writeln!(f, "args={args}")
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for TransformExec {
+    fn name(&self) -> &'static str {
+        "TransformExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        let mut recursion = TreeNodeRecursion::Continue;
+        for arg in &self.args {
+            recursion = f(arg)?;
+            if recursion == TreeNodeRecursion::Stop {
+                break;
+            }
+        }
+        Ok(recursion)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [input] = carry::only_child(children)?;
+        Ok(Arc::new(Self::try_new(input, Arc::clone(&self.model), self.args.clone())?))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let devices = Devices::from_context(&context)?;
+        let transformer = Transformer {
+            input: self.input.execute(partition, Arc::clone(&context))?,
+            current: None,
+            transform: None,
+            model: Arc::clone(&self.model),
+            args: self.args.clone(),
+            schema: self.schema(),
+            devices,
+            context,
+            baseline: BaselineMetrics::new(&self.metrics, partition),
+        };
+        let stream = futures::stream::try_unfold(transformer, |mut transformer| async move {
+            Ok(transformer.next().await?.map(|batch| (batch, transformer)))
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        Ok(Arc::new(carry::row_statistics(&input[0], &self.schema())))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}
+
+struct Transformer {
+    input: SendableRecordBatchStream,
+    /// What is left of the current batch, and the model's inputs for it.
+    current: Option<(RecordBatch, Vec<ArrayRef>)>,
+    transform: Option<Arc<dyn Transform>>,
+    model: Arc<ModelDeclaration>,
+    args: Vec<Arc<dyn PhysicalExpr>>,
+    schema: SchemaRef,
+    devices: Arc<Devices>,
+    context: Arc<TaskContext>,
+    baseline: BaselineMetrics,
+}
+
+impl Transformer {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let transform = match &self.transform {
+            Some(transform) => Arc::clone(transform),
+            None => {
+                let env = self.context.runtime_env();
+                let transform = self.devices.transform(&self.model, &env).await?;
+                Arc::clone(self.transform.insert(transform))
+            }
+        };
+        loop {
+            if let Some((batch, inputs)) = self.current.take() {
+                tokio::task::coop::consume_budget().await;
+                return self.apply(&*transform, batch, inputs).map(Some);
+            }
+            let Some(batch) = self.input.next().await.transpose()? else { return Ok(None) };
+            if batch.num_rows() > 0 {
+                let inputs = self.evaluate(&batch)?;
+                self.current = Some((batch, inputs));
+            }
+        }
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let _timer = self.baseline.elapsed_compute().timer();
+        let rows = batch.num_rows();
+        self.args.iter().map(|arg| arg.evaluate(batch)?.into_array(rows)).collect()
+    }
+
+    /// Transforms the next slice, and keeps the rest.
+    fn apply(
+        &mut self,
+        transform: &dyn Transform,
+        batch: RecordBatch,
+        inputs: Vec<ArrayRef>,
+    ) -> Result<RecordBatch> {
+        let _timer = self.baseline.elapsed_compute().timer();
+        let rows = batch.num_rows().min(SLICE_ROWS);
+        let rest = batch.num_rows() - rows;
+        let cut = |start, rows| -> Vec<ArrayRef> {
+            inputs.iter().map(|input| input.slice(start, rows)).collect()
+        };
+        let prepared = transform.apply(&cut(0, rows)).map_err(EngineError::from)?;
+        if rest > 0 {
+            self.current = Some((batch.slice(rows, rest), cut(rows, rest)));
+        }
+        let columns = batch.slice(0, rows).columns().iter().cloned().chain(prepared).collect();
+        self.baseline.output_rows().add(rows);
+        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+    }
+}

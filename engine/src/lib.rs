@@ -1,0 +1,38 @@
+//! Operators that run models inside a query, and the devices that they run on.
+//!
+//! - [`device`]: what this process has, who holds which share of it, which models are loaded
+//! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
+//! - [`inference`]: a model's transform and its forward pass as two operators
+//!
+//! ```text
+//! [RestoreOrderExec]            only when the plan needs the input's order: N → 1 partition
+//!   InferenceExec               N partitions, one per replica
+//!     StreamingExchangeExec     M → N
+//!       TransformExec           M partitions, appends the prepared columns
+//!         <input>
+//! ```
+//!
+//! Operators receive all they need through their constructors; only [`device::Devices`], the state
+//! of this process, comes with the task context. Models and runtimes are `forebay-udf`'s: nothing
+//! here knows a tensor, and nothing here knows SQL.
+
+mod carry;
+pub mod device;
+pub mod error;
+pub mod exchange;
+pub mod inference;
+
+#[cfg(test)]
+mod testing;
+
+pub use device::{Accelerator, Devices, Inventory, Lease, Placement};
+pub use error::EngineError;
+pub use exchange::{ExchangeOptions, RestoreOrderExec, StreamingExchangeExec};
+pub use inference::{InferenceExec, TransformExec};
+
+/// What the names of columns begin with that exist only between our operators.
+pub const HIDDEN_PREFIX: &str = "__forebay_";
+/// The column that holds a row's length in tokens, as the length of its list.
+pub const TOKENS_COLUMN: &str = "__forebay_tokens";
+/// The column that holds a row's position in the exchange's input.
+pub const SEQUENCE_COLUMN: &str = "__forebay_seq";

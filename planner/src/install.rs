@@ -1,0 +1,64 @@
+//! Forebay into a DataFusion session, in one call.
+
+use std::sync::Arc;
+
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use forebay_engine::Devices;
+use forebay_udf::feature;
+use forebay_udf::model::Catalog;
+
+use crate::config::ForebayConfig;
+use crate::optimizer;
+use crate::physical::{ForebayQueryPlanner, InsertExchanges};
+use crate::sql::relation::ForebayRelations;
+use crate::sql::scalar::MlPredict;
+
+/// Adds to a session what Forebay consists of:
+/// the models of `catalog` and the devices of this process, `ml_predict` in FROM and in
+/// expressions, vector functions, the optimizer rules, the physical planner and the options.
+///
+/// Sets the session's query planner; a session with a planner of its own needs to delegate to
+/// [`ForebayQueryPlanner`](crate::physical::ForebayQueryPlanner).
+///
+/// ```
+/// use std::sync::Arc;
+/// use datafusion::execution::session_state::SessionStateBuilder;
+/// use datafusion::prelude::SessionContext;
+/// use forebay_engine::{Devices, Inventory};
+/// use forebay_udf::model::Catalog;
+///
+/// let builder = SessionStateBuilder::new().with_default_features();
+/// let devices = Arc::new(Devices::new(Inventory::detect()));
+/// let state = forebay_planner::install(builder, Catalog::in_memory(), devices).build();
+/// let context = SessionContext::new_with_state(state);
+/// assert!(context.state().scalar_functions().contains_key("ml_predict"));
+/// ```
+pub fn install(
+    mut builder: SessionStateBuilder,
+    catalog: Arc<Catalog>,
+    devices: Arc<Devices>,
+) -> SessionStateBuilder {
+    let mut config = builder.config().take().unwrap_or_default();
+    config.set_extension(Arc::clone(&catalog));
+    config.set_extension(devices);
+    let options = config.options_mut();
+    if options.extensions.get::<ForebayConfig>().is_none() {
+        options.extensions.insert(ForebayConfig::default());
+    }
+    // Before DataFusion's own, which would take `ml_predict(…)` for a function it does not know.
+    let relations = Arc::new(ForebayRelations::new(Arc::clone(&catalog)));
+    builder.relation_planners().get_or_insert_default().insert(0, relations);
+    let functions = builder.scalar_functions().get_or_insert_default();
+    functions.push(Arc::new(ScalarUDF::from(MlPredict::new(catalog))));
+    functions.extend(feature::functions());
+    // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
+    let mut physical = builder.physical_optimizers().take().unwrap_or_else(PhysicalOptimizer::new);
+    physical.rules.insert(0, Arc::new(InsertExchanges));
+    *builder.physical_optimizers() = Some(physical);
+    for rule in optimizer::rules() {
+        builder = builder.with_analyzer_rule(rule);
+    }
+    builder.with_config(config).with_query_planner(Arc::new(ForebayQueryPlanner))
+}

@@ -1,0 +1,21 @@
+//! From text to a physical plan.
+//!
+//! - [`sql`]: statements on models, and the forms of `ml_predict` → logical plan
+//! - [`logical`]: the [`logical::Inference`] node and the DataFrame call that builds it
+//! - [`optimizer`]: rules on logical plans
+//! - [`physical`]: `Inference` → operators of the engine, with exchanges between resource classes
+//! - [`install`](fn@install): registers all of it in a DataFusion session, in one call
+//! - [`config`]: the session options under `forebay.`
+//!
+//! `sql`, `logical` and `optimizer` do not name the engine; only `physical` does.
+
+pub mod config;
+mod install;
+pub mod logical;
+pub mod optimizer;
+pub mod physical;
+pub mod sql;
+
+pub use config::ForebayConfig;
+pub use install::install;
+pub use logical::dataframe::DataFrameExt;

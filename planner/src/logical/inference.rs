@@ -1,0 +1,278 @@
+//! The logical node: input columns, and the model's outputs behind them.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err, plan_err};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore,
+};
+use forebay_udf::model::{Determinism, ModelDeclaration, type_name};
+
+/// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
+/// the model's outputs (NULL where an input is NULL).
+#[derive(Clone, Debug)]
+pub struct Inference {
+    input: Arc<LogicalPlan>,
+    model: Arc<ModelDeclaration>,
+    args: Vec<Expr>,
+    output_names: Vec<String>,
+    schema: DFSchemaRef,
+}
+
+impl Inference {
+    /// Checks the arguments against the model's signature and names the outputs: as declared,
+    /// behind the model's `output_prefix`, and with a number where a name is taken (`label0`).
+    ///
+    /// # Errors
+    /// Names the model, the input, and the types expected and found.
+    pub fn try_new(
+        input: LogicalPlan,
+        model: Arc<ModelDeclaration>,
+        args: Vec<Expr>,
+    ) -> Result<Self> {
+        let taken: HashSet<String> =
+            input.schema().fields().iter().map(|f| f.name().clone()).collect();
+        let mut output_names: Vec<String> = vec![];
+        for output in &model.signature.outputs {
+            let name = format!("{}{}", model.output_prefix, output.name());
+            let free = |name: &String| !taken.contains(name) && !output_names.contains(name);
+            let numbered = (0..).map(|n| format!("{name}{n}"));
+            let unique = std::iter::once(name.clone()).chain(numbered).find(free);
+            output_names.extend(unique);
+        }
+        Self::try_new_with_names(input, model, args, output_names)
+    }
+
+    /// With the outputs' names given.
+    ///
+    /// # Errors
+    /// As [`Self::try_new`].
+    pub fn try_new_with_names(
+        input: LogicalPlan,
+        model: Arc<ModelDeclaration>,
+        args: Vec<Expr>,
+        output_names: Vec<String>,
+    ) -> Result<Self> {
+        let fields = args
+            .iter()
+            .map(|arg| Ok(arg.to_field(input.schema())?.1))
+            .collect::<Result<Vec<_>>>()?;
+        check_inputs(&model, &fields)?;
+        let outputs = model.signature.outputs.iter().zip(&output_names);
+        let outputs = outputs.map(|(field, name)| {
+            (None, Arc::new(Field::new(name, field.data_type().clone(), true)))
+        });
+        let fields = input.schema().iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
+        let schema = DFSchema::new_with_metadata(
+            fields.chain(outputs).collect(),
+            input.schema().metadata().clone(),
+        )?;
+        Ok(Self { input: Arc::new(input), model, args, output_names, schema: Arc::new(schema) })
+    }
+
+    /// As [`Self::try_new`], as a plan.
+    ///
+    /// # Errors
+    /// As [`Self::try_new`].
+    pub fn plan(
+        input: LogicalPlan,
+        model: Arc<ModelDeclaration>,
+        args: Vec<Expr>,
+    ) -> Result<LogicalPlan> {
+        Ok(Self::try_new(input, model, args)?.into_plan())
+    }
+
+    /// This node in a plan.
+    pub fn into_plan(self) -> LogicalPlan {
+        LogicalPlan::Extension(Extension { node: Arc::new(self) })
+    }
+
+    /// The model, options applied.
+    pub fn model(&self) -> &Arc<ModelDeclaration> {
+        &self.model
+    }
+
+    /// What the model is given, in the order of its signature.
+    pub fn args(&self) -> &[Expr] {
+        &self.args
+    }
+
+    /// The names of the output columns, in the order of the model's signature.
+    pub fn output_names(&self) -> &[String] {
+        &self.output_names
+    }
+
+    fn input_columns(&self) -> usize {
+        self.input.schema().fields().len()
+    }
+}
+
+/// The columns that a model is given when the call names none: those with the names of its inputs,
+/// or the only column for a model with one input.
+pub(crate) fn resolve_columns(model: &ModelDeclaration, schema: &DFSchema) -> Result<Vec<Expr>> {
+    let columns: Option<Vec<Expr>> = model
+        .signature
+        .inputs
+        .iter()
+        .map(|input| {
+            let (qualifier, field) =
+                schema.iter().find(|(_, field)| field.name() == input.name())?;
+            Some(Expr::from((qualifier, field)))
+        })
+        .collect();
+    if let Some(columns) = columns {
+        return Ok(columns);
+    }
+    match (schema.iter().next(), schema.fields().len(), model.signature.inputs.len()) {
+        (Some((qualifier, field)), 1, 1) => Ok(vec![Expr::from((qualifier, field))]),
+        _ => plan_err!(
+            "ml_predict: say which columns are the inputs of model '{}' {} with DESCRIPTOR(…); the \
+             table has {}",
+            model.name,
+            model.signature,
+            schema.field_names().join(", ")
+        ),
+    }
+}
+
+/// Checks the columns given to a model against its signature.
+pub(crate) fn check_inputs(model: &ModelDeclaration, given: &[FieldRef]) -> Result<()> {
+    let wanted = &model.signature.inputs;
+    if wanted.len() != given.len() {
+        return plan_err!(
+            "ml_predict: model '{}' {} takes {} input column(s), found {}: ({})",
+            model.name,
+            model.signature,
+            wanted.len(),
+            given.len(),
+            given.iter().map(|f| f.name().as_str()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    for (wanted, given) in wanted.iter().zip(given) {
+        if !accepts(wanted.data_type(), given.data_type()) {
+            return plan_err!(
+                "ml_predict: model '{}' wants {} for input '{}', found {} in '{}'; cast it or name \
+                 another column",
+                model.name,
+                type_name(wanted.data_type()),
+                wanted.name(),
+                type_name(given.data_type()),
+                given.name()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn accepts(wanted: &DataType, given: &DataType) -> bool {
+    match (wanted, given) {
+        (DataType::Utf8, given) => given.is_string(),
+        (DataType::Binary, given) => given.is_binary(),
+        (DataType::FixedSizeList(wanted, n), DataType::FixedSizeList(given, m)) => {
+            n == m && wanted.data_type() == given.data_type()
+        }
+        (wanted, given) => wanted == given,
+    }
+}
+
+impl UserDefinedLogicalNodeCore for Inference {
+    fn name(&self) -> &str {
+        "Inference"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        self.args.clone()
+    }
+
+    /// Predicates on input columns may run first, unless that could change what a volatile model
+    /// returns for the other rows.
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        match self.model.determinism {
+            Determinism::Volatile => {
+                self.schema.fields().iter().map(|f| f.name().clone()).collect()
+            }
+            _ => self.output_names.iter().cloned().collect(),
+        }
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let args: Vec<String> = self.args.iter().map(ToString::to_string).collect();
+        write!(
+            f,
+            "Inference: model={}@{}, inputs=[{}], outputs=[{}]",
+            self.model.name,
+            self.model.version,
+            args.join(", "),
+            self.output_names.join(", ")
+        )
+    }
+
+    fn with_exprs_and_inputs(&self, args: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let [input] = <[LogicalPlan; 1]>::try_from(inputs)
+            .or_else(|inputs| internal_err!("Inference takes one input, found {}", inputs.len()))?;
+        let (model, names) = (Arc::clone(&self.model), self.output_names.clone());
+        Self::try_new_with_names(input, model, args, names)
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let inputs = self.input_columns();
+        let schema = self.input.schema();
+        let mut needed: Vec<usize> =
+            output_columns.iter().copied().filter(|column| *column < inputs).collect();
+        for column in self.args.iter().flat_map(|arg| arg.column_refs()) {
+            needed.push(schema.index_of_column(column).ok()?);
+        }
+        needed.sort_unstable();
+        needed.dedup();
+        Some(vec![needed])
+    }
+
+    fn supports_limit_pushdown(&self) -> bool {
+        true
+    }
+}
+
+impl PartialEq for Inference {
+    fn eq(&self, other: &Self) -> bool {
+        self.model == other.model
+            && self.args == other.args
+            && self.output_names == other.output_names
+            && self.input == other.input
+    }
+}
+
+impl Eq for Inference {}
+
+impl PartialOrd for Inference {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let key = |node: &Self| (node.model.name.clone(), node.output_names.clone());
+        match key(self).cmp(&key(other)) {
+            Ordering::Equal if self == other => Some(Ordering::Equal),
+            Ordering::Equal => self.input.partial_cmp(&other.input),
+            unequal => Some(unequal),
+        }
+    }
+}
+
+impl Hash for Inference {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.model.name.hash(state);
+        self.model.content_hash.hash(state);
+        self.args.hash(state);
+        self.output_names.hash(state);
+        self.input.hash(state);
+    }
+}

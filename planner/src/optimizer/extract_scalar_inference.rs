@@ -1,0 +1,260 @@
+//! Lifts `ml_predict(…)` out of expressions: the operator keeps a column, and an
+//! [`Inference`] below it computes that column.
+//!
+//! ```text
+//! Filter: ml_predict('toxic', text)['score'] > 0.9      Projection: <the original columns>
+//!   Scan                                           →      Filter: "toxic(text).score" > 0.9
+//!                                                           Inference: model=toxic
+//!                                                             Scan
+//! ```
+//! Equal calls in one operator become one node, unless the model is volatile.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err, plan_err};
+use datafusion::functions::core::expr_fn::named_struct;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, Join, LogicalPlan, LogicalPlanBuilder, ident, lit};
+use datafusion::optimizer::AnalyzerRule;
+use forebay_udf::model::{Determinism, ModelDeclaration};
+
+use crate::logical::Inference;
+use crate::sql::scalar::as_call;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct ExtractScalarInference;
+
+impl AnalyzerRule for ExtractScalarInference {
+    fn name(&self) -> &str {
+        "extract_scalar_inference"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(extract).data()
+    }
+}
+
+/// Whether a call of `ml_predict` is part of the expression.
+pub(crate) fn contains_call(expr: &Expr) -> bool {
+    expr.exists(|expr| Ok(as_call(expr).is_some())).unwrap_or(false)
+}
+
+fn extract(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    if !plan.expressions().iter().any(contains_call) {
+        return Ok(Transformed::no(plan));
+    }
+    let original = Arc::clone(plan.schema());
+    let rewritten = match plan {
+        LogicalPlan::Join(join) => extract_from_join(join)?,
+        plan => extract_from_unary(plan)?,
+    };
+    Ok(Transformed::yes(restore_columns(rewritten, &original)?))
+}
+
+fn extract_from_unary(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let [input] = plan.inputs()[..] else {
+        return not_impl_err!(
+            "ml_predict is not supported in {}; compute it in a subquery",
+            plan.display()
+        );
+    };
+    let mut lifter = Lifter::new(input.clone());
+    let names = NamePreserver::new(&plan);
+    // A Sort's expressions name no columns, and an alias there would be in its way.
+    let keep_names = !matches!(plan, LogicalPlan::Sort(_));
+    let exprs = plan
+        .expressions()
+        .into_iter()
+        .map(|expr| {
+            let name = names.save(&expr);
+            let lifted = lifter.lift(expr, &[])?;
+            Ok(if keep_names { name.restore(lifted) } else { lifted })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    plan.with_new_exprs(exprs, vec![lifter.input])
+}
+
+fn extract_from_join(join: Join) -> Result<LogicalPlan> {
+    let mut left = Lifter::new(Arc::unwrap_or_clone(join.left));
+    let mut right = Lifter::new(Arc::unwrap_or_clone(join.right));
+    let on = join
+        .on
+        .into_iter()
+        .map(|(l, r)| {
+            let l = left.lift(l, &right.column_names())?;
+            Ok((l, right.lift(r, &left.column_names())?))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let filter = join
+        .filter
+        .map(|filter| {
+            let lift = |expr: Expr| {
+                if as_call(&expr).is_none() {
+                    return Ok(Transformed::no(expr));
+                }
+                let lifted = if left.has_columns_of(&expr) {
+                    left.lift(expr, &right.column_names())
+                } else if right.has_columns_of(&expr) {
+                    right.lift(expr, &left.column_names())
+                } else {
+                    not_impl_err!(
+                        "ml_predict over columns of both sides of a join is not supported in its \
+                         condition; move it to WHERE, or compute it in a subquery"
+                    )
+                };
+                lifted.map(Transformed::yes)
+            };
+            filter.transform_down(lift).data()
+        })
+        .transpose()?;
+    let join = Join::try_new(
+        Arc::new(left.input),
+        Arc::new(right.input),
+        on,
+        filter,
+        join.join_type,
+        join.join_constraint,
+        join.null_equality,
+        join.null_aware,
+    )?;
+    Ok(LogicalPlan::Join(join))
+}
+
+/// Hides the lifted columns from operators that pass their input through.
+fn restore_columns(plan: LogicalPlan, original: &DFSchema) -> Result<LogicalPlan> {
+    if plan.schema().fields().len() == original.fields().len() {
+        return Ok(plan);
+    }
+    let columns = original.columns().into_iter().map(Expr::Column);
+    LogicalPlanBuilder::from(plan).project(columns)?.build()
+}
+
+/// Collects the inferences below one operator.
+struct Lifter {
+    input: LogicalPlan,
+    /// Calls already lifted, and what they became.
+    lifted: Vec<(Expr, Expr)>,
+}
+
+impl Lifter {
+    fn new(input: LogicalPlan) -> Self {
+        Self { input, lifted: vec![] }
+    }
+
+    /// Replaces every call in `expr`, innermost first. `taken`: names that a join's other side has.
+    fn lift(&mut self, expr: Expr, taken: &[String]) -> Result<Expr> {
+        expr.transform_up(|expr| {
+            if as_call(&expr).is_some() {
+                return self.lift_call(expr, taken).map(Transformed::yes);
+            }
+            Ok(match field_of_struct(&expr) {
+                Some(field) => Transformed::yes(field),
+                None => Transformed::no(expr),
+            })
+        })
+        .data()
+    }
+
+    fn lift_call(&mut self, call: Expr, taken: &[String]) -> Result<Expr> {
+        if let Some((_, column)) = self.lifted.iter().find(|(lifted, _)| *lifted == call) {
+            return Ok(column.clone());
+        }
+        let Some((function, args)) = as_call(&call) else { return Ok(call) };
+        let resolved = function.model(args)?;
+        if resolved.inputs.iter().any(Expr::contains_outer) {
+            return plan_err!(
+                "ml_predict: model '{}' is given columns of an outer query; write FROM t CROSS \
+                 JOIN LATERAL ml_predict(MODEL {}, t.column)",
+                resolved.model.name,
+                resolved.model.name
+            );
+        }
+        let names = self.output_names(&resolved.model, &resolved.inputs, taken);
+        let replacement = replacement(&resolved.model, &names);
+        let deterministic = resolved.model.determinism != Determinism::Volatile;
+        let inference = Inference::try_new_with_names(
+            self.input.clone(),
+            resolved.model,
+            resolved.inputs,
+            names,
+        )?;
+        self.input = inference.into_plan();
+        if deterministic {
+            self.lifted.push((call, replacement.clone()));
+        }
+        Ok(replacement)
+    }
+
+    /// `toxic(text).score`: what a reader of EXPLAIN recognises, with a number if it is taken.
+    fn output_names(
+        &self,
+        model: &ModelDeclaration,
+        inputs: &[Expr],
+        taken: &[String],
+    ) -> Vec<String> {
+        let inputs: Vec<String> = inputs.iter().map(|e| e.qualified_name().1).collect();
+        let call = format!("{}({})", model.name, inputs.join(", "));
+        let own = self.column_names();
+        let names = |call: &str| -> Vec<String> {
+            match &model.signature.outputs[..] {
+                [_] => vec![call.to_owned()],
+                many => many.iter().map(|f| format!("{call}.{}", f.name())).collect(),
+            }
+        };
+        let is_free = |names: &Vec<String>| {
+            names.iter().all(|name| !own.contains(name) && !taken.contains(name))
+        };
+        let numbered = (2..).map(|n| names(&format!("{call} #{n}")));
+        std::iter::once(names(&call)).chain(numbered).find(is_free).unwrap_or_default()
+    }
+
+    fn column_names(&self) -> Vec<String> {
+        self.input.schema().fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    fn has_columns_of(&self, expr: &Expr) -> bool {
+        let columns = expr.column_refs();
+        columns.iter().all(|column| self.input.schema().has_column(column))
+    }
+}
+
+/// A column for one output, a struct of columns otherwise.
+fn replacement(model: &ModelDeclaration, names: &[String]) -> Expr {
+    match names {
+        [one] => ident(one),
+        many => named_struct(
+            model
+                .signature
+                .outputs
+                .iter()
+                .zip(many)
+                .flat_map(|(field, name)| {
+                    [lit(format!("{}{}", model.output_prefix, field.name())), ident(name)]
+                })
+                .collect(),
+        ),
+    }
+}
+
+/// `get_field(named_struct('a', x, 'b', y), 'b')` → `y`
+fn field_of_struct(expr: &Expr) -> Option<Expr> {
+    let Expr::ScalarFunction(get) = expr else { return None };
+    let ("get_field", [Expr::ScalarFunction(made), Expr::Literal(wanted, _)]) =
+        (get.func.name(), &get.args[..])
+    else {
+        return None;
+    };
+    let is_wanted = |name: &Expr| match name {
+        Expr::Literal(name, _) => text(name).is_some() && text(name) == text(wanted),
+        _ => false,
+    };
+    let fields = (made.func.name() == "named_struct").then(|| made.args.chunks_exact(2))?;
+    fields.into_iter().find(|field| is_wanted(&field[0])).map(|field| field[1].clone())
+}
+
+fn text(value: &ScalarValue) -> Option<&str> {
+    value.try_as_str().flatten()
+}

@@ -1,0 +1,65 @@
+//! `Inference` → `InferenceExec` over `TransformExec`.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::context::QueryPlanner;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use forebay_engine::{Devices, InferenceExec, TransformExec};
+
+use crate::logical::Inference;
+
+/// DataFusion's planner, extended by [`Inference`].
+#[derive(Debug)]
+pub struct ForebayQueryPlanner;
+
+#[async_trait]
+impl QueryPlanner for ForebayQueryPlanner {
+    async fn create_physical_plan(
+        &self,
+        logical_plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)])
+            .create_physical_plan(logical_plan, session)
+            .await
+    }
+}
+
+#[derive(Debug)]
+struct LowerInference;
+
+#[async_trait]
+impl ExtensionPlanner for LowerInference {
+    async fn plan_extension(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        logical_inputs: &[&LogicalPlan],
+        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        session: &dyn Session,
+        planning: &PhysicalPlanningContext,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(inference) = node.as_any().downcast_ref::<Inference>() else { return Ok(None) };
+        let ([logical], [input]) = (logical_inputs, physical_inputs) else { return Ok(None) };
+        let devices = session.config().get_extension::<Devices>().ok_or_else(|| {
+            internal_datafusion_err!("Inference: the session has no devices; use install()")
+        })?;
+        let args = inference
+            .args()
+            .iter()
+            .map(|arg| planner.create_physical_expr(arg, logical.schema(), session, planning))
+            .collect::<Result<Vec<_>>>()?;
+        let model = Arc::clone(inference.model());
+        let placement = devices.place(&model)?;
+        let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args)?;
+        let names = inference.output_names().to_vec();
+        let exec = InferenceExec::try_new(Arc::new(transform), model, names, placement)?;
+        Ok(Some(Arc::new(exec)))
+    }
+}

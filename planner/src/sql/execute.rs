@@ -1,0 +1,129 @@
+//! Runs a statement in a session with Forebay installed.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use datafusion::common::{
+    DataFusionError, Result, internal_datafusion_err, plan_datafusion_err, plan_err,
+};
+use datafusion::logical_expr::LogicalPlanBuilder;
+use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::sql::sqlparser::dialect::dialect_from_str;
+use forebay_udf::ModelError;
+use forebay_udf::error::nearest_hint;
+use forebay_udf::model::{Catalog, IfExists};
+
+use super::statement::{ModelStatement, Statement, parse};
+use super::{create_model, models_table};
+
+/// Parses and runs a text of exactly one statement.
+///
+/// # Errors
+/// Syntax and planning errors, and those of statements that act at once, such as `CREATE MODEL`.
+pub async fn sql(context: &SessionContext, text: &str) -> Result<DataFrame> {
+    let mut statements = parse_in(context, text)?;
+    match (statements.pop(), statements.len()) {
+        (Some(statement), 0) => execute(context, statement).await,
+        (None, _) => plan_err!("the text holds no statement"),
+        (_, more) => plan_err!("expected one statement, found {}", more + 1),
+    }
+}
+
+/// Parses a text in the session's dialect.
+///
+/// # Errors
+/// Syntax errors.
+pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> {
+    let state = context.state_ref();
+    let state = state.read();
+    let options = &state.config().options().sql_parser;
+    let dialect = dialect_from_str(options.dialect)
+        .ok_or_else(|| plan_datafusion_err!("unknown SQL dialect '{}'", options.dialect))?;
+    parse(text, dialect.as_ref(), options.recursion_limit.get())
+}
+
+/// Runs one statement: definitions at once, queries when the result is read.
+///
+/// # Errors
+/// As [`sql`].
+pub async fn execute(context: &SessionContext, statement: Statement) -> Result<DataFrame> {
+    match statement {
+        Statement::Sql(statement) => {
+            let plan = context.state().statement_to_plan(*statement).await;
+            let plan = plan.map_err(|error| suggest_table(context, error))?;
+            context.execute_logical_plan(plan).await
+        }
+        Statement::Model(statement) => execute_on_models(context, statement).await,
+    }
+}
+
+/// Adds the nearest name to DataFusion's message about a missing table.
+fn suggest_table(context: &SessionContext, error: DataFusionError) -> DataFusionError {
+    let message = match error.find_root() {
+        DataFusionError::Plan(message) if message.starts_with("table '") => message.clone(),
+        _ => return error,
+    };
+    let missing = message.split('\'').nth(1).and_then(|name| name.rsplit('.').next());
+    let names: Vec<String> = (context.catalog_names().iter())
+        .filter_map(|name| context.catalog(name))
+        .flat_map(|catalog| {
+            let schemas =
+                catalog.schema_names().into_iter().filter_map(move |s| catalog.schema(&s));
+            schemas.flat_map(|schema| schema.table_names()).collect::<Vec<_>>()
+        })
+        .collect();
+    let hint = nearest_hint(missing.unwrap_or_default(), names.iter().map(String::as_str));
+    DataFusionError::Plan(format!("{message}{hint}"))
+}
+
+/// What a definition returns.
+fn no_rows(context: &SessionContext) -> Result<DataFrame> {
+    Ok(DataFrame::new(context.state(), LogicalPlanBuilder::empty(false).build()?))
+}
+
+async fn execute_on_models(
+    context: &SessionContext,
+    statement: ModelStatement,
+) -> Result<DataFrame> {
+    let catalog = context.state_ref().read().config().get_extension::<Catalog>();
+    let catalog = catalog
+        .ok_or_else(|| internal_datafusion_err!("Forebay is not installed in this session"))?;
+    match statement {
+        ModelStatement::Create(create) => {
+            let if_exists = match (create.or_replace, create.if_not_exists) {
+                (true, _) => IfExists::Replace,
+                (_, true) => IfExists::Keep,
+                _ => IfExists::Fail,
+            };
+            let entry = create_model::entry(*create, &context.runtime_env()).await?;
+            catalog.create(entry, if_exists)?;
+            no_rows(context)
+        }
+        ModelStatement::Alter { name, options } => {
+            catalog.alter(&name, &options)?;
+            no_rows(context)
+        }
+        ModelStatement::Drop { name, if_exists } => {
+            if !catalog.remove(&name)? && !if_exists {
+                let unknown = catalog
+                    .get(&name)
+                    .err()
+                    .unwrap_or(ModelError::UnknownModel { name, hint: String::new() });
+                return Err(unknown.into());
+            }
+            no_rows(context)
+        }
+        ModelStatement::Show => context.read_batch(models_table::models(&catalog)?),
+        ModelStatement::Describe { name } => {
+            context.read_batch(models_table::describe(&catalog.get(&name)?)?)
+        }
+        ModelStatement::ShowCreate { name } => {
+            let statement = models_table::create_statement(&catalog.get(&name)?);
+            let column = |text: String| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+            context.read_batch(RecordBatch::try_from_iter([
+                ("name", column(name)),
+                ("statement", column(statement)),
+            ])?)
+        }
+    }
+}

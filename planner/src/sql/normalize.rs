@@ -1,0 +1,269 @@
+//! Token-level rewriting of Forebay's spellings into portable SQL.
+//!
+//! sqlparser's dialects reject `TABLE t`, `MODEL m` and Flink's `MAP['k', 'v']` as function
+//! arguments. Rewriting tokens (not text) works under every dialect, leaves strings and comments
+//! alone, and keeps the positions that error messages name. Only direct arguments of `ml_predict`
+//! are touched:
+//!
+//! | written | becomes |
+//! |---|---|
+//! | `TABLE t`, `TABLE(t)` | `(SELECT * FROM t)` |
+//! | `TABLE (SELECT …)` | `(SELECT …)` |
+//! | `MODEL m` | `'m'` |
+//! | `MAP['k', 'v']`, `MAP {'k': 'v'}` | `make_array('k', 'v')` |
+
+use datafusion::sql::sqlparser::dialect::Dialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::parser::ParserError;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer, Word};
+
+/// The function whose arguments are rewritten.
+pub const ML_PREDICT: &str = "ml_predict";
+
+/// Tokens of `sql` with Forebay's spellings made portable.
+///
+/// # Errors
+/// What the tokenizer finds: an unterminated string or comment.
+pub fn normalize(sql: &str, dialect: &dyn Dialect) -> Result<Vec<TokenWithSpan>, ParserError> {
+    let tokens = Tokenizer::new(dialect, sql).tokenize_with_location()?;
+    // White space only gets in the way of look-ahead; the parser skips it anyway.
+    let tokens: Vec<_> =
+        tokens.into_iter().filter(|t| !matches!(t.token, Token::Whitespace(_))).collect();
+    Ok(Normalizer { tokens, at: 0, out: vec![], brackets: vec![] }.run())
+}
+
+/// What an open bracket belongs to, and so how its closing one is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Bracket {
+    /// The arguments of `ml_predict`.
+    Call,
+    /// A map that becomes a call of `make_array`.
+    Map,
+    /// Anything else.
+    Other,
+}
+
+struct Normalizer {
+    tokens: Vec<TokenWithSpan>,
+    at: usize,
+    out: Vec<TokenWithSpan>,
+    brackets: Vec<Bracket>,
+}
+
+impl Normalizer {
+    fn run(mut self) -> Vec<TokenWithSpan> {
+        while self.at < self.tokens.len() {
+            if self.at_argument_start() && self.rewrite_argument() {
+                continue;
+            }
+            self.copy_token();
+        }
+        self.out
+    }
+
+    /// Copies one token, keeping track of brackets.
+    fn copy_token(&mut self) {
+        let mut token = self.tokens[self.at].clone();
+        match &token.token {
+            Token::LParen => {
+                let call = self.at > 0 && is_word(&self.tokens[self.at - 1].token, ML_PREDICT);
+                self.brackets.push(if call { Bracket::Call } else { Bracket::Other });
+            }
+            Token::LBracket | Token::LBrace => self.brackets.push(Bracket::Other),
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                if self.brackets.pop() == Some(Bracket::Map) {
+                    token.token = Token::RParen;
+                }
+            }
+            Token::Colon if self.brackets.last() == Some(&Bracket::Map) => {
+                token.token = Token::Comma;
+            }
+            _ => {}
+        }
+        self.out.push(token);
+        self.at += 1;
+    }
+
+    /// Whether the next token begins an argument of `ml_predict`.
+    fn at_argument_start(&self) -> bool {
+        self.brackets.last() == Some(&Bracket::Call)
+            && self.at > 0
+            && matches!(
+                self.tokens[self.at - 1].token,
+                Token::LParen | Token::Comma | Token::RArrow
+            )
+    }
+
+    /// Rewrites the argument that begins here, if it is spelt our way.
+    fn rewrite_argument(&mut self) -> bool {
+        let (word, next) = (self.peek(0), self.peek(1));
+        if is_word(word, "TABLE") {
+            return match next {
+                Token::LParen if starts_query(self.peek(2)) => self.skip(1),
+                Token::LParen if is_name(self.peek(2)) => self.table_in_parentheses(),
+                name if is_name(name) => self.table(),
+                _ => false,
+            };
+        }
+        if is_word(word, "MODEL") {
+            return match next {
+                Token::SingleQuotedString(_) => self.skip(1),
+                Token::Word(name) => {
+                    let name = model_name(name);
+                    self.skip(1);
+                    self.replace(Token::SingleQuotedString(name))
+                }
+                _ => false,
+            };
+        }
+        if is_word(word, "MAP") && matches!(next, Token::LBracket | Token::LBrace) {
+            self.replace(Token::make_word("make_array", None));
+            self.brackets.push(Bracket::Map);
+            return self.replace(Token::LParen);
+        }
+        false
+    }
+
+    /// `TABLE a.b` → `(SELECT * FROM a.b)`
+    fn table(&mut self) -> bool {
+        self.replace(Token::LParen);
+        self.select_all_from_name();
+        self.insert(Token::RParen)
+    }
+
+    /// `TABLE(a.b)` → `(SELECT * FROM a.b)`
+    fn table_in_parentheses(&mut self) -> bool {
+        self.skip(1);
+        self.copy_token();
+        self.select_all_from_name();
+        true
+    }
+
+    fn select_all_from_name(&mut self) {
+        self.insert(Token::make_keyword("SELECT"));
+        self.insert(Token::Mul);
+        self.insert(Token::make_keyword("FROM"));
+        self.copy_token();
+        while *self.peek(0) == Token::Period && is_name(self.peek(1)) {
+            self.copy_token();
+            self.copy_token();
+        }
+    }
+
+    fn peek(&self, ahead: usize) -> &Token {
+        self.tokens.get(self.at + ahead).map_or(&Token::EOF, |t| &t.token)
+    }
+
+    fn skip(&mut self, count: usize) -> bool {
+        self.at += count;
+        true
+    }
+
+    /// Writes `token` in place of the next one.
+    fn replace(&mut self, token: Token) -> bool {
+        let span = self.tokens[self.at].span;
+        self.out.push(TokenWithSpan { token, span });
+        self.skip(1)
+    }
+
+    /// Writes `token` before the next one.
+    fn insert(&mut self, token: Token) -> bool {
+        let span = self.tokens[self.at.min(self.tokens.len() - 1)].span;
+        self.out.push(TokenWithSpan { token, span });
+        true
+    }
+}
+
+fn is_word(token: &Token, text: &str) -> bool {
+    matches!(token, Token::Word(Word { value, quote_style: None, .. })
+        if value.eq_ignore_ascii_case(text))
+}
+
+fn is_name(token: &Token) -> bool {
+    matches!(token, Token::Word(_))
+}
+
+fn starts_query(token: &Token) -> bool {
+    match token {
+        Token::LParen => true,
+        Token::Word(word) => {
+            matches!(word.keyword, Keyword::SELECT | Keyword::WITH | Keyword::VALUES)
+        }
+        _ => false,
+    }
+}
+
+/// Folds like DataFusion's identifiers: to lower case unless quoted.
+fn model_name(word: &Word) -> String {
+    match word.quote_style {
+        Some(_) => word.value.clone(),
+        None => word.value.to_lowercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::sql::sqlparser::dialect::GenericDialect;
+
+    use super::*;
+
+    fn normalized(sql: &str) -> String {
+        let tokens = normalize(sql, &GenericDialect {}).unwrap();
+        tokens.iter().map(|t| t.token.to_string()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn our_spellings_become_portable() {
+        for (ours, portable) in [
+            ("ml_predict(TABLE t, MODEL m)", "ml_predict ( ( SELECT * FROM t ) , 'm' )"),
+            ("ML_PREDICT(TABLE a.b.c)", "ML_PREDICT ( ( SELECT * FROM a . b . c ) )"),
+            ("ml_predict(TABLE(a.b), 'm')", "ml_predict ( ( SELECT * FROM a . b ) , 'm' )"),
+            ("ml_predict(TABLE (SELECT 1), 'm')", "ml_predict ( ( SELECT 1 ) , 'm' )"),
+            ("ml_predict(model => MODEL \"M\")", "ml_predict ( model => 'M' )"),
+            ("ml_predict(MODEL 'm v')", "ml_predict ( 'm v' )"),
+            ("ml_predict(MAP['a', '1'])", "ml_predict ( make_array ( 'a' , '1' ) )"),
+            ("ml_predict(MAP {'a': '1'})", "ml_predict ( make_array ( 'a' , '1' ) )"),
+            (
+                "ml_predict(TABLE (SELECT * FROM ml_predict(TABLE t, MODEL a)), MODEL b)",
+                "ml_predict ( ( SELECT * FROM ml_predict ( ( SELECT * FROM t ) , 'a' ) ) , 'b' )",
+            ),
+        ] {
+            assert_eq!(normalized(ours), portable, "{ours}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_left_alone() {
+        for sql in [
+            "f ( TABLE , MODEL , MAP [ 'a' ] )",
+            "SELECT model , map FROM t -- ml_predict ( MODEL m )",
+            "SELECT 'ml_predict(TABLE t)'",
+            "ml_predict ( f ( model , table ) , model )",
+            "ml_predict ( model , t . model )",
+        ] {
+            let untouched = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap();
+            let untouched: Vec<_> = untouched
+                .iter()
+                .filter(|t| !matches!(t, Token::Whitespace(_)))
+                .map(ToString::to_string)
+                .collect();
+            assert_eq!(normalized(sql), untouched.join(" "));
+        }
+    }
+
+    #[test]
+    fn unfinished_text_does_not_panic() {
+        for sql in [
+            "ml_predict(",
+            "ml_predict(TABLE",
+            "ml_predict(MODEL",
+            "ml_predict(MAP",
+            "ml_predict(TABLE(",
+            ")]}",
+            "ml_predict(TABLE t",
+            "ml_predict(MAP[",
+        ] {
+            normalized(sql);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `ml_predict('model', input, … [, options])` as an expression: a marker with the right type.
+//!
+//! The function cannot be evaluated row by row. The optimizer's
+//! [`extract_scalar_inference`](crate::optimizer::extract_scalar_inference) lifts every call into
+//! an [`Inference`](crate::logical::Inference) node before anything else looks at the plan.
+
+use std::any::Any;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
+use datafusion::functions::core::expr_ext::FieldAccessor;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit,
+};
+use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions};
+
+use super::normalize::ML_PREDICT;
+use crate::logical::inference::check_inputs;
+
+/// The scalar form of `ml_predict`.
+#[derive(Debug)]
+pub struct MlPredict {
+    catalog: Arc<Catalog>,
+    signature: Signature,
+    /// Set when a statement has already resolved the model, options applied.
+    resolved: Option<Arc<ModelDeclaration>>,
+}
+
+impl MlPredict {
+    /// For the models of `catalog`.
+    pub fn new(catalog: Arc<Catalog>) -> Self {
+        Self { catalog, signature: Signature::variadic_any(Volatility::Volatile), resolved: None }
+    }
+
+    /// The model that a call names, with the call's options.
+    pub(crate) fn model(&self, args: &[Expr]) -> Result<Call> {
+        let literal = |expr: &Expr| match expr {
+            Expr::Literal(value, _) => Some(value.clone()),
+            _ => None,
+        };
+        let Some(name) = args.first().and_then(literal).and_then(text) else {
+            return plan_err!("{USAGE}");
+        };
+        let (inputs, options) = match args[1..].split_last() {
+            Some((last, inputs)) => match option_pairs(last) {
+                Some(pairs) => (inputs, ModelOptions::try_from_pairs(pairs?)?),
+                None => (&args[1..], ModelOptions::default()),
+            },
+            None => (&args[1..], ModelOptions::default()),
+        };
+        Ok(Call { model: self.declaration(&name, &options)?, inputs: inputs.to_vec() })
+    }
+
+    fn declaration(&self, name: &str, options: &ModelOptions) -> Result<Arc<ModelDeclaration>> {
+        match &self.resolved {
+            Some(model) => Ok(Arc::clone(model)),
+            None => Ok(Arc::new(self.catalog.get(name)?.declaration.with_options(options))),
+        }
+    }
+}
+
+const USAGE: &str = "ml_predict: the first argument names the model: ml_predict(MODEL m, column)";
+
+/// A call in the scalar form, resolved.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) model: Arc<ModelDeclaration>,
+    pub(crate) inputs: Vec<Expr>,
+}
+
+/// A call of a model that is already resolved.
+pub(crate) fn call(
+    catalog: &Arc<Catalog>,
+    model: &Arc<ModelDeclaration>,
+    inputs: Vec<Expr>,
+) -> Expr {
+    let function =
+        MlPredict { resolved: Some(Arc::clone(model)), ..MlPredict::new(Arc::clone(catalog)) };
+    let args = [lit(model.name.as_str())].into_iter().chain(inputs).collect();
+    Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), args))
+}
+
+/// One expression per output of the model, named like it.
+pub(crate) fn outputs_of(call: &Expr, model: &ModelDeclaration) -> Vec<Expr> {
+    match &model.signature.outputs[..] {
+        [one] => vec![call.clone().alias(output_name(model, one))],
+        many => many
+            .iter()
+            .map(|f| call.clone().field(output_name(model, f)).alias(output_name(model, f)))
+            .collect(),
+    }
+}
+
+fn output_name(model: &ModelDeclaration, field: &Field) -> String {
+    format!("{}{}", model.output_prefix, field.name())
+}
+
+/// The type of a call: the output's own for one output, a struct otherwise.
+pub(crate) fn return_type(model: &ModelDeclaration) -> DataType {
+    match &model.signature.outputs[..] {
+        [one] => one.data_type().clone(),
+        many => DataType::Struct(
+            many.iter().map(|f| f.as_ref().clone().with_name(output_name(model, f))).collect(),
+        ),
+    }
+}
+
+impl ScalarUDFImpl for MlPredict {
+    fn name(&self) -> &str {
+        ML_PREDICT
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        internal_err!("ml_predict: the type depends on the model")
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        let scalar = |i: usize| args.scalar_arguments.get(i).copied().flatten().cloned();
+        let Some(name) = scalar(0).and_then(text) else {
+            return plan_err!("{USAGE}");
+        };
+        let mut inputs = &args.arg_fields[1..];
+        let mut options = ModelOptions::default();
+        if let Some((last, rest)) = inputs.split_last()
+            && is_options_type(last.data_type())
+        {
+            inputs = rest;
+            // Only `output_prefix` changes the type, and it is known for constants alone.
+            if let Some(pairs) = scalar(args.arg_fields.len() - 1).and_then(|s| scalar_pairs(&s)) {
+                options = ModelOptions::try_from_pairs(pairs)?;
+            }
+        }
+        let model = self.declaration(&name, &options)?;
+        check_inputs(&model, inputs)?;
+        Ok(Arc::new(Field::new(self.name(), return_type(&model), true)))
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        internal_err!(
+            "ml_predict was not lifted out of an expression; use it in SELECT, WHERE, GROUP BY or \
+             ORDER BY of a query over a table"
+        )
+    }
+}
+
+impl PartialEq for MlPredict {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.catalog, &other.catalog) && self.resolved == other.resolved
+    }
+}
+
+impl Eq for MlPredict {}
+
+impl Hash for MlPredict {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.catalog).hash(state);
+        self.resolved.as_ref().map(|model| &model.name).hash(state);
+    }
+}
+
+/// The function of a call of `ml_predict`, if this is one.
+pub(crate) fn as_call(expr: &Expr) -> Option<(&MlPredict, &[Expr])> {
+    match expr {
+        Expr::ScalarFunction(function) => {
+            let implementation: &dyn Any = function.func.inner().as_ref();
+            Some((implementation.downcast_ref::<MlPredict>()?, &function.args))
+        }
+        _ => None,
+    }
+}
+
+fn text(value: ScalarValue) -> Option<String> {
+    value.try_as_str().flatten().map(str::to_owned)
+}
+
+/// Options are a map or a list of strings, which no model takes as input.
+fn is_options_type(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Map(..) => true,
+        DataType::List(item) => item.data_type().is_string() || item.data_type().is_numeric(),
+        _ => false,
+    }
+}
+
+/// Pairs of `make_array('k', 'v', …)` or `map([k, …], [v, …])`; `None` for anything else.
+fn option_pairs(expr: &Expr) -> Option<Result<Vec<(String, String)>>> {
+    let function = match expr {
+        Expr::ScalarFunction(function) => function,
+        Expr::Literal(value, _) => return scalar_pairs(value).map(Ok),
+        _ => return None,
+    };
+    let literals =
+        |args: &[Expr]| -> Result<Vec<String>> { args.iter().map(literal_text).collect() };
+    match (function.func.name(), function.args.as_slice()) {
+        ("make_array", args) => Some(literals(args).and_then(|flat| {
+            if !flat.len().is_multiple_of(2) {
+                return plan_err!("MAP has a key without a value");
+            }
+            Ok(flat.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+        })),
+        ("map", [Expr::ScalarFunction(keys), Expr::ScalarFunction(values)]) => Some(
+            literals(&keys.args)
+                .and_then(|keys| Ok(keys.into_iter().zip(literals(&values.args)?).collect())),
+        ),
+        _ => None,
+    }
+}
+
+fn literal_text(expr: &Expr) -> Result<String> {
+    match expr {
+        Expr::Literal(value, _) => Ok(value.to_string()),
+        Expr::Cast(cast) => literal_text(&cast.expr),
+        Expr::Negative(inner) => Ok(format!("-{}", literal_text(inner)?)),
+        other => plan_err!("model options must be constants, found {other}"),
+    }
+}
+
+/// Pairs of a list of strings `['k', 'v', …]`.
+fn scalar_pairs(value: &ScalarValue) -> Option<Vec<(String, String)>> {
+    let ScalarValue::List(list) = value else { return None };
+    let items = ScalarValue::convert_array_to_scalar_vec(list.as_ref()).ok()?;
+    let flat: Vec<String> = items.into_iter().flatten().flatten().map(|v| v.to_string()).collect();
+    Some(flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+}

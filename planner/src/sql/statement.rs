@@ -1,0 +1,325 @@
+//! Splits text into statements and parses those on models.
+//!
+//! ```sql
+//! CREATE [OR REPLACE] [TEMPORARY] MODEL [IF NOT EXISTS] m [VERSION 'v'] [INPUT (c type, …)]
+//!     [OUTPUT (c type, …)] [COMMENT '…'] [LOCATION '…'] [WITH ('k' = 'v', …) | OPTIONS ('k' 'v', …)]
+//! ALTER MODEL m SET ('k' = 'v', …)      DROP MODEL [IF EXISTS] m
+//! SHOW MODELS     SHOW CREATE MODEL m     DESCRIBE MODEL m
+//! ```
+
+use datafusion::common::Result;
+use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as SqlStatement};
+use datafusion::sql::sqlparser::dialect::Dialect;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
+use datafusion::sql::sqlparser::tokenizer::{Token, Word};
+
+use super::named_tables;
+use super::normalize::normalize;
+
+/// One statement of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Statement {
+    /// DataFusion's own.
+    Sql(Box<SqlStatement>),
+    /// On models.
+    Model(ModelStatement),
+}
+
+/// A statement on models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelStatement {
+    /// `CREATE MODEL`
+    Create(Box<CreateModel>),
+    /// `ALTER MODEL … SET`
+    Alter {
+        /// The model.
+        name: String,
+        /// Options to set.
+        options: Vec<(String, String)>,
+    },
+    /// `DROP MODEL`
+    Drop {
+        /// The model.
+        name: String,
+        /// Whether a missing model is fine.
+        if_exists: bool,
+    },
+    /// `SHOW MODELS`
+    Show,
+    /// `SHOW CREATE MODEL`
+    ShowCreate {
+        /// The model.
+        name: String,
+    },
+    /// `DESCRIBE MODEL`
+    Describe {
+        /// The model.
+        name: String,
+    },
+}
+
+/// The clauses of `CREATE MODEL`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CreateModel {
+    /// The model's name in SQL.
+    pub name: String,
+    /// `OR REPLACE`
+    pub or_replace: bool,
+    /// `TEMPORARY`: for this session's process only.
+    pub temporary: bool,
+    /// `IF NOT EXISTS`
+    pub if_not_exists: bool,
+    /// `VERSION`
+    pub version: Option<String>,
+    /// `INPUT`: column names and types.
+    pub inputs: Option<Vec<(String, String)>>,
+    /// `OUTPUT`: column names and types.
+    pub outputs: Option<Vec<(String, String)>>,
+    /// `COMMENT`
+    pub comment: Option<String>,
+    /// `LOCATION`: folder or URL of the package.
+    pub location: Option<String>,
+    /// `WITH` or `OPTIONS`, in order.
+    pub options: Vec<(String, String)>,
+}
+
+/// Parses a text of one or more statements.
+///
+/// # Errors
+/// A syntax error names what was expected, what was found and where.
+pub fn parse(sql: &str, dialect: &dyn Dialect, recursion_limit: usize) -> Result<Vec<Statement>> {
+    let tokens = normalize(sql, dialect)?;
+    let mut parser = DFParserBuilder::new(tokens)
+        .with_dialect(dialect)
+        .with_recursion_limit(recursion_limit)
+        .build()?;
+    let mut statements = vec![];
+    loop {
+        while parser.parser.consume_token(&Token::SemiColon) {}
+        if parser.parser.peek_token_ref().token == Token::EOF {
+            return Ok(statements);
+        }
+        statements.push(parse_one(&mut parser)?);
+        let next = parser.parser.peek_token_ref();
+        if !matches!(next.token, Token::SemiColon | Token::EOF) {
+            return Ok(parser.parser.expected_ref("end of statement", next)?);
+        }
+    }
+}
+
+fn parse_one(parser: &mut DFParser) -> Result<Statement> {
+    Ok(match parse_model_statement(&mut parser.parser)? {
+        Some(statement) => Statement::Model(statement),
+        None => {
+            let mut statement = parser.parse_statement()?;
+            named_tables::resolve(&mut statement)?;
+            Statement::Sql(Box::new(statement))
+        }
+    })
+}
+
+/// `None`, with nothing consumed, if the statement is not on models.
+fn parse_model_statement(p: &mut Parser) -> Result<Option<ModelStatement>, ParserError> {
+    if words(p, &["SHOW", "MODELS"]) {
+        return Ok(Some(ModelStatement::Show));
+    }
+    if words(p, &["SHOW", "CREATE", "MODEL"]) {
+        return Ok(Some(ModelStatement::ShowCreate { name: name(p)? }));
+    }
+    if words(p, &["DESCRIBE", "MODEL"]) || words(p, &["DESC", "MODEL"]) {
+        return Ok(Some(ModelStatement::Describe { name: name(p)? }));
+    }
+    if words(p, &["DROP", "MODEL"]) {
+        let if_exists = words(p, &["IF", "EXISTS"]);
+        return Ok(Some(ModelStatement::Drop { name: name(p)?, if_exists }));
+    }
+    if words(p, &["ALTER", "MODEL"]) {
+        let name = name(p)?;
+        expect(p, "SET")?;
+        return Ok(Some(ModelStatement::Alter { name, options: options(p)? }));
+    }
+    for (prefix, or_replace, temporary) in CREATE_PREFIXES {
+        if words(p, prefix) {
+            return create_model(p, *or_replace, *temporary).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+const CREATE_PREFIXES: &[(&[&str], bool, bool)] = &[
+    (&["CREATE", "MODEL"], false, false),
+    (&["CREATE", "TEMPORARY", "MODEL"], false, true),
+    (&["CREATE", "TEMP", "MODEL"], false, true),
+    (&["CREATE", "OR", "REPLACE", "MODEL"], true, false),
+    (&["CREATE", "OR", "REPLACE", "TEMPORARY", "MODEL"], true, true),
+    (&["CREATE", "OR", "REPLACE", "TEMP", "MODEL"], true, true),
+];
+
+fn create_model(
+    p: &mut Parser,
+    or_replace: bool,
+    temporary: bool,
+) -> Result<ModelStatement, ParserError> {
+    let if_not_exists = words(p, &["IF", "NOT", "EXISTS"]);
+    if if_not_exists && or_replace {
+        return Err(ParserError::ParserError(
+            "CREATE OR REPLACE MODEL cannot be combined with IF NOT EXISTS".to_owned(),
+        ));
+    }
+    let mut model =
+        CreateModel { name: name(p)?, or_replace, temporary, if_not_exists, ..Default::default() };
+    loop {
+        if model.version.is_none() && words(p, &["VERSION"]) {
+            model.version = Some(p.parse_literal_string()?);
+        } else if model.inputs.is_none() && words(p, &["INPUT"]) {
+            model.inputs = Some(columns(p)?);
+        } else if model.outputs.is_none() && words(p, &["OUTPUT"]) {
+            model.outputs = Some(columns(p)?);
+        } else if model.comment.is_none() && words(p, &["COMMENT"]) {
+            model.comment = Some(p.parse_literal_string()?);
+        } else if model.location.is_none() && words(p, &["LOCATION"]) {
+            model.location = Some(p.parse_literal_string()?);
+        } else if model.options.is_empty() && (words(p, &["WITH"]) || words(p, &["OPTIONS"])) {
+            model.options = options(p)?;
+        } else if matches!(p.peek_token_ref().token, Token::SemiColon | Token::EOF) {
+            return Ok(ModelStatement::Create(Box::new(model)));
+        } else {
+            let expected = "VERSION, INPUT, OUTPUT, COMMENT, LOCATION, WITH or OPTIONS (once each)";
+            return p.expected_ref(expected, p.peek_token_ref());
+        }
+    }
+}
+
+/// Consumes these words if they come next, all of them.
+fn words(p: &mut Parser, expected: &[&str]) -> bool {
+    let all = expected.iter().enumerate().all(|(i, expected)| {
+        matches!(&p.peek_nth_token_ref(i).token,
+            Token::Word(Word { value, quote_style: None, .. }) if value.eq_ignore_ascii_case(expected))
+    });
+    if all {
+        expected.iter().for_each(|_| p.advance_token());
+    }
+    all
+}
+
+fn expect(p: &mut Parser, word: &str) -> Result<(), ParserError> {
+    if words(p, &[word]) { Ok(()) } else { p.expected_ref(word, p.peek_token_ref()) }
+}
+
+/// A model's name: one identifier, folded to lower case unless quoted.
+fn name(p: &mut Parser) -> Result<String, ParserError> {
+    let ident = p.parse_identifier()?;
+    Ok(if ident.quote_style.is_some() { ident.value } else { ident.value.to_lowercase() })
+}
+
+/// `(name type, …)`
+fn columns(p: &mut Parser) -> Result<Vec<(String, String)>, ParserError> {
+    p.expect_token(&Token::LParen)?;
+    let columns = p.parse_comma_separated(|p| Ok((name(p)?, p.parse_data_type()?.to_string())))?;
+    p.expect_token(&Token::RParen)?;
+    Ok(columns)
+}
+
+/// `('k' = 'v', …)` or `('k' 'v', …)`; keys and values may also be words and numbers.
+fn options(p: &mut Parser) -> Result<Vec<(String, String)>, ParserError> {
+    p.expect_token(&Token::LParen)?;
+    let options = p.parse_comma_separated(|p| {
+        let key = option_text(p)?;
+        let _ = p.consume_token(&Token::Eq);
+        Ok((key, option_text(p)?))
+    })?;
+    p.expect_token(&Token::RParen)?;
+    Ok(options)
+}
+
+fn option_text(p: &mut Parser) -> Result<String, ParserError> {
+    let negative = p.consume_token(&Token::Minus);
+    let token = p.next_token();
+    match token.token {
+        Token::Number(number, _) => Ok(if negative { format!("-{number}") } else { number }),
+        Token::SingleQuotedString(text) | Token::DoubleQuotedString(text) if !negative => Ok(text),
+        Token::Word(word) if !negative => Ok(word.value),
+        _ => p.expected("a quoted string, a word or a number", token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
+
+    use super::*;
+
+    fn parse_as(sql: &str, dialect: &str) -> Result<Vec<Statement>> {
+        let dialect: Box<dyn Dialect> = dialect_from_str(dialect).unwrap();
+        parse(sql, dialect.as_ref(), 50)
+    }
+
+    #[test]
+    fn create_model_in_every_spelling() {
+        let sql = "CREATE OR REPLACE TEMPORARY MODEL M VERSION 'v2' INPUT (Text STRING)
+            OUTPUT (embedding FLOAT[384]) COMMENT 'c' LOCATION 'file:///m' WITH ('gpus' = '0.5', cpus = 2)";
+        let expected = CreateModel {
+            name: "m".into(),
+            or_replace: true,
+            temporary: true,
+            if_not_exists: false,
+            version: Some("v2".into()),
+            inputs: Some(vec![("text".into(), "STRING".into())]),
+            outputs: Some(vec![("embedding".into(), "FLOAT[384]".into())]),
+            comment: Some("c".into()),
+            location: Some("file:///m".into()),
+            options: vec![("gpus".into(), "0.5".into()), ("cpus".into(), "2".into())],
+        };
+        let create = Statement::Model(ModelStatement::Create(Box::new(expected)));
+        assert_eq!(parse_as(sql, "generic").unwrap(), vec![create.clone()]);
+        let options =
+            sql.replace("WITH ('gpus' = '0.5', cpus = 2)", "OPTIONS ('gpus' '0.5', 'cpus' 2);");
+        assert_eq!(parse_as(&options, "postgresql").unwrap(), vec![create]);
+    }
+
+    #[test]
+    fn our_forms_parse_under_every_dialect() {
+        for dialect in [
+            "generic",
+            "mysql",
+            "postgresql",
+            "hive",
+            "sqlite",
+            "snowflake",
+            "redshift",
+            "mssql",
+            "clickhouse",
+            "bigquery",
+            "ansi",
+            "duckdb",
+            "databricks",
+        ] {
+            for sql in [
+                "SELECT * FROM ml_predict(TABLE t, MODEL m, DESCRIPTOR(c))",
+                "SELECT * FROM ml_predict(TABLE (SELECT 1), MODEL m, DESCRIPTOR(c), MAP['a', 'b'])",
+                "SELECT * FROM ml_predict((SELECT 1), MODEL m, DESCRIPTOR(c), MAP {'a': 'b'})",
+                "SELECT ml_predict(MODEL m, c) FROM t; SHOW MODELS;",
+                "DROP MODEL IF EXISTS m; DESCRIBE MODEL m; SHOW CREATE MODEL m",
+                "ALTER MODEL m SET ('gpus' = '1')",
+            ] {
+                parse_as(sql, dialect).unwrap_or_else(|e| panic!("{dialect}: {sql}: {e}"));
+            }
+        }
+    }
+
+    #[test]
+    fn syntax_errors_say_what_was_expected() {
+        for (sql, expected) in [
+            ("CREATE MODEL", "Expected: identifier"),
+            ("CREATE MODEL m AT 'x'", "Expected: VERSION, INPUT, OUTPUT"),
+            ("CREATE MODEL m LOCATION x", "Expected: literal string"),
+            ("CREATE MODEL m WITH ('a' = )", "Expected: a quoted string"),
+            ("ALTER MODEL m ('a' = 'b')", "Expected: SET"),
+            ("SHOW MODELS m", "Expected: end of statement"),
+            ("CREATE OR REPLACE MODEL IF NOT EXISTS m", "cannot be combined"),
+        ] {
+            let error = parse_as(sql, "generic").unwrap_err().to_string();
+            assert!(error.contains(expected), "{sql}: {error}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A session: SQL and DataFrames with models.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::error::Result;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
+use forebay_engine::{Devices, Inventory};
+use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
+use forebay_planner::{ForebayConfig, install};
+use forebay_udf::model::Catalog;
+
+use crate::folders;
+
+/// A DataFusion session with Forebay installed, running in this process.
+#[derive(Clone)]
+pub struct ForebayContext {
+    session: SessionContext,
+    catalog: Arc<Catalog>,
+    devices: Arc<Devices>,
+}
+
+impl ForebayContext {
+    /// With the user's catalog and all devices of this machine.
+    ///
+    /// # Errors
+    /// If the catalog's folder is not one.
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// With choices.
+    pub fn builder() -> ForebayBuilder {
+        ForebayBuilder::default()
+    }
+
+    /// Runs one statement, on models or of DataFusion's. A query runs when its rows are read.
+    ///
+    /// # Errors
+    /// Syntax and planning errors, and those of statements that act at once.
+    pub async fn sql(&self, text: &str) -> Result<DataFrame> {
+        sql::sql(&self.session, text).await
+    }
+
+    /// The statements of a text.
+    ///
+    /// # Errors
+    /// Syntax errors.
+    pub fn parse(&self, text: &str) -> Result<Vec<Statement>> {
+        sql::execute::parse_in(&self.session, text)
+    }
+
+    /// Runs one parsed statement.
+    ///
+    /// # Errors
+    /// As [`Self::sql`].
+    pub async fn execute(&self, statement: Statement) -> Result<DataFrame> {
+        sql::execute(&self.session, statement).await
+    }
+
+    /// `CREATE OR REPLACE TEMPORARY MODEL name LOCATION location`: a model for this session.
+    ///
+    /// # Errors
+    /// A package that is missing or malformed.
+    pub async fn register_model(&self, name: &str, location: &str) -> Result<()> {
+        let create = CreateModel {
+            name: name.to_owned(),
+            location: Some(location.to_owned()),
+            or_replace: true,
+            temporary: true,
+            ..CreateModel::default()
+        };
+        self.execute(Statement::Model(ModelStatement::Create(Box::new(create)))).await?;
+        Ok(())
+    }
+
+    /// The DataFusion session: tables, options, everything that is not about models.
+    pub fn session(&self) -> &SessionContext {
+        &self.session
+    }
+
+    /// The models that SQL can name.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// The devices, who holds them, and the models loaded on them.
+    pub fn devices(&self) -> &Arc<Devices> {
+        &self.devices
+    }
+}
+
+impl fmt::Debug for ForebayContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForebayContext").field("catalog", &self.catalog).finish_non_exhaustive()
+    }
+}
+
+/// Choices for a [`ForebayContext`].
+#[derive(Debug, Default)]
+pub struct ForebayBuilder {
+    catalog: Option<Arc<Catalog>>,
+    inventory: Option<Inventory>,
+    config: Option<SessionConfig>,
+    runtime: Option<Arc<RuntimeEnv>>,
+    memory_limit: Option<usize>,
+}
+
+impl ForebayBuilder {
+    /// Keeps the models in `folder` instead of the user's data folder.
+    ///
+    /// # Errors
+    /// If there is a file of that name.
+    pub fn with_catalog_folder(self, folder: impl Into<PathBuf>) -> Result<Self> {
+        Ok(self.with_catalog(Catalog::open(folder)?))
+    }
+
+    /// Takes the models from `catalog`.
+    #[must_use]
+    pub fn with_catalog(mut self, catalog: Arc<Catalog>) -> Self {
+        self.catalog = Some(catalog);
+        self
+    }
+
+    /// Uses these devices instead of all that this machine has.
+    #[must_use]
+    pub fn with_inventory(mut self, inventory: Inventory) -> Self {
+        self.inventory = Some(inventory);
+        self
+    }
+
+    /// Starts from this configuration.
+    #[must_use]
+    pub fn with_config(mut self, config: SessionConfig) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Uses this memory pool, disk manager and object stores.
+    #[must_use]
+    pub fn with_runtime(mut self, runtime: Arc<RuntimeEnv>) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Limits what queries may hold in memory, in bytes; shared fairly. Ignored if a runtime is
+    /// given.
+    #[must_use]
+    pub fn with_memory_limit(mut self, bytes: usize) -> Self {
+        self.memory_limit = Some(bytes);
+        self
+    }
+
+    /// The session.
+    ///
+    /// # Errors
+    /// If the catalog's folder is not one.
+    pub fn build(self) -> Result<ForebayContext> {
+        let catalog = match self.catalog {
+            Some(catalog) => catalog,
+            None => Catalog::open(folders::catalog())?,
+        };
+        let runtime = match (self.runtime, self.memory_limit) {
+            (Some(runtime), _) => runtime,
+            (None, Some(bytes)) => {
+                RuntimeEnvBuilder::new().with_memory_limit(bytes, 1.0).build_arc()?
+            }
+            (None, None) => RuntimeEnvBuilder::new().build_arc()?,
+        };
+        let devices = Arc::new(Devices::new(self.inventory.unwrap_or_else(Inventory::detect)));
+        let config = self.config.unwrap_or_default().with_information_schema(true);
+        let config = config.with_option_extension(ForebayConfig::default());
+        let builder = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .with_default_features();
+        let state = install(builder, Arc::clone(&catalog), Arc::clone(&devices)).build();
+        let session = SessionContext::new_with_state(state).enable_url_table();
+        Ok(ForebayContext { session, catalog, devices })
+    }
+}

@@ -1,0 +1,226 @@
+//! `forebay doctor`: what was found on this machine, what is wrong, and how to fix it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use forebay::{CatalogEntry, ForebayContext, folders};
+use forebay_udf::model::RuntimeKind;
+use forebay_udf::runtime::torch;
+use nix::sys::statvfs::statvfs;
+
+use crate::model_cmd;
+use crate::shell::errors;
+
+/// Less free disk than this is a problem: downloads and spills fail.
+const FREE_DISK_BYTES_MIN: u64 = 1 << 30;
+/// Either exists where an NVIDIA driver is installed.
+const DRIVER_FILES: &[&str] = &["/proc/driver/nvidia/version", "/dev/nvidiactl"];
+
+/// Lines so far, and whether one of them is a problem.
+#[derive(Default)]
+struct Report {
+    problem_count: usize,
+}
+
+impl Report {
+    fn section(&self, title: &str) {
+        println!("{title}");
+    }
+
+    fn fact(&self, name: &str, value: impl AsRef<str>) {
+        println!("  {name:<12}{}", value.as_ref());
+    }
+
+    fn problem(&mut self, name: &str, problem: impl AsRef<str>, fix: impl AsRef<str>) {
+        self.problem_count += 1;
+        println!("  {name:<12}PROBLEM: {}", problem.as_ref());
+        println!("  {:<12}fix: {}", "", fix.as_ref());
+    }
+}
+
+/// Prints the report; returns the exit status: 1 if something is wrong.
+pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
+    let mut report = Report::default();
+    report.section("forebay");
+    report.fact("version", env!("CARGO_PKG_VERSION"));
+    report.fact("executable", env::current_exe().unwrap_or_default().display().to_string());
+    let catalog_folder = catalog.clone().unwrap_or_else(folders::catalog);
+    let context = match model_cmd::context(catalog) {
+        Ok(context) => Some(context),
+        Err(error) => {
+            let fix = "name another folder with --catalog or FOREBAY_CATALOG";
+            report.problem("session", errors::readable(&error), fix);
+            None
+        }
+    };
+    if let Some(context) = &context {
+        machine(&report, context);
+    }
+    libtorch(&mut report);
+    report.section("folders");
+    folder(&mut report, "catalog", &catalog_folder, "FOREBAY_CATALOG");
+    folder(&mut report, "packages", &packages_folder(), "FOREBAY_CACHE");
+    folder(&mut report, "spills", &env::temp_dir(), "TMPDIR");
+    if let Some(context) = &context {
+        models(&mut report, context);
+    }
+    match report.problem_count {
+        0 => println!("no problems found"),
+        1 => println!("1 problem found"),
+        count => println!("{count} problems found"),
+    }
+    i32::from(report.problem_count > 0)
+}
+
+fn machine(report: &Report, context: &ForebayContext) {
+    let inventory = context.devices().inventory();
+    report.section("machine");
+    report.fact("cores", format!("{} ({})", inventory.cpus, vector_instructions()));
+    let available = available_memory().map(|bytes| format!(", {} available", ByteSize(bytes)));
+    let memory = ByteSize(inventory.memory);
+    report.fact("memory", format!("{memory}{}", available.unwrap_or_default()));
+}
+
+/// What libtorch's CPU kernels choose by.
+fn vector_instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            return "AVX-512";
+        }
+        if is_x86_feature_detected!("avx2") {
+            return "AVX2";
+        }
+        "no AVX2: models will be slow"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    env::consts::ARCH
+}
+
+fn available_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+fn libtorch(report: &mut Report) {
+    report.section("libtorch");
+    let info = match torch::info() {
+        Ok(info) => info,
+        Err(error) => {
+            let fix = "run `tools/setup libtorch` in Forebay's checkout and build again, or set \
+                       FOREBAY_LIBTORCH to the lib folder of libtorch 2.11.0";
+            return report.problem("library", error.to_string(), fix);
+        }
+    };
+    report.fact("version", &info.version);
+    report.fact("library", info.library_path.display().to_string());
+    match &info.cuda {
+        Ok(devices) => {
+            for device in devices {
+                let memory = ByteSize(device.memory_bytes);
+                let free = torch::cuda_memory(device.ordinal).map(|(free, _)| ByteSize(free));
+                match free {
+                    Ok(free) => report.fact(
+                        &format!("cuda:{}", device.ordinal),
+                        format!("{}, {memory}, {free} free", device.name),
+                    ),
+                    Err(error) => report.problem(
+                        &format!("cuda:{}", device.ordinal),
+                        error.to_string(),
+                        "check `nvidia-smi`, and that no other process holds the device",
+                    ),
+                }
+            }
+        }
+        Err(reason) if DRIVER_FILES.iter().any(|file| Path::new(file).exists()) => {
+            let fix = "until that is mended, models run on CPU cores, and device=cuda is refused";
+            report.problem("cuda", reason, fix);
+        }
+        Err(reason) => {
+            let reason = reason.split(';').next().unwrap_or(reason);
+            report.fact("cuda", format!("none, so models run on CPU cores: {reason}"));
+        }
+    }
+}
+
+/// A folder that must be writable, or one that can be made.
+fn folder(report: &mut Report, name: &str, path: &Path, variable: &str) {
+    let shown = path.display();
+    // Not made here: looking should change nothing.
+    let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+    let fix = format!("make it writable, or set {variable} to another folder");
+    if !existing.is_dir() {
+        return report.problem(name, format!("{shown}: {} is no folder", existing.display()), fix);
+    }
+    if let Err(error) = tempfile_in(existing) {
+        return report.problem(name, format!("{shown} cannot be written: {error}"), fix);
+    }
+    let missing = if path.exists() { "" } else { "not there yet, " };
+    match statvfs(existing).map(|disk| disk.blocks_available() * disk.fragment_size()) {
+        Ok(free) if free < FREE_DISK_BYTES_MIN => {
+            let fix = format!("free some, or set {variable} to a folder on another disk");
+            report.problem(name, format!("{shown}: only {} free", ByteSize(free)), fix);
+        }
+        Ok(free) => report.fact(name, format!("{shown} ({missing}{} free)", ByteSize(free))),
+        Err(error) => report.fact(name, format!("{shown} ({missing}free space unknown: {error})")),
+    }
+}
+
+/// Whether a file can be made there; permissions alone do not tell.
+fn tempfile_in(folder: &Path) -> std::io::Result<()> {
+    let path = folder.join(format!(".forebay-doctor-{}", std::process::id()));
+    fs::write(&path, b"")?;
+    fs::remove_file(&path)
+}
+
+/// Where packages from object stores are kept.
+fn packages_folder() -> PathBuf {
+    let named = env::var_os("FOREBAY_CACHE").filter(|value| !value.is_empty());
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache/forebay"));
+    let cache = named.map(PathBuf::from).or_else(home);
+    cache.unwrap_or_else(|| env::temp_dir().join("forebay")).join("packages")
+}
+
+fn models(report: &mut Report, context: &ForebayContext) {
+    report.section("models");
+    let remedy = "remove it with `forebay model remove NAME`, then add it again";
+    let catalog = context.catalog();
+    for error in catalog.damaged().unwrap_or_default() {
+        report.problem("damaged", error.to_string(), remedy);
+    }
+    let entries = match catalog.list() {
+        Ok(entries) => entries,
+        Err(error) => {
+            return report.problem("catalog", error.to_string(), "make the folder readable");
+        }
+    };
+    if entries.is_empty() {
+        report.fact("none", "add one: forebay model add NAME FOLDER");
+    }
+    for entry in entries {
+        model(report, &entry);
+    }
+}
+
+fn model(report: &mut Report, entry: &CatalogEntry) {
+    let model = &entry.declaration;
+    let emulated = match model.runtime {
+        RuntimeKind::Emulated { .. } => ", emulated",
+        RuntimeKind::Torch { .. } => "",
+    };
+    let fix = format!(
+        "restore the package at {}, or accept it as it is: forebay model add {} {} --replace",
+        model.location, model.name, model.location
+    );
+    match model_cmd::problems(entry) {
+        Ok(problems) if problems.is_empty() => {
+            let location = &model.location;
+            report.fact(&model.name, format!("version {}{emulated}, {location}", model.version));
+        }
+        Ok(problems) => report.problem(&model.name, problems.join("; "), fix),
+        Err(error) => report.problem(&model.name, error.to_string(), fix),
+    }
+}

@@ -1,0 +1,209 @@
+//! The command line. Only its grammar is here: each command is a module that calls the library.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output is its purpose")]
+
+mod doctor;
+mod model_cmd;
+mod shell;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use datafusion_cli::print_format::PrintFormat;
+use datafusion_cli::print_options::MaxRows;
+
+/// Faster than the system's with DataFusion's many small allocations; libtorch keeps its own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Model inference as SQL, on Apache DataFusion
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, arg_required_else_help = true)]
+struct Cli {
+    /// Folder of the model catalog [default: $FOREBAY_CATALOG or ~/.local/share/forebay/catalog]
+    #[arg(long, global = true, value_name = "DIR")]
+    catalog: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run SQL: interactively, from -c, from -f or from standard input
+    Shell(ShellArgs),
+    /// Make, add, look at, check and remove models
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Say what was found on this machine, what is wrong and how to fix it
+    Doctor,
+}
+
+#[derive(Debug, Args)]
+struct ShellArgs {
+    /// Run this SQL and exit; may be repeated
+    #[arg(short, long, value_name = "SQL")]
+    command: Vec<String>,
+    /// Run the SQL of this file and exit; may be repeated; runs before -c
+    #[arg(short, long, value_name = "FILE")]
+    file: Vec<PathBuf>,
+    /// How results are printed
+    #[arg(long, default_value = "automatic", value_parser = formats())]
+    format: PrintFormat,
+    /// Print results and errors only
+    #[arg(short, long)]
+    quiet: bool,
+    /// Rows that a table shows at most: a number, or inf
+    #[arg(long, default_value = "40", value_name = "ROWS")]
+    maxrows: MaxRows,
+    /// Highlight SQL while it is typed
+    #[arg(long, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
+    color: ColorChoice,
+    /// Memory that queries may hold, such as 4GB [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    memory_limit: Option<bytesize::ByteSize>,
+    /// CPU cores to use [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: Option<u32>,
+    /// Accelerators to pretend to have, for models of the emulated runtime
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    emulated_accelerators: u16,
+}
+
+/// As much as the main thread has: a plan's operators poll each other, one within the other.
+const STACK_BYTES: usize = 8 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+enum ModelCommand {
+    /// Make a package from a Hugging Face model
+    Export(ExportArgs),
+    /// Give a package a name in the catalog
+    Add(AddArgs),
+    /// List the models of the catalog
+    List,
+    /// Show a model's columns, resources, options and package
+    Show {
+        /// The model's name
+        name: String,
+    },
+    /// Check every file of a package against its hash
+    Verify {
+        /// A model's name, or the folder of a package
+        model: String,
+    },
+    /// Remove a model from the catalog; its package stays
+    Remove {
+        /// The model's name
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ExportArgs {
+    /// Folder or Hugging Face name of the model
+    source: String,
+    /// Folder of the package to write
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+    /// Name in the package [default: the source's]
+    #[arg(long)]
+    name: Option<String>,
+    /// Version of the package [default: 1]
+    #[arg(long)]
+    version: Option<String>,
+    /// SPDX license of the weights [default: what the source says]
+    #[arg(long)]
+    license: Option<String>,
+    /// One line for listings
+    #[arg(long)]
+    description: Option<String>,
+    /// Longest input in tokens [default: the source's]
+    #[arg(long, value_name = "TOKENS")]
+    max_tokens: Option<u32>,
+    /// Replace the package if it exists
+    #[arg(long)]
+    force: bool,
+    /// Then add it to the catalog, under this name or the package's own
+    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    add: Option<Option<String>>,
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// The model's name in SQL
+    name: String,
+    /// Folder or URL of its package
+    location: String,
+    /// Replace a model of this name
+    #[arg(long)]
+    replace: bool,
+    /// An option of the model, such as gpus=0.5; may be repeated
+    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = key_value)]
+    options: Vec<(String, String)>,
+    /// Version to show instead of the package's
+    #[arg(long)]
+    version: Option<String>,
+    /// Comment to show instead of the package's description
+    #[arg(long)]
+    comment: Option<String>,
+}
+
+/// datafusion-cli's formats, with the usual spelling of the last.
+fn formats() -> impl TypedValueParser<Value = PrintFormat> {
+    PossibleValuesParser::new(["automatic", "table", "csv", "tsv", "json", "ndjson"]).map(|name| {
+        match name.as_str() {
+            "table" => PrintFormat::Table,
+            "csv" => PrintFormat::Csv,
+            "tsv" => PrintFormat::Tsv,
+            "json" => PrintFormat::Json,
+            "ndjson" => PrintFormat::NdJson,
+            _ => PrintFormat::Automatic,
+        }
+    })
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as gpus=0.5")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn main() {
+    let cli = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match builder.enable_all().thread_stack_size(STACK_BYTES).build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no threads could be started: {error}");
+            end(1)
+        }
+    };
+    let status = runtime.block_on(run(cli));
+    end(status)
+}
+
+/// Ends the process at once. After a cancel or an error a thread may still be inside a batch,
+/// which cannot be interrupted; libtorch's destructors, which a plain exit runs, would crash it.
+fn end(status: i32) -> ! {
+    // A reader that has gone is no news by now.
+    std::io::stdout().flush().ok();
+    signal_hook::low_level::exit(status)
+}
+
+/// Runs a command; returns the exit status.
+async fn run(cli: Cli) -> i32 {
+    match cli.command {
+        Command::Shell(args) => Box::pin(shell::run(args, cli.catalog)).await,
+        Command::Model(command) => Box::pin(model_cmd::run(command, cli.catalog)).await,
+        Command::Doctor => Box::pin(doctor::run(cli.catalog)).await,
+    }
+}

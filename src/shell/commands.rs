@@ -1,0 +1,105 @@
+//! `\d` and its like: datafusion-cli's commands, and a few of ours.
+
+use std::path::Path;
+
+use datafusion::common::{exec_err, plan_err};
+use datafusion::error::Result;
+use datafusion_cli::command::{Command, OutputFormat};
+use forebay_planner::sql::{ModelStatement, Statement};
+
+use super::{Shell, batch};
+
+/// What to do after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    GoOn,
+    Quit,
+}
+
+/// The commands, for `\?` and for completion.
+pub(super) const COMMANDS: &[(&str, &str)] = &[
+    ("\\d", "list tables; \\d NAME describes a table or model"),
+    ("\\dm", "list models; \\dm NAME describes one"),
+    ("\\h", "list functions; \\h NAME explains one"),
+    ("\\i", "\\i FILE runs the SQL of a file"),
+    ("\\object_store_profiling", "show or set: disabled, summary, trace"),
+    ("\\pset", "\\pset format NAME: table, csv, tsv, json, ndjson"),
+    ("\\q", "quit (also Ctrl-D)"),
+    ("\\quiet", "show or set: true prints results only"),
+    ("\\?", "this list"),
+];
+
+const HINTS: &str = "
+A statement ends with ';' and may span lines. Tab completes, Ctrl-C cancels the running query
+or clears the line, Ctrl-R searches the history.
+
+  SHOW MODELS;
+  CREATE MODEL name LOCATION 'folder or URL';
+  SELECT *, ml_predict(MODEL name, column) AS result FROM 'file.parquet';";
+
+const TABLES: &str = "SELECT table_schema AS schema, table_name AS name, table_type AS type
+    FROM information_schema.tables WHERE table_schema <> 'information_schema' ORDER BY 1, 2";
+
+/// Runs a command, given without its backslash.
+///
+/// # Errors
+/// If there is no such command, or it fails.
+pub(super) async fn run(shell: &mut Shell, text: &str) -> Result<After> {
+    let words: Vec<&str> = text.trim().trim_end_matches(';').split_whitespace().collect();
+    match words.as_slice() {
+        ["q"] => return Ok(After::Quit),
+        ["?"] => print_help(),
+        ["d"] => batch::run_text(shell, TABLES).await?,
+        ["d", name] => describe(shell, name).await?,
+        ["dm"] => run_on_models(shell, ModelStatement::Show).await?,
+        ["dm", name] => run_on_models(shell, describe_model(name)).await?,
+        ["i", file] => batch::include(shell, Path::new(file)).await?,
+        _ => delegate(shell, &words.join(" ")).await?,
+    }
+    Ok(After::GoOn)
+}
+
+fn print_help() {
+    for (command, description) in COMMANDS {
+        println!("  {command:<26}{description}");
+    }
+    println!("{HINTS}\n");
+}
+
+async fn run_on_models(shell: &Shell, statement: ModelStatement) -> Result<()> {
+    Box::pin(shell.run(Statement::Model(statement))).await
+}
+
+fn describe_model(name: &str) -> ModelStatement {
+    ModelStatement::Describe { name: name.to_lowercase() }
+}
+
+/// A table, or a model if there is one of this name and no such table.
+async fn describe(shell: &Shell, name: &str) -> Result<()> {
+    let is_table = shell.context.session().table_exist(name).unwrap_or(false);
+    if !is_table && shell.context.catalog().get(&name.to_lowercase()).is_ok() {
+        return run_on_models(shell, describe_model(name)).await;
+    }
+    batch::run_text(shell, &format!("DESCRIBE {name}")).await
+}
+
+async fn delegate(shell: &mut Shell, text: &str) -> Result<()> {
+    match text.parse::<Command>() {
+        Ok(Command::Include(None)) => exec_err!("\\i needs the name of a file"),
+        Ok(Command::OutputFormat(None)) => {
+            println!("Output format is {:?}.", shell.print.format);
+            Ok(())
+        }
+        Ok(Command::OutputFormat(Some(option))) => match spelled(&option).parse::<OutputFormat>() {
+            Ok(option) => option.execute(&mut shell.print),
+            Err(()) => plan_err!("\\pset knows one option: \\pset format NAME"),
+        },
+        Ok(command) => command.execute(shell.context.session(), &mut shell.print).await,
+        Err(()) => plan_err!("there is no command '\\{text}'; \\? lists the commands"),
+    }
+}
+
+/// datafusion-cli spells it `nd-json`.
+fn spelled(option: &str) -> String {
+    option.replace("ndjson", "nd-json")
+}

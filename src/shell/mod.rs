@@ -1,0 +1,118 @@
+//! `forebay shell`: SQL from a terminal, from arguments, files or standard input.
+//!
+//! - [`batch`] and [`repl`]: where statements come from, and what an error or Ctrl-C does there
+//! - [`statement`]: runs one statement and prints its rows; [`stores`]: object stores it names
+//! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come
+//! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like
+//! - [`scan`]: where statements begin and end; [`errors`]: messages for people
+//!
+//! Editing, highlighting, table printing and commands are those of datafusion-cli's library. Its
+//! loops are not: they parse with DataFusion's parser, which knows no models.
+
+mod batch;
+mod commands;
+mod complete;
+pub(crate) mod errors;
+mod input;
+mod names;
+mod progress;
+mod repl;
+mod rows;
+mod scan;
+mod statement;
+pub(crate) mod stores;
+
+use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::SessionConfig;
+use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistry;
+use datafusion_cli::print_options::PrintOptions;
+use forebay::{ForebayContext, Inventory};
+
+use crate::{ColorChoice, ShellArgs};
+
+/// Exit statuses beside 0.
+const FAILED: i32 = 1;
+const CANCELLED: i32 = 130;
+
+/// Memory of one emulated accelerator.
+const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
+
+/// A session and how it prints.
+pub(crate) struct Shell {
+    context: ForebayContext,
+    print: PrintOptions,
+    /// Whether somebody watches stderr.
+    progress: bool,
+}
+
+/// Runs the shell; returns the exit status.
+pub(crate) async fn run(args: ShellArgs, catalog: Option<PathBuf>) -> i32 {
+    let mut shell = match Shell::open(&args, catalog).await {
+        Ok(shell) => shell,
+        Err(error) => {
+            errors::print(&error);
+            return FAILED;
+        }
+    };
+    let is_batch = !args.file.is_empty() || !args.command.is_empty();
+    if is_batch || !stdin().is_terminal() {
+        return batch::run(&mut shell, &args.file, &args.command).await;
+    }
+    repl::run(&mut shell).await
+}
+
+impl Shell {
+    async fn open(args: &ShellArgs, catalog: Option<PathBuf>) -> Result<Self> {
+        let stores = Arc::new(InstrumentedObjectStoreRegistry::new());
+        let mut runtime =
+            RuntimeEnvBuilder::new().with_object_store_registry(Arc::clone(&stores) as _);
+        if let Some(limit) = args.memory_limit {
+            let bytes = usize::try_from(limit.as_u64()).unwrap_or(usize::MAX);
+            runtime = runtime.with_memory_limit(bytes, 1.0);
+        }
+        let mut inventory = Inventory::detect();
+        let mut options = ConfigOptions::from_env()?;
+        if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
+            options.format.null = "NULL".to_owned();
+        }
+        let mut config = SessionConfig::from(options);
+        if let Some(cpus) = args.cpus {
+            inventory = inventory.with_cpus(cpus);
+            config = config.with_target_partitions(cpus as usize);
+        }
+        if args.emulated_accelerators > 0 {
+            inventory = inventory.with_emulated(args.emulated_accelerators, EMULATED_MEMORY_BYTES);
+        }
+        let mut builder = ForebayContext::builder()
+            .with_inventory(inventory)
+            .with_config(config)
+            .with_runtime(runtime.build_arc()?);
+        if let Some(folder) = catalog {
+            builder = builder.with_catalog_folder(folder)?;
+        }
+        let context = builder.build()?;
+        stores::open_on_demand(context.session());
+        let print = PrintOptions {
+            format: args.format,
+            quiet: args.quiet,
+            maxrows: args.maxrows,
+            color: has_color(args.color),
+            instrumented_registry: stores,
+        };
+        Ok(Self { context, print, progress: !args.quiet && stderr().is_terminal() })
+    }
+}
+
+fn has_color(choice: ColorChoice) -> bool {
+    match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+    }
+}

@@ -1,0 +1,189 @@
+//! What a running query has done so far, read from the metrics of its plan.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datafusion::common::stats::Precision;
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::statistics::StatisticsContext;
+use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs};
+use forebay_engine::InferenceExec;
+use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Queries faster than this show nothing.
+const SHOWN_AFTER: Duration = Duration::from_millis(500);
+/// Queries with inference that take longer than this end with a summary.
+const SUMMED_UP_AFTER: Duration = Duration::from_secs(2);
+/// An estimate from fewer rows than this share of all would jump about.
+const ESTIMATED_FROM: f64 = 0.01;
+
+/// Watches a plan while it runs.
+pub(super) struct Progress {
+    plan: Arc<dyn ExecutionPlan>,
+    started: Instant,
+    /// Rows that will have been inferred, or read if nothing is inferred; a guess.
+    rows_expected: Option<usize>,
+    bar: Option<ProgressBar>,
+    visible: bool,
+}
+
+impl Progress {
+    pub(super) fn new(plan: Arc<dyn ExecutionPlan>, visible: bool) -> Self {
+        let rows_expected = visible.then(|| rows_expected(plan.as_ref())).flatten();
+        Self { plan, started: Instant::now(), rows_expected, bar: None, visible }
+    }
+
+    /// Draws the bar anew if the query has run for a while.
+    pub(super) fn show(&mut self) {
+        let elapsed = self.started.elapsed();
+        if !self.visible || elapsed < SHOWN_AFTER {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| new_bar(self.rows_expected));
+        let state = State::of(self.plan.as_ref(), elapsed);
+        bar.set_position(state.rows_done() as u64);
+        bar.set_message(state.line(self.rows_expected));
+        bar.tick();
+    }
+
+    /// Takes the bar off the terminal while something else is printed.
+    pub(super) fn hide_while<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Takes the bar off the terminal for good.
+    pub(super) fn hide(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// One line on a long query with inference.
+    pub(super) fn summary(&self) -> Option<String> {
+        let elapsed = self.started.elapsed();
+        let state = State::of(self.plan.as_ref(), elapsed);
+        let inference = state.inference.filter(|_| elapsed >= SUMMED_UP_AFTER)?;
+        Some(format!("{inference} in {:.1} s", elapsed.as_secs_f64()))
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.hide();
+    }
+}
+
+/// The sums of a plan's metrics at one moment.
+struct State {
+    rows_read: usize,
+    inference: Option<Inference>,
+    elapsed: Duration,
+}
+
+/// Of all models in the plan together, but rows of the last of a chain only.
+#[derive(Clone, Copy, Default)]
+struct Inference {
+    rows: usize,
+    busy: Duration,
+    replicas: usize,
+    elapsed: Duration,
+}
+
+impl State {
+    fn of(plan: &dyn ExecutionPlan, elapsed: Duration) -> Self {
+        let mut state = Self { rows_read: 0, inference: None, elapsed };
+        state.add(plan, true);
+        state
+    }
+
+    fn add(&mut self, plan: &dyn ExecutionPlan, mut is_last_model: bool) {
+        let children = plan.children();
+        if plan.is::<InferenceExec>() {
+            let metrics = plan.metrics().unwrap_or_default();
+            let elapsed = self.elapsed;
+            let inference =
+                self.inference.get_or_insert(Inference { elapsed, ..Inference::default() });
+            inference.busy += Duration::from_nanos(sum(&metrics, "busy_time") as u64);
+            inference.replicas += sum(&metrics, "replicas");
+            if is_last_model {
+                inference.rows += metrics.output_rows().unwrap_or(0);
+            }
+            is_last_model = false;
+        } else if children.is_empty() {
+            self.rows_read += plan.metrics().and_then(|m| m.output_rows()).unwrap_or(0);
+        }
+        for child in children {
+            self.add(child.as_ref(), is_last_model);
+        }
+    }
+
+    fn rows_done(&self) -> usize {
+        self.inference.map_or(self.rows_read, |inference| inference.rows)
+    }
+
+    /// `8,192 rows read · 4,096 inferred, 512/s, model busy 93% · 12 s · 8 s left`
+    fn line(&self, rows_expected: Option<usize>) -> String {
+        let mut line = format!("{} rows read", HumanCount(self.rows_read as u64));
+        if let Some(inference) = &self.inference {
+            line += &format!(" · {inference}");
+        }
+        line += &format!(" · {} s", self.elapsed.as_secs());
+        if let Some(left) = self.left(rows_expected) {
+            line += &format!(" · about {} left", HumanDuration(left));
+        }
+        line
+    }
+
+    fn left(&self, rows_expected: Option<usize>) -> Option<Duration> {
+        let done = self.rows_done() as f64 / rows_expected? as f64;
+        let seconds = self.elapsed.as_secs_f64();
+        (ESTIMATED_FROM..1.0)
+            .contains(&done)
+            .then(|| Duration::from_secs_f64(seconds * (1.0 - done) / done))
+    }
+}
+
+impl fmt::Display for Inference {
+    /// `4,096 rows inferred, 512/s, model busy 93%`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.elapsed.as_secs_f64();
+        let rate = self.rows as f64 / seconds;
+        let busy = self.busy.as_secs_f64() / (seconds * self.replicas.max(1) as f64);
+        let rows = HumanCount(self.rows as u64);
+        write!(f, "{rows} rows inferred, {rate:.0}/s, model busy {:.0}%", 100.0 * busy.min(1.0))
+    }
+}
+
+fn sum(metrics: &MetricsSet, name: &str) -> usize {
+    metrics.sum_by_name(name).map_or(0, |value| value.as_usize())
+}
+
+/// Rows that reach the topmost models, or are read if there are none, where sources know.
+fn rows_expected(plan: &dyn ExecutionPlan) -> Option<usize> {
+    let is_model = plan.is::<InferenceExec>();
+    if is_model || plan.children().is_empty() {
+        let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+        let rows = statistics.ok()?.num_rows;
+        return match rows {
+            Precision::Exact(rows) | Precision::Inexact(rows) if rows > 0 => Some(rows),
+            _ if is_model => rows_expected(plan.children().first()?.as_ref()),
+            _ => None,
+        };
+    }
+    plan.children().into_iter().map(|child| rows_expected(child.as_ref())).sum()
+}
+
+fn new_bar(rows_expected: Option<usize>) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr();
+    let (bar, template) = match rows_expected {
+        Some(rows) => (ProgressBar::new(rows as u64), "{bar:20} {percent}% {wide_msg}"),
+        None => (ProgressBar::no_length(), "{spinner} {wide_msg}"),
+    };
+    bar.set_draw_target(target);
+    let style = ProgressStyle::with_template(template);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}

@@ -1,0 +1,198 @@
+//! Runs one statement and prints its rows.
+
+use std::io::stdout;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::instant::Instant;
+use datafusion::common::plan_err;
+use datafusion::error::Result;
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::spill::get_record_batch_memory_size;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::sql::parser::Statement as SqlStatement;
+use datafusion::sql::sqlparser::ast;
+use datafusion_cli::print_format::PrintFormat;
+use datafusion_cli::print_options::MaxRows;
+use forebay_planner::sql::Statement;
+use futures::StreamExt;
+use tokio::time::{Interval, interval};
+
+use super::progress::Progress;
+use super::rows::{PipeOut, RowWriter};
+use super::{Shell, stores};
+
+/// How often a running query is looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// Batches that wait to be printed.
+const BATCHES_WAITING_MAX: usize = 2;
+
+/// A running query, watched while its rows are awaited. Dropping it cancels the query.
+struct Running {
+    stream: SendableRecordBatchStream,
+    progress: Progress,
+    tick: Interval,
+}
+
+impl Shell {
+    /// Runs one statement to its end. Dropping the future cancels it.
+    ///
+    /// # Errors
+    /// Those of planning and of the query; rows may have been printed by then.
+    pub(super) async fn run(&self, statement: Statement) -> Result<()> {
+        let started = Instant::now();
+        let is_listing = is_listing(&statement);
+        let rows = stores::execute(&self.context, statement).await?;
+        let maxrows = match rows.logical_plan() {
+            LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_) => {
+                MaxRows::Unlimited
+            }
+            _ if is_listing => MaxRows::Unlimited,
+            _ => self.print.maxrows,
+        };
+        let task = self.context.session().task_ctx();
+        let plan = rows.create_physical_plan().await?;
+        let format = self.format(plan.as_ref())?;
+        let schema = plan.schema();
+        let running = Running::start(plan, Arc::clone(&task), self.progress)?;
+        match RowWriter::new(format, PipeOut(stdout())) {
+            Some(writer) => self.print_rows(running, writer, &schema, started).await,
+            None => self.print_table(running, schema, maxrows, &task, started).await,
+        }
+    }
+
+    /// The format for this plan: a table needs an end.
+    fn format(&self, plan: &dyn ExecutionPlan) -> Result<PrintFormat> {
+        if !plan.boundedness().is_unbounded() {
+            return Ok(self.print.format);
+        }
+        if plan.pipeline_behavior() == EmissionType::Final {
+            return plan_err!("the source never ends, and the query gives rows only at its end");
+        }
+        match self.print.format {
+            PrintFormat::Automatic => Ok(PrintFormat::Csv),
+            PrintFormat::Table => {
+                plan_err!("the source never ends, and a table needs an end; use --format csv")
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Prints rows as they come.
+    async fn print_rows(
+        &self,
+        mut running: Running,
+        mut writer: RowWriter<PipeOut>,
+        schema: &SchemaRef,
+        started: Instant,
+    ) -> Result<()> {
+        let mut row_count = 0;
+        // The header, even without rows.
+        if !schema.fields().is_empty() {
+            writer.write(&RecordBatch::new_empty(Arc::clone(schema)))?;
+        }
+        while let Some(batch) = running.next().await {
+            let batch = batch?;
+            row_count += batch.num_rows();
+            running.progress.hide_while(|| writer.write(&batch))?;
+        }
+        if !schema.fields().is_empty() {
+            writer.finish()?;
+        }
+        running.end(self.print.quiet);
+        if !self.print.quiet {
+            // Where it does not get in the way of whoever reads the rows.
+            eprintln!("{row_count} row(s) fetched.");
+            eprintln!("Elapsed {:.3} seconds.\n", started.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Gathers as many rows as the table shows, then prints it.
+    async fn print_table(
+        &self,
+        mut running: Running,
+        schema: SchemaRef,
+        maxrows: MaxRows,
+        task: &TaskContext,
+        started: Instant,
+    ) -> Result<()> {
+        let rows_max = match maxrows {
+            MaxRows::Unlimited => usize::MAX,
+            MaxRows::Limited(rows) => rows,
+        };
+        let held = MemoryConsumer::new("Shell").register(task.memory_pool());
+        let (mut batches, mut row_count) = (vec![], 0);
+        while let Some(batch) = running.next().await {
+            let batch = batch?;
+            // One more than shown tells the printer that there are more.
+            if row_count <= rows_max {
+                held.try_grow(get_record_batch_memory_size(&batch))?;
+                batches.push(batch.clone());
+            }
+            row_count += batch.num_rows();
+        }
+        running.end(self.print.quiet);
+        let mut print = self.print.clone();
+        (print.format, print.maxrows) = (PrintFormat::Table, maxrows);
+        let options = &task.session_config().options().format;
+        print.print_batches(schema, &batches, started, row_count, options)
+    }
+}
+
+/// Statements whose rows are all wanted, however many.
+fn is_listing(statement: &Statement) -> bool {
+    match statement {
+        Statement::Model(_) => true,
+        Statement::Sql(statement) => matches!(
+            statement.as_ref(),
+            SqlStatement::Statement(statement)
+                if matches!(statement.as_ref(), ast::Statement::ShowVariable { .. })
+        ),
+    }
+}
+
+impl Running {
+    /// The query runs on the runtime's threads, so that this one can look at it and hear Ctrl-C
+    /// whatever it does.
+    fn start(plan: Arc<dyn ExecutionPlan>, task: Arc<TaskContext>, visible: bool) -> Result<Self> {
+        let mut builder = RecordBatchReceiverStream::builder(plan.schema(), BATCHES_WAITING_MAX);
+        let mut rows = execute_stream(Arc::clone(&plan), task)?;
+        let printer = builder.tx();
+        builder.spawn(async move {
+            while let Some(batch) = rows.next().await {
+                let is_last = batch.is_err();
+                if printer.send(batch).await.is_err() || is_last {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        let progress = Progress::new(plan, visible);
+        Ok(Self { stream: builder.build(), progress, tick: interval(TICK) })
+    }
+
+    async fn next(&mut self) -> Option<Result<RecordBatch>> {
+        loop {
+            tokio::select! {
+                biased;
+                batch = self.stream.next() => return batch,
+                _ = self.tick.tick() => self.progress.show(),
+            }
+        }
+    }
+
+    /// What is left to say when all rows are there.
+    fn end(&self, quiet: bool) {
+        self.progress.hide();
+        if let Some(summary) = self.progress.summary().filter(|_| !quiet) {
+            eprintln!("{summary}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Object stores that statements name by URL: registered before the statement runs, by
+//! datafusion-cli's builders, with credentials from its `OPTIONS` or from the environment.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ExtensionOptions;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::sql::parser::Statement as SqlStatement;
+use datafusion::sql::sqlparser::ast::Value;
+use datafusion_cli::catalog::DynamicObjectStoreCatalog;
+use datafusion_cli::cli_context::CliSessionContext;
+use datafusion_cli::object_storage::{
+    AwsOptions, GcpOptions, get_cos_object_store_builder, get_gcs_object_store_builder,
+    get_oss_object_store_builder, get_s3_object_store_builder,
+};
+use forebay::ForebayContext;
+use forebay_planner::sql::statement::{ModelStatement, Statement};
+use object_store::http::HttpBuilder;
+use object_store::{ClientOptions, ObjectStore};
+use url::Url;
+
+/// How the region of an S3 bucket is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Region {
+    AsConfigured,
+    /// By asking the bucket; slow.
+    Detected,
+}
+
+/// A URL in a statement, with the options beside it.
+struct Location {
+    url: Url,
+    options: Vec<(String, String)>,
+}
+
+/// Lets queries read `'s3://…'` in FROM without `CREATE EXTERNAL TABLE`.
+pub(super) fn open_on_demand(session: &SessionContext) {
+    let catalogs = Arc::clone(session.state().catalog_list());
+    let catalogs = DynamicObjectStoreCatalog::new(catalogs, session.state_weak_ref());
+    session.register_catalog_list(Arc::new(catalogs));
+}
+
+/// Runs a statement once the stores that it names are registered.
+///
+/// # Errors
+/// Those of the statement, and of stores that cannot be opened.
+pub(crate) async fn execute(context: &ForebayContext, statement: Statement) -> Result<DataFrame> {
+    let session = context.session();
+    let locations = locations(&statement);
+    for location in &locations {
+        register(session, location, Region::AsConfigured).await?;
+    }
+    if uses_models(&statement) {
+        register_for_models(context).await;
+    }
+    let again = (!locations.is_empty()).then(|| statement.clone());
+    match (context.execute(statement).await, again) {
+        (Err(DataFusionError::ObjectStore(error)), Some(statement)) if is_s3(&error) => {
+            log::info!("trying again after detecting the bucket's region: {error}");
+            for location in &locations {
+                register(session, location, Region::Detected).await?;
+            }
+            context.execute(statement).await
+        }
+        (result, _) => result,
+    }
+}
+
+/// Registers the store of a URL, unless it is a file's.
+///
+/// # Errors
+/// If the store cannot be opened.
+pub(crate) async fn open_url(context: &ForebayContext, url: &Url) -> Result<()> {
+    if !is_remote(url) {
+        return Ok(());
+    }
+    let location = Location { url: url.clone(), options: vec![] };
+    register(context.session(), &location, Region::AsConfigured).await
+}
+
+fn is_s3(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::Generic { store, .. } if store.eq_ignore_ascii_case("s3"))
+}
+
+/// The remote locations that a statement names.
+fn locations(statement: &Statement) -> Vec<Location> {
+    let (texts, options) = match statement {
+        Statement::Model(ModelStatement::Create(create)) => {
+            (create.location.iter().collect(), vec![])
+        }
+        Statement::Sql(statement) => match statement.as_ref() {
+            SqlStatement::CreateExternalTable(table) => {
+                (table.locations.iter().collect(), texts(&table.options))
+            }
+            SqlStatement::CopyTo(copy) => (vec![&copy.target], texts(&copy.options)),
+            _ => return vec![],
+        },
+        Statement::Model(_) => return vec![],
+    };
+    let location = |text: &String| Url::parse(text).ok().filter(is_remote);
+    let urls = texts.into_iter().filter_map(location);
+    urls.map(|url| Location { url, options: options.clone() }).collect()
+}
+
+fn texts(options: &[(String, Value)]) -> Vec<(String, String)> {
+    let text = |value: &Value| value.clone().into_string().unwrap_or_else(|| value.to_string());
+    options.iter().map(|(key, value)| (key.to_lowercase(), text(value))).collect()
+}
+
+fn is_remote(url: &Url) -> bool {
+    matches!(url.scheme(), "s3" | "oss" | "cos" | "gs" | "gcs" | "http" | "https")
+}
+
+fn uses_models(statement: &Statement) -> bool {
+    matches!(statement, Statement::Sql(sql) if sql.to_string().to_lowercase().contains("ml_predict"))
+}
+
+/// Packages of the catalog's models may be remote. A store that cannot be opened is reported when
+/// its model is fetched.
+async fn register_for_models(context: &ForebayContext) {
+    let registry = &context.session().runtime_env().object_store_registry;
+    for entry in context.catalog().list().unwrap_or_default() {
+        let url = entry.declaration.location;
+        if !is_remote(&url) || registry.get_store(&url).is_ok() {
+            continue;
+        }
+        if let Err(error) = open_url(context, &url).await {
+            log::warn!("{url}: {}", super::errors::readable(&error));
+        }
+    }
+}
+
+async fn register(session: &SessionContext, location: &Location, region: Region) -> Result<()> {
+    // `OPTIONS ('aws.…' …)` are unknown to DataFusion unless it is told.
+    session.register_table_options_extension_from_scheme(location.url.scheme());
+    let store = open(location, region).await?;
+    session.register_object_store(&location.url, store);
+    Ok(())
+}
+
+async fn open(location: &Location, region: Region) -> Result<Arc<dyn ObjectStore>> {
+    let url = &location.url;
+    Ok(match url.scheme() {
+        "s3" => {
+            let detect = region == Region::Detected;
+            let builder = get_s3_object_store_builder(url, &aws(location)?, detect).await?;
+            Arc::new(builder.build()?)
+        }
+        "oss" => Arc::new(get_oss_object_store_builder(url, &aws(location)?)?.build()?),
+        "cos" => Arc::new(get_cos_object_store_builder(url, &aws(location)?)?.build()?),
+        "gs" | "gcs" => Arc::new(get_gcs_object_store_builder(url, &gcp(location)?)?.build()?),
+        _ => {
+            let options = ClientOptions::new().with_allow_http(true);
+            let builder = HttpBuilder::new().with_client_options(options);
+            Arc::new(builder.with_url(url.origin().ascii_serialization()).build()?)
+        }
+    })
+}
+
+fn aws(location: &Location) -> Result<AwsOptions> {
+    set(AwsOptions::default(), "aws.", location)
+}
+
+fn gcp(location: &Location) -> Result<GcpOptions> {
+    set(GcpOptions::default(), "gcp.", location)
+}
+
+fn set<T: ExtensionOptions>(mut target: T, prefix: &str, location: &Location) -> Result<T> {
+    for (key, value) in location.options.iter().filter(|(key, _)| key.starts_with(prefix)) {
+        target.set(key, value)?;
+    }
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locations_of(sql: &str) -> Vec<(String, Vec<(String, String)>)> {
+        let statements = ForebayContext::builder()
+            .with_catalog(forebay::Catalog::in_memory())
+            .build()
+            .and_then(|context| context.parse(sql))
+            .unwrap();
+        let found = locations(&statements[0]);
+        found.into_iter().map(|l| (l.url.to_string(), l.options)).collect()
+    }
+
+    #[test]
+    fn remote_locations_are_found_with_their_options() {
+        let sql = "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 's3://b/t/'
+            OPTIONS ('aws.region' 'eu-central-1')";
+        let options = vec![("aws.region".to_owned(), "eu-central-1".to_owned())];
+        assert_eq!(locations_of(sql), [("s3://b/t/".to_owned(), options)]);
+        let gs = |path: &str| vec![(format!("gs://b/{path}"), vec![])];
+        assert_eq!(locations_of("COPY (SELECT 1) TO 'gs://b/x.parquet'"), gs("x.parquet"));
+        assert_eq!(locations_of("CREATE MODEL m LOCATION 'gs://b/m'"), gs("m"));
+        assert_eq!(locations_of("COPY (SELECT 1) TO '/tmp/x.parquet'"), []);
+        assert_eq!(locations_of("SELECT 's3://b/t/'"), []);
+    }
+}

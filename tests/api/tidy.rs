@@ -1,0 +1,119 @@
+//! Rules about the code itself that a machine can check.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LINES_MAX: usize = 600;
+
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = vec![];
+    let mut folders = vec![PathBuf::from(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                found.push((path.clone(), fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no sources below {}", folders.len());
+    found
+}
+
+fn all_sources() -> Vec<(PathBuf, String)> {
+    ["src", "planner/src", "engine/src", "udf/src", "scheduler/src"].map(sources).concat()
+}
+
+/// The part of a file that is not tests.
+fn code(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
+}
+
+/// Whether the line has the word, not as the end of a longer one.
+fn names(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
+    })
+}
+
+fn refuse(folder: &str, except: &str, words: &[&str], why: &str) {
+    for (path, text) in sources(folder) {
+        if !except.is_empty() && path.starts_with(except) {
+            continue;
+        }
+        for (number, line) in code(&text).lines().enumerate() {
+            let comment = line.trim_start().starts_with("//");
+            let found = words.iter().find(|word| !comment && names(line, word));
+            assert!(found.is_none(), "{}:{}: {line}\n{why}", path.display(), number + 1);
+        }
+    }
+}
+
+#[test]
+fn files_are_read_in_one_sitting() {
+    for (path, text) in all_sources() {
+        let lines = code(&text).lines().count();
+        assert!(lines <= LINES_MAX, "{}: {lines} lines before tests, split it", path.display());
+    }
+}
+
+#[test]
+fn fences_between_folders_hold() {
+    let torch = "udf/src/runtime/torch";
+    refuse("udf/src", torch, &["tch::", "unsafe "], "tch and unsafe stay in runtime/torch");
+    for folder in ["engine/src", "planner/src", "src"] {
+        refuse(folder, "", &["tch::", "unsafe "], "tch and unsafe stay in udf/src/runtime/torch");
+    }
+    for folder in ["planner/src/sql", "planner/src/logical", "planner/src/optimizer"] {
+        refuse(folder, "", &["forebay_engine"], "only planner/src/physical knows the engine");
+    }
+    refuse("udf/src", "", &["forebay_engine", "forebay_planner"], "udf is the lowest crate");
+    refuse("engine/src", "", &["forebay_planner", "sqlparser"], "the engine knows no SQL");
+    for folder in ["udf/src", "engine/src", "planner/src", "scheduler/src"] {
+        refuse(folder, "", &["println!", "eprintln!"], "library crates do not print");
+    }
+}
+
+#[test]
+fn paths_named_in_documents_exist() {
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
+        let text = fs::read_to_string(document).unwrap();
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let is_path = quoted.contains('/') && !quoted.contains([' ', '<', '*', ':', '~', '$']);
+            let known = [
+                "planner/",
+                "engine/",
+                "udf/",
+                "src/",
+                "tests/",
+                "docs/",
+                "tools/",
+                "sql-examples/",
+                "benches/",
+            ];
+            if is_path && known.iter().any(|folder| quoted.starts_with(folder)) {
+                assert!(Path::new(quoted).exists(), "{document}: `{quoted}` does not exist");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_option_is_documented() {
+    let reference = fs::read_to_string("docs/sql.md").unwrap();
+    for (key, values, what) in forebay_udf::model::ModelOptions::KEYS {
+        assert!(reference.contains(&format!("| `{key}` |")), "docs/sql.md lacks `{key}`");
+        assert!(reference.contains(what), "docs/sql.md describes `{key}` otherwise: {what}");
+        assert!(!values.is_empty());
+    }
+    use datafusion::config::ExtensionOptions;
+    for entry in forebay::ForebayConfig::default().entries() {
+        let key = entry.key.trim_start_matches("forebay.");
+        let value = entry.value.unwrap_or_default();
+        let what = entry.description.trim_end_matches('.');
+        let row = format!("| `forebay.{key}` | {value} | {what} |").to_lowercase();
+        assert!(reference.to_lowercase().contains(&row), "docs/sql.md lacks the row {row}");
+    }
+}

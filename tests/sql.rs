@@ -1,0 +1,169 @@
+//! SQL behaviour: every file in `tests/sql/` and every example in `sql-examples/`.
+//!
+//! Each file runs in a session of its own, with an empty catalog, two cores and one emulated
+//! accelerator. `FOREBAY_SLT_COMPLETE=1 cargo test --test sql` writes the results that come back
+//! into the files, to be reviewed like code.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use arrow::array::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::error::DataFusionError;
+use forebay::{Catalog, ForebayContext, Inventory};
+use libtest_mimic::{Arguments, Failed, Trial};
+use sqllogictest::{
+    AsyncDB, DBOutput, DefaultColumnType, Runner, default_column_validator, default_normalizer,
+    default_validator,
+};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = vec![];
+    for file in files(Path::new("tests/sql"), "slt") {
+        let name = file.display().to_string();
+        trials.push(Trial::test(name, move || block_on(run_slt(&file))));
+    }
+    for file in files(Path::new("sql-examples"), "sql") {
+        let name = file.display().to_string();
+        trials.push(Trial::test(name, move || block_on(run_example(&file))));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn block_on(test: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(test)
+}
+
+/// Files below a folder, in order.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn session() -> Result<ForebayContext, DataFusionError> {
+    let inventory = Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30);
+    ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_inventory(inventory)
+        .with_config(datafusion::prelude::SessionConfig::new().with_target_partitions(2))
+        .build()
+}
+
+async fn run_slt(file: &Path) -> Result<(), Failed> {
+    let mut runner = Runner::new(|| async { Ok(Session(session().map_err(Error)?)) });
+    if std::env::var_os("FOREBAY_SLT_COMPLETE").is_some() {
+        runner
+            .update_test_file(
+                file,
+                " ",
+                default_validator,
+                default_normalizer,
+                default_column_validator,
+            )
+            .await
+            .map_err(|e| e.to_string())?;
+        return Ok(());
+    }
+    Ok(runner.run_file_async(file).await.map_err(|e| e.display(false).to_string())?)
+}
+
+/// Runs the statements of a file; the rows of its last query are in `<file>.expected`, if there.
+async fn run_example(file: &Path) -> Result<(), Failed> {
+    let forebay = session()?;
+    let mut rows = vec![];
+    for statement in forebay.parse(&fs::read_to_string(file)?)? {
+        rows = text_rows(&forebay.execute(statement).await?.collect().await?)?;
+    }
+    let found: String = rows.iter().map(|row| row.join("\t") + "\n").collect();
+    let expected = file.with_extension("expected");
+    if std::env::var_os("FOREBAY_SLT_COMPLETE").is_some() {
+        fs::write(&expected, &found)?;
+    }
+    let wanted = fs::read_to_string(&expected)
+        .map_err(|e| format!("{}: {e}; run with FOREBAY_SLT_COMPLETE=1", expected.display()))?;
+    if found != wanted {
+        return Err(format!("expected\n{wanted}\nfound\n{found}").into());
+    }
+    Ok(())
+}
+
+struct Session(ForebayContext);
+
+/// Needed because `DataFusionError` is not `Clone` and sqllogictest wants its own type.
+#[derive(Debug)]
+struct Error(DataFusionError);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redact(&self.0.strip_backtrace()))
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[async_trait::async_trait]
+impl AsyncDB for Session {
+    type Error = Error;
+    type ColumnType = DefaultColumnType;
+
+    async fn run(&mut self, text: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
+        let frame = self.0.sql(text).await.map_err(Error)?;
+        let columns = frame.schema().fields().len();
+        let batches = frame.collect().await.map_err(Error)?;
+        if columns == 0 {
+            return Ok(DBOutput::StatementComplete(0));
+        }
+        let rows = text_rows(&batches).map_err(|e| Error(e.into()))?;
+        Ok(DBOutput::Rows { types: vec![DefaultColumnType::Any; columns], rows })
+    }
+
+    async fn shutdown(&mut self) {}
+
+    fn engine_name(&self) -> &str {
+        "forebay"
+    }
+}
+
+fn text_rows(batches: &[RecordBatch]) -> Result<Vec<Vec<String>>, arrow::error::ArrowError> {
+    let options = FormatOptions::new().with_null("NULL");
+    let mut rows = vec![];
+    for batch in batches {
+        let columns = batch
+            .columns()
+            .iter()
+            .map(|column| ArrayFormatter::try_new(column.as_ref(), &options))
+            .collect::<Result<Vec<_>, _>>()?;
+        for row in 0..batch.num_rows() {
+            let text = |column: &ArrayFormatter| match column.value(row).to_string() {
+                empty if empty.is_empty() => "(empty)".to_owned(),
+                text => redact(&text),
+            };
+            rows.push(columns.iter().map(text).collect());
+        }
+    }
+    // Plans are several lines in one cell; sqllogictest compares line by line.
+    Ok(rows)
+}
+
+/// What differs between machines and runs, and why:
+/// - the checkout's folder, in locations of packages and tables
+fn redact(text: &str) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
+    text.replace(root, "<root>/").replace(root.trim_start_matches('/'), "<root>/")
+}

@@ -1,0 +1,1 @@
+//! Test helpers that know no Forebay crate.

@@ -1,0 +1,139 @@
+"""Exports a sentence-transformers or Hugging Face text encoder as a model package.
+
+    tools/export/python tools/export/export.py --source FOLDER_OR_NAME --output PACKAGE
+
+Progress goes to stderr; the last line on stdout is the package's path. Nothing appears at the
+output path until the program has been reloaded and compared with the original model.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+from errors import ExportError  # noqa: E402 (the variables above count at import)
+from source import check_stages, find_source, read_license  # noqa: E402
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    options = _parse(arguments)
+    try:
+        path = export(options)
+    except ExportError as error:
+        print(f"export: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("export: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    print(path)
+    return 0
+
+
+def export(options: argparse.Namespace) -> Path:
+    """Does what the options say and returns the package's path."""
+    output = Path(options.output)
+    if output.exists() and not options.force:
+        raise ExportError(
+            f"{output} exists; pass --force to replace it, or choose another --output"
+        )
+    if output.exists() and any(output.iterdir()) and not (output / "model.toml").exists():
+        raise ExportError(f"{output} is not a model package, so --force does not replace it")
+    folder = find_source(options.source)
+    check_stages(folder)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        dir=output.parent, prefix=f".{output.name}.partial-"
+    ) as partial:
+        package = Path(partial) / "package"
+        package.mkdir()
+        _fill(package, folder, options)
+        if output.exists():
+            output.rename(Path(partial) / "replaced")
+        package.rename(output)
+    return output
+
+
+def _fill(package: Path, folder: Path, options: argparse.Namespace) -> None:
+    """Writes all files of the package."""
+    _say(f"loading {folder}")
+    import transformers
+
+    from encoder import Encoder, load_model
+    from package import Description, write_description
+    from program import test_program, write_program
+    from tokenizer import pad_id, write_tokenizer
+
+    transformers.utils.logging.disable_progress_bar()
+    model = load_model(folder, options.max_tokens)
+    pad = pad_id(model)
+    write_tokenizer(model, package / "tokenizer.json")
+
+    _say("tracing")
+    encoder = Encoder(model).eval()
+    vocabulary = min(len(model.tokenizer), model[0].auto_model.config.vocab_size)
+    program = package / "model.pt"
+    write_program(encoder, program, vocabulary, pad)
+    _say("comparing the program with the model")
+    worst, dimensions = test_program(encoder, program, vocabulary, pad, model.max_seq_length)
+    _say(f"largest difference: {worst:.1e}")
+
+    license_id = options.license or read_license(folder)
+    if license_id is None:
+        _say("warning: no license found in README.md; recorded as NOASSERTION (pass --license)")
+    about = Description(
+        name=options.name or _default_name(options.source),
+        version=options.version,
+        description=options.description or f"Sentence embeddings, {dimensions} dimensions",
+        license=license_id or "NOASSERTION",
+        source=options.origin or (folder.name if Path(options.source).is_dir() else options.source),
+        dimensions=dimensions,
+        max_tokens=model.max_seq_length,
+        pad_id=pad,
+    )
+    write_description(package, about, model)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="export", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--source", required=True, help="folder of the model, or its Hugging Face name"
+    )
+    parser.add_argument("--output", required=True, help="folder of the package to write")
+    parser.add_argument(
+        "--name", type=_name, help="name of the model in SQL (default: the source's name)"
+    )
+    parser.add_argument("--version", default="1", help="version of the package (default: 1)")
+    parser.add_argument("--license", help="SPDX license of the weights (default: from README.md)")
+    parser.add_argument("--description", help="one line for listings")
+    parser.add_argument("--origin", help="where the weights come from (default: the source's name)")
+    parser.add_argument(
+        "--max-tokens", type=int, help="longest input (default: the model's max_seq_length)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the package if it exists")
+    return parser.parse_args(arguments)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError("use lower-case letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _default_name(source: str) -> str:
+    return (
+        re.sub(r"[^a-z0-9._-]+", "-", Path(source).resolve().name.lower()).strip("-._") or "model"
+    )
+
+
+def _say(text: str) -> None:
+    print(f"export: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

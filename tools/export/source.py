@@ -1,0 +1,83 @@
+"""Finds a model's folder and reads what it says about itself, before anything heavy is loaded."""
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from errors import ExportError
+
+SUPPORTED_STAGES = ("Transformer", "Pooling", "Dense", "Normalize")
+
+# Hugging Face writes licenses in lower case; these are the SPDX identifiers of the common ones.
+_SPDX = """
+    Apache-2.0 MIT BSD-2-Clause BSD-3-Clause CC-BY-4.0 CC-BY-SA-4.0 CC-BY-NC-4.0 CC0-1.0 GPL-3.0
+    LGPL-3.0 AGPL-3.0 MPL-2.0 Unlicense
+""".split()
+
+
+def find_source(source: str) -> Path:
+    """The folder itself, or the local snapshot of a Hugging Face name."""
+    folder = Path(source)
+    if folder.is_dir():
+        if not (folder / "config.json").exists() and not (folder / "modules.json").exists():
+            raise ExportError(
+                f"{source}: not a model folder: it has neither config.json nor modules.json"
+            )
+        return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", source) or source.startswith("."):
+        raise ExportError(
+            f"{source}: no such folder; give a folder or a Hugging Face name (owner/model)"
+        )
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.txt", "*.model", "*.md", "*.safetensors"]
+    unwanted = ["onnx/*", "openvino/*"]
+    try:
+        return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=unwanted))
+    except Exception as error:  # The hub client has no common base class for offline errors.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ExportError(
+            f"{source}: no such folder, and it cannot be downloaded from Hugging Face ({reason}); "
+            "check the name and the network, or give a folder with the model"
+        ) from error
+
+
+def check_stages(folder: Path) -> None:
+    """Refuses unknown stages before any of their code is loaded."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return  # A plain Hugging Face encoder: sentence-transformers adds mean pooling.
+    try:
+        stages = [stage["type"].rsplit(".", 1)[-1] for stage in json.loads(path.read_text())]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(
+            f"{path}: not a list of modules as sentence-transformers writes it"
+        ) from error
+    for stage in stages:
+        if stage not in SUPPORTED_STAGES:
+            raise ExportError(
+                f"{path}: module {stage!r} is not supported; these are: {', '.join(SUPPORTED_STAGES)}"
+            )
+    if stages[:2] != ["Transformer", "Pooling"]:
+        raise ExportError(f"{path}: expected a Transformer, then a Pooling module, found {stages}")
+
+
+def read_license(folder: Path) -> str | None:
+    """The SPDX license that the front matter of the folder's README.md names, if any."""
+    readme = folder / "README.md"
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    front = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+    if not front:
+        return None
+    try:
+        license_id = yaml.safe_load(front[1]).get("license")
+    except (yaml.YAMLError, AttributeError) as error:
+        raise ExportError(
+            f"{readme}: its front matter is not valid YAML; mend it or pass --license"
+        ) from error
+    if not isinstance(license_id, str):
+        return None
+    known = {spdx.lower(): spdx for spdx in _SPDX}
+    return known.get(license_id.lower(), f"LicenseRef-{license_id}")

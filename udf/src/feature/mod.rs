@@ -1,0 +1,5 @@
+//! SQL functions for the work around models.
+
+mod vector;
+
+pub use vector::functions;

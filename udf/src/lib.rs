@@ -1,0 +1,20 @@
+//! Models and functions: what a model is, how it is stored, and what executes it.
+//!
+//! - [`model`]: declarations, packages on disk, the catalog that gives them SQL names
+//! - [`transform`]: columns → the plain arrays that a model takes (token ids, tensors)
+//! - [`runtime`]: loads a model on a device and runs it (libtorch, or emulated)
+//! - [`feature`]: SQL functions for the work around models (vector distance)
+//!
+//! This is the lowest crate: it depends on arrow and DataFusion's expression API, and knows
+//! neither plans nor operators nor scheduling. `tch` and `unsafe` stay inside `runtime::torch`.
+
+pub mod error;
+pub mod feature;
+pub mod model;
+pub mod runtime;
+pub mod transform;
+
+#[cfg(test)]
+mod fixture;
+
+pub use error::{ModelError, RuntimeError};

@@ -1,0 +1,156 @@
+//! All that a plan knows of a model.
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
+use super::resources::Resources;
+use super::signature::Signature;
+
+/// A named, versioned function from input columns to output columns, with what it needs.
+///
+/// Self-contained: an operator that holds one needs no catalog, only access to `location`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelDeclaration {
+    /// Its name in SQL.
+    pub name: String,
+    /// As given in `CREATE MODEL` or in the package.
+    pub version: String,
+    /// URL of the package's folder.
+    pub location: Url,
+    /// SHA-256 of the package's `model.toml`, which holds the hashes of all other files.
+    pub content_hash: String,
+    /// Columns in and out, under the names that SQL shows.
+    pub signature: Signature,
+    /// How input columns become the program's arguments.
+    pub transform: TransformKind,
+    /// What executes it.
+    pub runtime: RuntimeKind,
+    /// What one replica leases.
+    pub resources: Resources,
+    /// Sizes of its batches.
+    pub batch: BatchLimits,
+    /// Where it should run.
+    pub device: DeviceChoice,
+    /// Whether `gpus` or `device` was asked for by the user, so that falling back to CPU cores
+    /// would be a silent change.
+    pub needs_accelerator: bool,
+    /// How many replicas a query may use; as many as fit if `None`.
+    pub max_replicas: Option<u32>,
+    /// Format of weights and activations.
+    pub precision: Precision,
+    /// What the optimizer may assume.
+    pub determinism: Determinism,
+    /// What becomes of a row whose inference fails.
+    pub on_error: OnError,
+    /// Share of rows that may fail before the query does, when `on_error` is not `fail`.
+    pub max_error_ratio: f64,
+    /// Prepended to the names of the output columns.
+    pub output_prefix: String,
+}
+
+/// How input columns become the program's arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum TransformKind {
+    /// One text column → token ids.
+    Tokenize {
+        /// File in the package.
+        tokenizer: String,
+        /// Special tokens included; longer texts are truncated.
+        max_tokens: u32,
+        /// Fills a batch up to its longest row.
+        pad_id: i64,
+        /// What the program takes, in order: `input_ids`, `attention_mask`, `token_type_ids`.
+        arguments: Vec<String>,
+    },
+    /// Numbers and vectors as they are.
+    Tensor,
+}
+
+/// What executes a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum RuntimeKind {
+    /// libtorch, from a TorchScript file in the package.
+    Torch {
+        /// File in the package.
+        program: String,
+    },
+    /// A stand-in with a fixed service time; no real model.
+    Emulated {
+        /// Milliseconds for which one batch holds its accelerator.
+        service_ms: u64,
+    },
+}
+
+impl RuntimeKind {
+    /// The name that `SHOW MODELS` prints.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Torch { .. } => "torch",
+            Self::Emulated { .. } => "emulated",
+        }
+    }
+}
+
+/// Sizes of a model's batches. A batch has at least one row, whatever its size.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchLimits {
+    /// Rows at most.
+    pub max_rows: u32,
+    /// Padded tokens at most: rows times the longest row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Bytes of model input at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
+    /// Rows within which batches are formed by length.
+    pub window_rows: u32,
+}
+
+impl ModelDeclaration {
+    /// This declaration with the options' overrides.
+    #[must_use]
+    pub fn with_options(mut self, options: &ModelOptions) -> Self {
+        let asks_gpus = options.gpus.is_some_and(|gpus| !gpus.is_zero());
+        let asks_device = options
+            .device
+            .is_some_and(|device| matches!(device, DeviceChoice::Cuda(_) | DeviceChoice::Emulated));
+        let refuses = matches!(options.device, Some(DeviceChoice::Cpu | DeviceChoice::Auto))
+            || options.gpus.is_some_and(|gpus| gpus.is_zero());
+        self.needs_accelerator = asks_gpus || asks_device || (self.needs_accelerator && !refuses);
+        fn set<T: Clone>(target: &mut T, value: &Option<T>) {
+            if let Some(value) = value {
+                target.clone_from(value);
+            }
+        }
+        set(&mut self.device, &options.device);
+        set(&mut self.resources.cpus, &options.cpus);
+        set(&mut self.resources.gpus, &options.gpus);
+        set(&mut self.resources.memory, &options.memory);
+        set(&mut self.resources.gpu_memory, &options.gpu_memory);
+        set(&mut self.batch.max_rows, &options.max_batch_rows);
+        set(&mut self.batch.window_rows, &options.batch_window_rows);
+        self.batch.max_tokens = options.max_batch_tokens.or(self.batch.max_tokens);
+        self.batch.max_bytes = options.max_batch_bytes.or(self.batch.max_bytes);
+        self.max_replicas = options.max_replicas.or(self.max_replicas);
+        set(&mut self.precision, &options.precision);
+        set(&mut self.determinism, &options.determinism);
+        set(&mut self.on_error, &options.on_error);
+        set(&mut self.max_error_ratio, &options.max_error_ratio);
+        set(&mut self.output_prefix, &options.output_prefix);
+        self
+    }
+
+    /// `cpus=1, gpus=0.5, memory=400.0 MiB`: what `EXPLAIN` and `SHOW MODELS` print.
+    pub fn resources_text(&self) -> String {
+        let Resources { cpus, gpus, memory, gpu_memory } = &self.resources;
+        let mut text = format!("cpus={cpus}, gpus={gpus}, memory={}", bytesize::ByteSize(*memory));
+        if !gpus.is_zero() && *gpu_memory > 0 {
+            text += &format!(", gpu_memory={}", bytesize::ByteSize(*gpu_memory));
+        }
+        text
+    }
+}

@@ -1,0 +1,386 @@
+//! `model.toml`: what a package says about itself. The format is in `docs/model-packages.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::datatypes::{DataType, Fields};
+use serde::Deserialize;
+use url::Url;
+
+use super::declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
+use super::options::{Determinism, DeviceChoice, OnError, Precision};
+use super::package::is_safe_name;
+use super::resources::Resources;
+use super::signature::{ColumnText, Signature, SignatureText, type_name};
+use crate::error::{ModelError, nearest_hint};
+
+/// Name of the description within a package.
+pub(super) const MANIFEST: &str = "model.toml";
+const FORMAT: u32 = 1;
+const ARGUMENTS: [&str; 3] = ["input_ids", "attention_mask", "token_type_ids"];
+
+/// The description of a package.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// The package's own name; SQL may know it under another.
+    pub name: String,
+    /// As the author counts.
+    pub version: String,
+    /// One sentence, or nothing.
+    pub description: String,
+    /// SPDX expression of the weights.
+    pub license: Option<String>,
+    /// Where the weights come from.
+    pub source: Option<String>,
+    /// What the optimizer may assume.
+    pub determinism: Determinism,
+    /// Columns in and out.
+    pub signature: Signature,
+    /// How input columns become the program's arguments.
+    pub transform: TransformKind,
+    /// What executes it.
+    pub runtime: RuntimeKind,
+    /// What one replica leases.
+    pub resources: Resources,
+    /// Sizes of its batches.
+    pub batch: BatchLimits,
+    /// SHA-256 of every file but `model.toml`, by name.
+    pub files: BTreeMap<String, String>,
+}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ManifestText {
+    format: u32,
+    name: String,
+    version: String,
+    #[serde(default)]
+    description: String,
+    license: Option<String>,
+    source: Option<String>,
+    #[serde(default)]
+    determinism: Determinism,
+    input: Vec<ColumnText>,
+    output: Vec<ColumnText>,
+    transform: TransformKind,
+    runtime: RuntimeKind,
+    resources: Resources,
+    batch: BatchLimits,
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+}
+
+/// Read first, so that a newer format is called that and not an unknown field.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: Option<toml::Value>,
+}
+
+impl Manifest {
+    /// Parses and checks the bytes of a `model.toml`.
+    ///
+    /// # Errors
+    /// [`ModelError::Package`] names `location`, the entry and what is wrong with it.
+    pub fn parse(bytes: &[u8], location: &str) -> Result<Self, ModelError> {
+        let problem = |problem: String| ModelError::Package {
+            location: location.to_owned(),
+            problem: format!("{MANIFEST}: {problem}"),
+            remedy: "correct it (docs/model-packages.md), or export the package again".to_owned(),
+        };
+        let text = std::str::from_utf8(bytes).map_err(|_| problem("not UTF-8".to_owned()))?;
+        let parse_error = |e: toml::de::Error| problem(located(text, &e));
+        let format = toml::from_str::<FormatOnly>(text).map_err(parse_error)?.format;
+        if format != Some(toml::Value::Integer(i64::from(FORMAT))) {
+            let found = format.map_or("missing".to_owned(), |format| format.to_string());
+            return Err(problem(format!("format is {found}, this version reads format {FORMAT}")));
+        }
+        let parsed: ManifestText = toml::from_str(text).map_err(parse_error)?;
+        debug_assert_eq!(parsed.format, FORMAT, "checked above");
+        let columns = SignatureText { input: parsed.input, output: parsed.output };
+        let manifest = Self {
+            name: parsed.name,
+            version: parsed.version,
+            description: parsed.description,
+            license: parsed.license,
+            source: parsed.source,
+            determinism: parsed.determinism,
+            signature: Signature::try_from(columns).map_err(|e| problem(e.to_string()))?,
+            transform: parsed.transform,
+            runtime: parsed.runtime,
+            resources: parsed.resources,
+            batch: parsed.batch,
+            files: parsed.files,
+        };
+        manifest.check().map_err(problem)?;
+        Ok(manifest)
+    }
+
+    /// The declaration of a model of this package, before any option.
+    pub fn declaration(&self, name: &str, location: Url, content_hash: String) -> ModelDeclaration {
+        let emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
+        ModelDeclaration {
+            name: name.to_owned(),
+            version: self.version.clone(),
+            location,
+            content_hash,
+            signature: self.signature.clone(),
+            transform: self.transform.clone(),
+            runtime: self.runtime.clone(),
+            resources: self.resources.clone(),
+            batch: self.batch.clone(),
+            device: if emulated { DeviceChoice::Emulated } else { DeviceChoice::Auto },
+            needs_accelerator: emulated,
+            max_replicas: None,
+            precision: Precision::Fp32,
+            determinism: self.determinism,
+            on_error: OnError::Fail,
+            max_error_ratio: 1.0,
+            output_prefix: String::new(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.name.trim().is_empty() {
+            return Err("name is empty".to_owned());
+        }
+        check_columns("input", &self.signature.inputs)?;
+        check_columns("output", &self.signature.outputs)?;
+        self.check_transform()?;
+        self.check_runtime()?;
+        self.resources.gpus.check_gpus("resources.gpus").map_err(|e| e.to_string())?;
+        let BatchLimits { max_rows, max_tokens, max_bytes, window_rows } = self.batch;
+        let limits = [
+            ("max_rows", Some(u64::from(max_rows))),
+            ("max_tokens", max_tokens.map(u64::from)),
+            ("max_bytes", max_bytes),
+            ("window_rows", Some(u64::from(window_rows))),
+        ];
+        if let Some((key, _)) = limits.iter().find(|(_, limit)| *limit == Some(0)) {
+            return Err(format!("batch.{key} is 0, expected at least 1"));
+        }
+        self.check_files()
+    }
+
+    fn check_transform(&self) -> Result<(), String> {
+        let inputs = &self.signature.inputs;
+        match &self.transform {
+            TransformKind::Tokenize { max_tokens, arguments, .. } => {
+                if inputs.len() != 1 || inputs[0].data_type() != &DataType::Utf8 {
+                    return Err(
+                        "transform 'tokenize' takes one [[input]] of type STRING".to_owned()
+                    );
+                }
+                if *max_tokens == 0 {
+                    return Err("transform.max_tokens is 0, expected at least 1".to_owned());
+                }
+                if arguments.is_empty() {
+                    return Err("transform.arguments is empty".to_owned());
+                }
+                match arguments.iter().find(|name| !ARGUMENTS.contains(&name.as_str())) {
+                    Some(name) => Err(format!(
+                        "transform.arguments holds '{name}', expected {}{}",
+                        ARGUMENTS.join(", "),
+                        nearest_hint(name, ARGUMENTS)
+                    )),
+                    None => Ok(()),
+                }
+            }
+            // What is no tensor is passed on to a runtime that needs none.
+            TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
+            TransformKind::Tensor => {
+                match inputs.iter().find(|field| !is_tensor_type(field.data_type())) {
+                    Some(field) => Err(format!(
+                        "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
+                        field.name(),
+                        type_name(field.data_type())
+                    )),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn check_runtime(&self) -> Result<(), String> {
+        let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
+        let gives = |data_type: &DataType| match data_type {
+            DataType::Utf8 => !is_torch,
+            other => is_tensor_type(other),
+        };
+        match self.signature.outputs.iter().find(|field| !gives(field.data_type())) {
+            Some(field) => Err(format!(
+                "runtime '{}' cannot give output '{}' of type {}",
+                self.runtime.name(),
+                field.name(),
+                type_name(field.data_type())
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn check_files(&self) -> Result<(), String> {
+        for (name, hash) in &self.files {
+            if !is_safe_name(name) {
+                return Err(format!(
+                    "[files] holds '{name}', expected the name of a file within the package"
+                ));
+            }
+            if name == MANIFEST {
+                return Err(format!("[files] holds {MANIFEST}, which cannot hold its own hash"));
+            }
+            if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(format!("[files] '{name}' is not a SHA-256 in hexadecimal"));
+            }
+        }
+        let tokenizer = match &self.transform {
+            TransformKind::Tokenize { tokenizer, .. } => Some(("transform.tokenizer", tokenizer)),
+            TransformKind::Tensor => None,
+        };
+        let program = match &self.runtime {
+            RuntimeKind::Torch { program } => Some(("runtime.program", program)),
+            RuntimeKind::Emulated { .. } => None,
+        };
+        let missing = [tokenizer, program]
+            .into_iter()
+            .flatten()
+            .find(|(_, name)| !self.files.contains_key(*name));
+        match missing {
+            Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_columns(kind: &str, fields: &Fields) -> Result<(), String> {
+    if fields.is_empty() {
+        return Err(format!("there is no [[{kind}]]"));
+    }
+    let mut names = BTreeSet::new();
+    for field in fields {
+        if field.name().trim().is_empty() {
+            return Err(format!("an [[{kind}]] has an empty name"));
+        }
+        if !names.insert(field.name()) {
+            return Err(format!("[[{kind}]] '{}' is there twice", field.name()));
+        }
+    }
+    Ok(())
+}
+
+fn is_tensor_type(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Boolean
+        | DataType::Int32
+        | DataType::Int64
+        | DataType::Float32
+        | DataType::Float64 => true,
+        DataType::FixedSizeList(item, _) => item.data_type().is_numeric(),
+        _ => false,
+    }
+}
+
+/// `line 3: unknown field …`, on one line.
+fn located(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().trim().replace('\n', ", ");
+    match error.span() {
+        Some(span) => {
+            let before = text.get(..span.start).unwrap_or_default();
+            format!("line {}: {message}", before.matches('\n').count() + 1)
+        }
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{TEXT, tensors};
+
+    const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn text() -> String {
+        format!("{TEXT}\n[files]\n\"model.pt\" = \"{HASH}\"\n\"tokenizer.json\" = \"{HASH}\"\n")
+    }
+
+    fn error(text: &str) -> String {
+        Manifest::parse(text.as_bytes(), "/models/x").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_declaration_has_the_values_of_its_package() {
+        let manifest = Manifest::parse(text().as_bytes(), "/models/x").unwrap();
+        let url = Url::parse("file:///models/x").unwrap();
+        let model = manifest.declaration("minilm", url, HASH.to_owned());
+        assert_eq!(model.name, "minilm");
+        assert_eq!(model.signature.to_string(), "(text STRING) -> (embedding FLOAT[3])");
+        assert_eq!(model.device, DeviceChoice::Auto);
+        assert!(!model.needs_accelerator);
+        assert_eq!(model.resources_text(), "cpus=1, gpus=1, memory=1.0 MiB");
+    }
+
+    #[test]
+    fn an_emulated_model_needs_its_accelerator() {
+        let text =
+            tensors(&[("t", "STRING")], &[("d", "STRING")], "kind = \"emulated\"\nservice_ms = 1");
+        let manifest = Manifest::parse(text.as_bytes(), "/models/x").unwrap();
+        let url = Url::parse("file:///models/x").unwrap();
+        let model = manifest.declaration("m", url, HASH.to_owned());
+        assert_eq!(model.device, DeviceChoice::Emulated);
+        assert!(model.needs_accelerator);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let cases: [(&str, &str, &str); 20] = [
+            ("format = 1", "format = 2", "format is 2, this version reads format 1"),
+            ("format = 1", "", "format is missing"),
+            ("format = 1", "format = ", "line 2:"),
+            ("version = \"1\"", "version = \"1\"\nweights = 3", "line 5: unknown field `weights`"),
+            ("name = \"test\"", "name = \" \"", "name is empty"),
+            ("STRING", "TEXTS", "'TEXTS'"),
+            ("STRING", "BIGINT", "one [[input]] of type STRING"),
+            ("FLOAT[3]", "STRING", "runtime 'torch' cannot give output 'embedding' of type STRING"),
+            ("kind = \"tokenize\"", "kind = \"tokenise\"", "unknown variant `tokenise`"),
+            ("max_tokens = 8", "max_tokens = 0", "transform.max_tokens is 0"),
+            ("\"attention_mask\"", "\"mask\"", "holds 'mask'"),
+            ("gpus = 1", "gpus = 1.5", "resources.gpus"),
+            ("memory = \"1 MiB\"", "memory = \"big\"", "line 28:"),
+            ("max_rows = 4", "max_rows = 0", "batch.max_rows is 0, expected at least 1"),
+            (
+                "\"model.pt\" = \"",
+                "\"other.pt\" = \"",
+                "runtime.program is 'model.pt', which [files]",
+            ),
+            (
+                "\"tokenizer.json\" = \"",
+                "\"t.json\" = \"",
+                "transform.tokenizer is 'tokenizer.json'",
+            ),
+            ("\"model.pt\" = \"", "\"../model.pt\" = \"", "'../model.pt'"),
+            ("\"model.pt\" = \"", "\"/model.pt\" = \"", "'/model.pt'"),
+            ("\"model.pt\" = \"", "\"a/./model.pt\" = \"", "'a/./model.pt'"),
+            (&format!("\"{HASH}\"\n\"tok"), "\"abc\"\n\"tok", "not a SHA-256"),
+        ];
+        for (right, wrong, expected) in cases {
+            let message = error(&text().replacen(right, wrong, 1));
+            assert!(message.contains(expected), "{message} lacks {expected}");
+            assert!(message.starts_with("model package /models/x: model.toml"), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+
+    #[test]
+    fn columns_need_distinct_names() {
+        let text = tensors(
+            &[("a", "FLOAT"), ("a", "FLOAT")],
+            &[("b", "FLOAT")],
+            "kind = \"emulated\"\nservice_ms = 1",
+        );
+        assert!(error(&text).contains("[[input]] 'a' is there twice"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_refused() {
+        let message = Manifest::parse(&[0xff, 0xfe], "x").unwrap_err().to_string();
+        assert!(message.contains("not UTF-8"), "{message}");
+    }
+}

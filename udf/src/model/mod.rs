@@ -1,0 +1,21 @@
+//! What a model is, before anything runs it.
+//!
+//! A [`ModelDeclaration`] is all that a plan carries: signature, transform, resources, limits and
+//! where the [`Package`] with the weights is, pinned by hash. The [`Catalog`] maps SQL names to
+//! declarations. Nothing here loads weights or knows a device that exists.
+
+mod catalog;
+mod declaration;
+mod manifest;
+mod options;
+mod package;
+mod resources;
+mod signature;
+
+pub use catalog::{Catalog, CatalogEntry, IfExists};
+pub use declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
+pub use manifest::Manifest;
+pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
+pub use package::{FileCheck, Package, parse_location};
+pub use resources::{Resources, Share};
+pub use signature::{Signature, parse_type, type_name};

@@ -1,0 +1,287 @@
+//! Overrides of a model's declaration, as `CREATE MODEL … WITH` and `ml_predict` take them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::resources::{Share, parse_bytes};
+use crate::error::{ModelError, nearest_hint};
+
+/// Where a model should run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceChoice {
+    /// An accelerator when there is one, otherwise CPU cores.
+    #[default]
+    Auto,
+    /// CPU cores.
+    Cpu,
+    /// A CUDA device; which one, if it matters.
+    Cuda(Option<u16>),
+    /// An emulated accelerator.
+    Emulated,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = ModelError;
+
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        let lower = text.trim().to_lowercase();
+        let ordinal = lower.strip_prefix("cuda:").map(str::parse);
+        match (lower.as_str(), ordinal) {
+            ("auto", _) => Ok(Self::Auto),
+            ("cpu", _) => Ok(Self::Cpu),
+            ("cuda", _) => Ok(Self::Cuda(None)),
+            ("emulated", _) => Ok(Self::Emulated),
+            (_, Some(Ok(ordinal))) => Ok(Self::Cuda(Some(ordinal))),
+            _ => Err(invalid("device", text, "auto, cpu, cuda, cuda:N or emulated")),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+            Self::Emulated => f.write_str("emulated"),
+        }
+    }
+}
+
+/// Declares an enum whose values are words in SQL and in TOML.
+macro_rules! word_enum {
+    ($(#[$doc:meta])* $name:ident, $option:literal, $($(#[$value_doc:meta])* $value:ident = $word:literal),+) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum $name { $($(#[$value_doc])* $value),+ }
+
+        impl FromStr for $name {
+            type Err = ModelError;
+
+            fn from_str(text: &str) -> Result<Self, ModelError> {
+                match text.trim().to_lowercase().as_str() {
+                    $($word => Ok(Self::$value),)+
+                    _ => Err(invalid($option, text, [$($word),+].join(", "))),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$value => $word),+ })
+            }
+        }
+    };
+}
+
+word_enum! {
+    /// Whether equal inputs always give equal outputs: decides what may be shared, merged or moved.
+    Determinism, "determinism",
+    /// Always.
+    #[default]
+    Deterministic = "deterministic",
+    /// Within one query.
+    Stable = "stable",
+    /// Never promised.
+    Volatile = "volatile"
+}
+
+word_enum! {
+    /// Floating point format of the weights and activations.
+    Precision, "precision",
+    /// As exported.
+    #[default]
+    Fp32 = "fp32",
+    /// bfloat16.
+    Bf16 = "bf16",
+    /// IEEE half.
+    Fp16 = "fp16"
+}
+
+word_enum! {
+    /// What becomes of a row whose inference fails.
+    OnError, "on_error",
+    /// The query fails.
+    #[default]
+    Fail = "fail",
+    /// Its outputs are NULL.
+    Null = "null",
+    /// Its outputs are NULL and the column `_error` says why.
+    Route = "route"
+}
+
+macro_rules! string_serde {
+    ($($name:ident),+) => {$(
+        impl TryFrom<String> for $name {
+            type Error = ModelError;
+            fn try_from(text: String) -> Result<Self, ModelError> { text.parse() }
+        }
+        impl From<$name> for String {
+            fn from(value: $name) -> Self { value.to_string() }
+        }
+    )+};
+}
+string_serde!(DeviceChoice, Determinism, Precision, OnError);
+
+/// Overrides; what is `None` stays as the package declares it.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "each field is the option of the same name, described in KEYS")]
+pub struct ModelOptions {
+    pub device: Option<DeviceChoice>,
+    pub cpus: Option<Share>,
+    pub gpus: Option<Share>,
+    pub gpu_memory: Option<u64>,
+    pub memory: Option<u64>,
+    pub max_replicas: Option<u32>,
+    pub max_batch_rows: Option<u32>,
+    pub max_batch_tokens: Option<u32>,
+    pub max_batch_bytes: Option<u64>,
+    pub batch_window_rows: Option<u32>,
+    pub precision: Option<Precision>,
+    pub determinism: Option<Determinism>,
+    pub on_error: Option<OnError>,
+    pub max_error_ratio: Option<f64>,
+    pub output_prefix: Option<String>,
+}
+
+impl ModelOptions {
+    /// Every option: key, unit or values, and what it does. The documentation is made from it.
+    pub const KEYS: [(&'static str, &'static str, &'static str); 15] = [
+        ("device", "auto, cpu, cuda, cuda:N, emulated", "where the model runs"),
+        ("cpus", "number", "cores that one replica leases on a CPU"),
+        ("gpus", "0, a fraction up to 1, or a whole number", "share of an accelerator per replica"),
+        ("gpu_memory", "bytes", "accelerator memory of one loaded model with its largest batch"),
+        ("memory", "bytes", "host memory of one loaded model"),
+        ("max_replicas", "1 or more", "how many replicas a query may use at most"),
+        ("max_batch_rows", "1 or more", "rows in one batch at most"),
+        ("max_batch_tokens", "1 or more", "padded tokens in one batch at most"),
+        ("max_batch_bytes", "bytes", "bytes of model input in one batch at most"),
+        ("batch_window_rows", "1 or more", "rows within which batches are formed by length"),
+        ("precision", "fp32, bf16, fp16", "format of weights and activations"),
+        ("determinism", "deterministic, stable, volatile", "what the optimizer may assume"),
+        ("on_error", "fail, null, route", "what becomes of a row whose inference fails"),
+        ("max_error_ratio", "0 to 1", "share of rows that may fail before the query does"),
+        ("output_prefix", "text", "prepended to the names of the output columns"),
+    ];
+
+    /// Sets one option from its text.
+    ///
+    /// # Errors
+    /// [`ModelError::UnknownOption`] with the nearest key, or [`ModelError::InvalidValue`].
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ModelError> {
+        let key = key.trim().to_lowercase();
+        match key.as_str() {
+            "device" => self.device = Some(value.parse()?),
+            "cpus" => self.cpus = Some(share("cpus", value)?),
+            "gpus" => self.gpus = Some(share("gpus", value)?.check_gpus("gpus")?),
+            "gpu_memory" => self.gpu_memory = Some(parse_bytes("gpu_memory", value)?),
+            "memory" => self.memory = Some(parse_bytes("memory", value)?),
+            "max_replicas" => self.max_replicas = Some(count("max_replicas", value)?),
+            "max_batch_rows" => self.max_batch_rows = Some(count("max_batch_rows", value)?),
+            "max_batch_tokens" => self.max_batch_tokens = Some(count("max_batch_tokens", value)?),
+            "max_batch_bytes" => {
+                self.max_batch_bytes = Some(parse_bytes("max_batch_bytes", value)?)
+            }
+            "batch_window_rows" => {
+                self.batch_window_rows = Some(count("batch_window_rows", value)?)
+            }
+            "precision" => self.precision = Some(value.parse()?),
+            "determinism" => self.determinism = Some(value.parse()?),
+            "on_error" => self.on_error = Some(value.parse()?),
+            "max_error_ratio" => self.max_error_ratio = Some(ratio("max_error_ratio", value)?),
+            "output_prefix" => self.output_prefix = Some(value.to_owned()),
+            _ => {
+                let known = Self::KEYS.map(|(key, _, _)| key);
+                return Err(ModelError::UnknownOption {
+                    hint: nearest_hint(&key, known),
+                    option: key,
+                    known: known.join(", "),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Options from pairs of key and value.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn try_from_pairs<K: AsRef<str>, V: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, ModelError> {
+        let mut options = Self::default();
+        for (key, value) in pairs {
+            options.set(key.as_ref(), value.as_ref())?;
+        }
+        Ok(options)
+    }
+}
+
+fn invalid(option: &str, value: &str, expected: impl Into<String>) -> ModelError {
+    ModelError::InvalidValue {
+        option: option.to_owned(),
+        value: value.to_owned(),
+        expected: expected.into(),
+    }
+}
+
+fn share(option: &str, value: &str) -> Result<Share, ModelError> {
+    value.parse().map_err(|_| invalid(option, value, "a number from 0 to 1000, in steps of 0.001"))
+}
+
+fn count(option: &str, value: &str) -> Result<u32, ModelError> {
+    match value.trim().parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(invalid(option, value, "a whole number of at least 1")),
+    }
+}
+
+fn ratio(option: &str, value: &str) -> Result<f64, ModelError> {
+    match value.trim().parse() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err(invalid(option, value, "a number from 0 to 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_key_is_known() {
+        for (key, _, _) in ModelOptions::KEYS {
+            let error = ModelOptions::default().set(key, "\u{0}").err();
+            assert!(!matches!(error, Some(ModelError::UnknownOption { .. })), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_option_gets_the_nearest_name() {
+        let error = ModelOptions::default().set("max_bach_rows", "1").unwrap_err();
+        assert!(error.to_string().contains("did you mean 'max_batch_rows'?"), "{error}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (key, value) in [
+            ("gpus", "-1"),
+            ("gpus", "1.5"),
+            ("gpus", "NaN"),
+            ("cpus", "many"),
+            ("max_batch_rows", "0"),
+            ("max_batch_rows", "2.5"),
+            ("max_error_ratio", "1.1"),
+            ("device", "tpu"),
+            ("cpus", "inf"),
+            ("memory", "-5"),
+        ] {
+            let message = ModelOptions::default().set(key, value).unwrap_err().to_string();
+            assert!(message.contains(key) && message.contains(value), "{message}");
+        }
+    }
+}

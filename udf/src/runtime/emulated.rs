@@ -1,0 +1,294 @@
+//! A stand-in for an accelerator: holds the calling thread for a fixed time per batch, uses no
+//! CPU, and returns a digest of its inputs.
+//!
+//! The digest of a row depends on that row's prepared inputs and the output's position and name,
+//! and on nothing else: neither on the batch around it nor on padding. So results show whether
+//! rows were mixed up, lost or computed from other inputs.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
+    Int32Array, Int64Array, StringArray,
+};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, FieldRef, Float32Type, Float64Type, Int32Type, Int64Type,
+    ToByteSlice,
+};
+
+use super::{Device, Prepared, Replica};
+use crate::error::RuntimeError;
+use crate::model::{ModelDeclaration, Signature, type_name};
+
+/// An emulated model on an emulated accelerator.
+#[derive(Debug)]
+struct EmulatedReplica {
+    model: String,
+    signature: Signature,
+    service: Duration,
+}
+
+pub(super) fn load(
+    model: &ModelDeclaration,
+    service_ms: u64,
+    device: Device,
+) -> Result<Arc<dyn Replica>, RuntimeError> {
+    let Device::Emulated(_) = device else {
+        return Err(RuntimeError::Device {
+            device: device.to_string(),
+            problem: format!("model '{}' is emulated and runs on 'emulated' only", model.name),
+        });
+    };
+    Ok(Arc::new(EmulatedReplica {
+        model: model.name.clone(),
+        signature: model.signature.clone(),
+        service: Duration::from_millis(service_ms),
+    }))
+}
+
+impl EmulatedReplica {
+    fn failed(&self, rows: usize, problem: String) -> RuntimeError {
+        RuntimeError::Program { model: self.model.clone(), rows, problem }
+    }
+}
+
+/// What an emulated batch is: one digest per row, and the tokens of the longest row.
+struct Digests(Vec<u64>);
+
+impl Replica for EmulatedReplica {
+    fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, RuntimeError> {
+        let rows = columns.first().map_or(0, |column| column.len());
+        let mut digests = vec![FNV_START; rows];
+        for column in columns {
+            digest_column(column, &mut digests).map_err(|problem| self.failed(rows, problem))?;
+        }
+        let longest = columns.iter().filter_map(longest_list).max();
+        Ok(Prepared {
+            rows,
+            padded: rows * longest.unwrap_or(1).max(1),
+            inputs: Box::new(Digests(digests)),
+        })
+    }
+
+    fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError> {
+        let rows = batch.rows;
+        let Ok(digests) = batch.inputs.downcast::<Digests>() else {
+            let problem = "the batch was prepared by another replica".to_owned();
+            return Err(self.failed(rows, problem));
+        };
+        // Stands for a blocking call to a device, which holds its thread just so.
+        thread::sleep(self.service);
+        let outputs = self.signature.outputs.iter().enumerate();
+        let columns = outputs.map(|(i, field)| output_column(&digests.0, i, field));
+        columns.collect::<Result<_, String>>().map_err(|problem| self.failed(rows, problem))
+    }
+}
+
+fn longest_list(column: &ArrayRef) -> Option<usize> {
+    let offsets = column.as_list_opt::<i32>()?.value_offsets();
+    offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize).max()
+}
+
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+/// FNV-1a, which depends neither on the process nor on the version of Rust.
+fn fnv(digest: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(digest, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
+}
+
+/// Spreads a digest over all 64 bits (the finalizer of SplitMix64), differently for each `index`.
+fn mixed(digest: u64, index: u64) -> u64 {
+    let mut z = digest.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+type RowItems<'a> = &'a dyn Fn(usize) -> Range<usize>;
+
+fn digest_column(column: &ArrayRef, digests: &mut [u64]) -> Result<(), String> {
+    if let Some(list) = column.as_list_opt::<i32>() {
+        let offsets = list.value_offsets();
+        let row_items = |row: usize| offsets[row] as usize..offsets[row + 1] as usize;
+        return digest_values(list.values(), &row_items, digests);
+    }
+    if let Some(list) = column.as_fixed_size_list_opt() {
+        let length = list.value_length() as usize;
+        return digest_values(list.values(), &|row| row * length..(row + 1) * length, digests);
+    }
+    digest_values(column, &|row| row..row + 1, digests)
+}
+
+fn digest_values(
+    items: &ArrayRef,
+    row_items: RowItems<'_>,
+    digests: &mut [u64],
+) -> Result<(), String> {
+    match items.data_type() {
+        DataType::Int32 => digest_items::<Int32Type>(items, row_items, digests),
+        DataType::Int64 => digest_items::<Int64Type>(items, row_items, digests),
+        DataType::Float32 => digest_items::<Float32Type>(items, row_items, digests),
+        DataType::Float64 => digest_items::<Float64Type>(items, row_items, digests),
+        DataType::Utf8 => {
+            let texts = items.as_string::<i32>();
+            digest_bytes(digests, row_items, |item| texts.value(item).as_bytes());
+        }
+        DataType::Binary => {
+            let texts = items.as_binary::<i32>();
+            digest_bytes(digests, row_items, |item| texts.value(item));
+        }
+        DataType::Boolean => {
+            let values = items.as_boolean();
+            digest_bytes(digests, row_items, |item| if values.value(item) { &[1] } else { &[0] });
+        }
+        other => return Err(format!("an emulated model cannot take {}", type_name(other))),
+    }
+    Ok(())
+}
+
+fn digest_bytes<'a>(
+    digests: &mut [u64],
+    row_items: RowItems<'_>,
+    bytes: impl Fn(usize) -> &'a [u8],
+) {
+    for (row, digest) in digests.iter_mut().enumerate() {
+        for item in row_items(row) {
+            *digest = fnv(*digest, &(bytes(item).len() as u64).to_le_bytes());
+            *digest = fnv(*digest, bytes(item));
+        }
+    }
+}
+
+fn digest_items<T: ArrowPrimitiveType>(
+    items: &ArrayRef,
+    row_items: RowItems<'_>,
+    digests: &mut [u64],
+) {
+    let values = items.as_primitive::<T>().values();
+    for (row, digest) in digests.iter_mut().enumerate() {
+        let row_values = &values[row_items(row)];
+        // The length keeps columns apart: [1, 2], [3] differs from [1], [2, 3].
+        *digest = fnv(*digest, &(row_values.len() as u64).to_le_bytes());
+        *digest = fnv(*digest, row_values.to_byte_slice());
+    }
+}
+
+/// Numbers from 0 (inclusive) to 1, whole numbers of any size, text of 16 hexadecimal digits.
+fn output_column(digests: &[u64], output: usize, field: &FieldRef) -> Result<ArrayRef, String> {
+    let seeds =
+        digests.iter().map(|digest| fnv(mixed(*digest, output as u64), field.name().as_bytes()));
+    let (item, length) = match field.data_type() {
+        DataType::FixedSizeList(item, length) => (item.data_type(), *length as u64),
+        scalar => (scalar, 1),
+    };
+    let values = seeds.flat_map(|seed| (0..length).map(move |i| mixed(seed, i)));
+    // 24 and 53 bits: what the mantissas hold exactly.
+    let items: ArrayRef = match item {
+        DataType::Float32 => {
+            let value = |bits: u64| (bits >> 40) as f32 / (1u64 << 24) as f32;
+            Arc::new(Float32Array::from_iter_values(values.map(value)))
+        }
+        DataType::Float64 => {
+            let value = |bits: u64| (bits >> 11) as f64 / (1u64 << 53) as f64;
+            Arc::new(Float64Array::from_iter_values(values.map(value)))
+        }
+        DataType::Int32 => Arc::new(Int32Array::from_iter_values(values.map(|bits| bits as i32))),
+        DataType::Int64 => Arc::new(Int64Array::from_iter_values(values.map(|bits| bits as i64))),
+        DataType::Boolean => {
+            Arc::new(values.map(|bits| Some(bits & 1 == 1)).collect::<BooleanArray>())
+        }
+        DataType::Utf8 => {
+            Arc::new(values.map(|bits| Some(format!("{bits:016x}"))).collect::<StringArray>())
+        }
+        other => return Err(format!("an emulated model cannot give {}", type_name(other))),
+    };
+    Ok(match field.data_type() {
+        DataType::FixedSizeList(item, length) => {
+            Arc::new(FixedSizeListArray::new(Arc::clone(item), *length, items, None))
+        }
+        _ => items,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::ListArray;
+
+    use super::*;
+    use crate::fixture::{Folder, open, tensors};
+
+    fn load_on(device: Device, output: &str) -> Result<Arc<dyn Replica>, RuntimeError> {
+        let runtime = "kind = \"emulated\"\nservice_ms = 20";
+        let columns = [("a", "STRING"), ("b", "FLOAT[2]")];
+        let folder = Folder::new(&tensors(&columns, &[("o", output)], runtime), &[]);
+        let (model, package) = open(folder.path());
+        super::super::load(&model, &package, device)
+    }
+
+    fn run(replica: &dyn Replica, columns: &[ArrayRef]) -> ArrayRef {
+        let batch = replica.prepare(columns).unwrap();
+        Arc::clone(&replica.forward(batch).unwrap()[0])
+    }
+
+    fn columns() -> [ArrayRef; 2] {
+        let vectors = [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]].map(|v| Some(v.map(Some).to_vec()));
+        [
+            Arc::new(StringArray::from(vec!["x", "", "x"])),
+            Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 2)),
+        ]
+    }
+
+    #[test]
+    fn a_row_gives_the_same_in_every_batch_and_rows_differ() {
+        for output in
+            ["STRING", "DOUBLE", "FLOAT", "BIGINT", "INT", "BOOLEAN", "FLOAT[4]", "INT[2]"]
+        {
+            let replica = load_on(Device::Emulated(0), output).unwrap();
+            let all = run(&*replica, &columns());
+            assert_eq!(type_name(all.data_type()), output);
+            for row in 0..3 {
+                let alone = run(&*replica, &columns().map(|column| column.slice(row, 1)));
+                assert_eq!(alone.to_data(), all.slice(row, 1).to_data(), "{output}");
+            }
+            assert_eq!(all.slice(0, 1).to_data(), all.slice(2, 1).to_data());
+            if output != "BOOLEAN" {
+                assert_ne!(all.slice(0, 1).to_data(), all.slice(1, 1).to_data());
+            }
+        }
+    }
+
+    #[test]
+    fn digests_are_the_same_on_every_machine() {
+        let replica = load_on(Device::Emulated(0), "STRING").unwrap();
+        let digests = run(&*replica, &columns());
+        assert_eq!(digests.as_string::<i32>().value(1), "4c6b2fc188b4aa2b");
+    }
+
+    #[test]
+    fn token_lists_count_as_padded() {
+        let replica = load_on(Device::Emulated(0), "STRING").unwrap();
+        let rows = [Some(vec![Some(1), Some(2), Some(3)]), Some(vec![Some(1)])];
+        let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(rows));
+        assert_eq!(replica.prepare(&[tokens]).unwrap().padded, 6);
+    }
+
+    #[test]
+    fn a_batch_takes_its_service_time() {
+        let replica = load_on(Device::Emulated(0), "FLOAT").unwrap();
+        let start = std::time::Instant::now();
+        run(&*replica, &columns());
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn it_runs_on_emulated_accelerators_only() {
+        for device in [Device::Cpu, Device::Cuda(0)] {
+            let error = load_on(device, "FLOAT").unwrap_err();
+            assert!(matches!(error, RuntimeError::Device { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+// What tch lacks, over the device-generic parts of libtorch, so that neither CUDA headers nor CUDA
+// libraries are needed to build it. Part of libforebay_torch.so; declared in shim.rs.
+//
+// No exception leaves a function: it returns false or null, and the calling thread's message says
+// why. A device is an ordinal, or -1 for the CPU; a kind is a c10::ScalarType, or -1 for "as it is".
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
+#include <torch/script.h>
+
+namespace {
+
+thread_local std::string last_error;
+
+template <typename F> auto guarded(F body) noexcept -> decltype(body()) {
+  try {
+    return body();
+  } catch (const c10::Error &e) {
+    last_error = e.what_without_backtrace();
+  } catch (const std::exception &e) {
+    last_error = e.what();
+  } catch (...) {
+    last_error = "unknown C++ exception";
+  }
+  return {};
+}
+
+c10::Device device_of(int ordinal) {
+  return ordinal < 0 ? c10::Device(c10::kCPU)
+                     : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(ordinal));
+}
+
+// Module::to converts every buffer, also integer ones such as position ids, which then no longer
+// index anything. This one converts floating point tensors only.
+void convert(const torch::jit::Module &module, c10::ScalarType kind) {
+  torch::NoGradGuard no_grad;
+  auto one = [kind](const at::Tensor &tensor) {
+    if (tensor.is_floating_point()) tensor.set_data(tensor.to(kind));
+  };
+  for (const at::Tensor &tensor : module.parameters()) one(tensor);
+  for (const at::Tensor &tensor : module.buffers()) one(tensor);
+}
+
+} // namespace
+
+extern "C" {
+
+const char *forebay_last_error() { return last_error.c_str(); }
+
+// How libtorch was built, its version included.
+const char *forebay_torch_config() {
+  static const std::string config = at::show_config();
+  return config.c_str();
+}
+
+// Inference mode for the calling thread: no autograd bookkeeping, no version counters.
+void *forebay_inference_mode_enter() { return new c10::InferenceMode(true); }
+
+void forebay_inference_mode_leave(void *guard) { delete static_cast<c10::InferenceMode *>(guard); }
+
+// Threads that one operation started by the calling thread may use. With OpenMP this is the
+// thread's own setting, except that a thread's first operation resets it to the value set last by
+// any thread; asking first makes that happen now.
+bool forebay_set_threads(int count) {
+  return guarded([&] {
+    at::get_num_threads();
+    at::set_num_threads(count);
+    return true;
+  });
+}
+
+// Accelerators that libtorch sees; -1 on failure.
+int forebay_device_count() {
+  return guarded([] { return c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount() + 1; }) - 1;
+}
+
+bool forebay_device_memory(int device, uint64_t *free, uint64_t *total) {
+  return guarded([&] {
+    auto info = at::accelerator::getMemoryInfo(static_cast<c10::DeviceIndex>(device));
+    *free = info.first;
+    *total = info.second;
+    return true;
+  });
+}
+
+// Gives memory that no tensor uses back to the devices.
+bool forebay_empty_cache() {
+  return guarded([] {
+    at::accelerator::emptyCache();
+    return true;
+  });
+}
+
+// A stream of the thread's own, so that replicas that share a device overlap.
+void *forebay_stream_enter(int device) {
+  return guarded([&]() -> c10::StreamGuard * {
+    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    return new c10::StreamGuard(guard.getStreamFromGlobalPool(device_of(device)));
+  });
+}
+
+void forebay_stream_leave(void *guard) { delete static_cast<c10::StreamGuard *>(guard); }
+
+// Waits for all that the calling thread has started on the device.
+bool forebay_stream_synchronize(int device) {
+  return guarded([&] {
+    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    guard.synchronizeStream(guard.getStream(device_of(device)));
+    return true;
+  });
+}
+
+// A TorchScript file on a device, in evaluation mode.
+void *forebay_module_load(const char *path, int device, int kind) {
+  return guarded([&]() -> torch::jit::Module * {
+    auto module = torch::jit::load(path, device_of(device), /*load_debug_files=*/false);
+    module.eval();
+    if (kind >= 0) convert(module, static_cast<c10::ScalarType>(kind));
+    return new torch::jit::Module(std::move(module));
+  });
+}
+
+void forebay_module_free(void *module) { delete static_cast<torch::jit::Module *>(module); }
+
+// Runs the program. Returns how many tensors it gave, of which the first `capacity` are in
+// `outputs` and belong to the caller; -1 on failure.
+int64_t forebay_module_forward(void *module, at::Tensor *const *inputs, size_t count,
+                               at::Tensor **outputs, size_t capacity) {
+  return guarded([&]() -> int64_t {
+    std::vector<c10::IValue> arguments;
+    arguments.reserve(count);
+    for (size_t i = 0; i < count; i++) arguments.emplace_back(*inputs[i]);
+    auto result = static_cast<torch::jit::Module *>(module)->forward(std::move(arguments));
+    std::vector<at::Tensor> tensors;
+    if (result.isTensor()) {
+      tensors.push_back(result.toTensor());
+    } else if (result.isTensorList()) {
+      tensors = result.toTensorVector();
+    } else if (result.isTuple()) {
+      for (const c10::IValue &element : result.toTupleRef().elements()) {
+        tensors.push_back(element.toTensor());
+      }
+    } else {
+      throw std::runtime_error("the program returned " + result.tagKind() +
+                               " instead of a tensor or a tuple of tensors");
+    }
+    for (size_t i = 0; i < tensors.size() && i < capacity; i++) {
+      outputs[i] = new at::Tensor(tensors[i]);
+    }
+    return static_cast<int64_t>(tensors.size()) + 1;
+  }) - 1;
+}
+
+// torch-sys lets C++ call back into Rust streams. This library cannot see the executable's
+// functions, and we load models from files only, so every stream fails here.
+bool tch_write_stream_destructor(void *) { return false; }
+bool tch_write_stream_write(void *, const uint8_t *, size_t, size_t *) { return false; }
+bool tch_read_stream_destructor(void *) { return false; }
+bool tch_read_stream_stream_position(void *, uint64_t *) { return false; }
+bool tch_read_stream_seek_start(void *, uint64_t, uint64_t *) { return false; }
+bool tch_read_stream_seek_end(void *, int64_t, uint64_t *) { return false; }
+bool tch_read_stream_read(void *, uint8_t *, size_t, size_t *) { return false; }
+
+}

@@ -1,0 +1,194 @@
+//! The functions of `shim.cpp`, made safe. Callable once libtorch is loaded.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use tch::Tensor;
+
+use super::super::Device;
+use crate::model::Precision;
+
+unsafe extern "C" {
+    fn forebay_last_error() -> *const c_char;
+    fn forebay_torch_config() -> *const c_char;
+    fn forebay_inference_mode_enter() -> *mut c_void;
+    fn forebay_inference_mode_leave(guard: *mut c_void);
+    fn forebay_set_threads(count: c_int) -> bool;
+    fn forebay_device_count() -> c_int;
+    fn forebay_device_memory(device: c_int, free: *mut u64, total: *mut u64) -> bool;
+    fn forebay_empty_cache() -> bool;
+    fn forebay_stream_enter(device: c_int) -> *mut c_void;
+    fn forebay_stream_leave(guard: *mut c_void);
+    fn forebay_stream_synchronize(device: c_int) -> bool;
+    fn forebay_module_load(path: *const c_char, device: c_int, kind: c_int) -> *mut c_void;
+    fn forebay_module_free(module: *mut c_void);
+    fn forebay_module_forward(
+        module: *mut c_void,
+        inputs: *const *mut c_void,
+        count: usize,
+        outputs: *mut *mut c_void,
+        capacity: usize,
+    ) -> i64;
+}
+
+/// libtorch's message for a failed call.
+pub(super) type Failure = String;
+
+fn last_error() -> Failure {
+    // SAFETY: a C string of this thread, valid until its next failing call; copied here.
+    unsafe { CStr::from_ptr(forebay_last_error()) }.to_string_lossy().into_owned()
+}
+
+fn checked(succeeded: bool) -> Result<(), Failure> {
+    if succeeded { Ok(()) } else { Err(last_error()) }
+}
+
+/// libtorch's description of its own build.
+pub(super) fn torch_config() -> String {
+    // SAFETY: a constant C string, made at the first call under C++'s own lock.
+    unsafe { CStr::from_ptr(forebay_torch_config()) }.to_string_lossy().into_owned()
+}
+
+/// Threads that an operation started by the calling thread may use.
+pub(super) fn set_threads(count: u32) -> Result<(), Failure> {
+    let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_set_threads(count) })
+}
+
+/// CUDA devices that libtorch sees.
+pub(super) fn device_count() -> Result<u16, Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    u16::try_from(unsafe { forebay_device_count() }).map_err(|_| last_error())
+}
+
+/// Free and total bytes of a CUDA device.
+pub(super) fn device_memory(ordinal: u16) -> Result<(u64, u64), Failure> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both pointers are to locals that outlive the call.
+    checked(unsafe { forebay_device_memory(c_int::from(ordinal), &mut free, &mut total) })?;
+    Ok((free, total))
+}
+
+/// Returns unused memory to the devices.
+pub(super) fn empty_cache() -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_empty_cache() })
+}
+
+/// Waits for what the calling thread has started on a device.
+pub(super) fn synchronize(ordinal: u16) -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_stream_synchronize(c_int::from(ordinal)) })
+}
+
+/// No autograd on this thread while it lives.
+#[derive(Debug)]
+pub(super) struct InferenceMode(*mut c_void);
+
+impl InferenceMode {
+    pub(super) fn enter() -> Self {
+        // SAFETY: the guard is thread-local state; the raw pointer keeps this type on its thread.
+        Self(unsafe { forebay_inference_mode_enter() })
+    }
+}
+
+impl Drop for InferenceMode {
+    fn drop(&mut self) {
+        // SAFETY: made by `enter` on this thread, left once.
+        unsafe { forebay_inference_mode_leave(self.0) }
+    }
+}
+
+/// A CUDA stream as the thread's current one while it lives.
+#[derive(Debug)]
+pub(super) struct StreamGuard(NonNull<c_void>);
+
+impl StreamGuard {
+    pub(super) fn enter(ordinal: u16) -> Result<Self, Failure> {
+        // SAFETY: as for InferenceMode.
+        let guard = unsafe { forebay_stream_enter(c_int::from(ordinal)) };
+        NonNull::new(guard).map(Self).ok_or_else(last_error)
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        // SAFETY: made by `enter` on this thread, left once.
+        unsafe { forebay_stream_leave(self.0.as_ptr()) }
+    }
+}
+
+/// A TorchScript program with its weights on one device.
+#[derive(Debug)]
+pub(super) struct Module {
+    pointer: NonNull<c_void>,
+    _owned: PhantomData<c_void>,
+}
+
+// SAFETY: a loaded module in evaluation mode is never written to; libtorch documents concurrent
+// `forward` as safe, and freeing does not depend on the thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Reads a file and gives its floating point weights a format.
+    pub(super) fn load(path: &Path, device: Device, precision: Precision) -> Result<Self, Failure> {
+        let path = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+        let ordinal = match device {
+            Device::Cuda(ordinal) => c_int::from(ordinal),
+            Device::Cpu | Device::Emulated(_) => -1,
+        };
+        // Of c10::ScalarType.
+        let kind = match precision {
+            Precision::Fp32 => -1,
+            Precision::Fp16 => 5,
+            Precision::Bf16 => 15,
+        };
+        // SAFETY: a C string that outlives the call.
+        let pointer = unsafe { forebay_module_load(path.as_ptr(), ordinal, kind) };
+        let pointer = NonNull::new(pointer).ok_or_else(last_error)?;
+        Ok(Self { pointer, _owned: PhantomData })
+    }
+
+    /// Runs the program. Exactly `expected` tensors must come back.
+    pub(super) fn forward(
+        &self,
+        inputs: &[Tensor],
+        expected: usize,
+    ) -> Result<Vec<Tensor>, Failure> {
+        let inputs: Vec<*mut c_void> =
+            inputs.iter().map(|tensor| tensor.as_ptr().cast_mut().cast()).collect();
+        let mut outputs = vec![ptr::null_mut::<c_void>(); expected];
+        // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds
+        // references to them; `outputs` has room for `expected` pointers.
+        let count = unsafe {
+            forebay_module_forward(
+                self.pointer.as_ptr(),
+                inputs.as_ptr(),
+                inputs.len(),
+                outputs.as_mut_ptr(),
+                expected,
+            )
+        };
+        let given = usize::try_from(count).map_err(|_| last_error())?;
+        // SAFETY: the call has put owned tensors into the first places, at most `expected`.
+        let owned = outputs.into_iter().take(given);
+        let tensors = owned.map(|output| unsafe { Tensor::from_ptr(output.cast()) }).collect();
+        if given == expected {
+            return Ok(tensors);
+        }
+        Err(format!("it returned {given} tensors, but [[output]] declares {expected}"))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: owned by this value; freed once.
+        unsafe { forebay_module_free(self.pointer.as_ptr()) }
+    }
+}
