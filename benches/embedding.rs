@@ -44,9 +44,8 @@ async fn run() {
         .unwrap();
     forebay.register_model("minilm", PACKAGE).await.unwrap();
     let model = Arc::new(forebay.catalog().get("minilm").unwrap().declaration);
-    let package =
-        Package::fetch(&model.location, &model.content_hash, &forebay.session().runtime_env());
-    let package = package.await.unwrap();
+    let env = forebay.session().runtime_env();
+    let package = Package::fetch(&model.location, &model.content_hash, &env).await.unwrap();
     let replica = runtime::load(&model, &package, Device::Cpu).unwrap();
     let batches = batches(&model, &package, texts(&forebay).await);
 

@@ -1,6 +1,12 @@
 //! What needs Rust to test: the DataFrame API, real models, damage, cancellation, the code itself.
 //! One binary, because each one links all of DataFusion.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that cannot go on should say where at once"
+)]
+
 mod api {
     mod dataframe;
     mod failures;

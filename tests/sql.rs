@@ -154,11 +154,23 @@ fn text_rows(batches: &[RecordBatch]) -> Result<Vec<Vec<String>>, arrow::error::
                 empty if empty.is_empty() => "(empty)".to_owned(),
                 text => redact(&text),
             };
-            rows.push(columns.iter().map(text).collect());
+            rows.extend(lines(columns.iter().map(text).collect()));
         }
     }
-    // Plans are several lines in one cell; sqllogictest compares line by line.
     Ok(rows)
+}
+
+/// A row whose last cell has several lines (a plan) as that many rows, indented by dashes:
+/// sqllogictest compares line by line and folds white space.
+fn lines(mut row: Vec<String>) -> Vec<Vec<String>> {
+    let last = row.pop().unwrap_or_default();
+    let mut rows: Vec<Vec<String>> = vec![];
+    for line in last.lines() {
+        let text = line.trim_start();
+        let line = format!("{}{text}", "-".repeat(line.len() - text.len()));
+        rows.push([std::mem::take(&mut row), vec![line]].concat());
+    }
+    rows
 }
 
 /// What differs between machines and runs, and why:

@@ -54,7 +54,7 @@ pub fn install(
     functions.push(Arc::new(ScalarUDF::from(MlPredict::new(catalog))));
     functions.extend(feature::functions());
     // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
-    let mut physical = builder.physical_optimizers().take().unwrap_or_else(PhysicalOptimizer::new);
+    let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));
     *builder.physical_optimizers() = Some(physical);
     for rule in optimizer::rules() {

@@ -25,6 +25,8 @@ pub(super) async fn entry(statement: CreateModel, env: &Arc<RuntimeEnv>) -> Resu
     };
     let location = parse_location(location)?;
     let (manifest, content_hash) = Package::read(&location, env).await?;
+    // All files, not the description alone: better now than when a query has begun.
+    Box::pin(Package::fetch(&location, &content_hash, env)).await?;
     let mut declaration = manifest.declaration(&name, location, content_hash);
     check_provider(&declaration, flink.provider)?;
     if let Some(version) = version {

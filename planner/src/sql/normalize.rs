@@ -12,7 +12,7 @@
 //! | `MODEL m` | `'m'` |
 //! | `MAP['k', 'v']`, `MAP {'k': 'v'}` | `make_array('k', 'v')` |
 
-use datafusion::sql::sqlparser::dialect::Dialect;
+use datafusion::sql::sqlparser::dialect::{Dialect, GenericDialect};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer, Word};
@@ -71,9 +71,9 @@ impl Normalizer {
             }
             Token::LBracket | Token::LBrace => self.brackets.push(Bracket::Other),
             Token::RParen | Token::RBracket | Token::RBrace => {
-                if self.brackets.pop() == Some(Bracket::Map) {
-                    token.token = Token::RParen;
-                }
+                let closed = self.brackets.pop();
+                token.token =
+                    if closed == Some(Bracket::Map) { Token::RParen } else { token.token };
             }
             Token::Colon if self.brackets.last() == Some(&Bracket::Map) => {
                 token.token = Token::Comma;
@@ -116,12 +116,32 @@ impl Normalizer {
                 _ => false,
             };
         }
-        if is_word(word, "MAP") && matches!(next, Token::LBracket | Token::LBrace) {
-            self.replace(Token::make_word("make_array", None));
-            self.brackets.push(Bracket::Map);
-            return self.replace(Token::LParen);
+        if is_word(word, "MAP") {
+            return match next {
+                Token::LBracket | Token::LBrace => {
+                    self.replace(Token::make_word("make_array", None));
+                    self.brackets.push(Bracket::Map);
+                    self.replace(Token::LParen)
+                }
+                Token::Word(Word { value, quote_style: Some('['), .. }) => {
+                    let items = value.clone();
+                    self.bracketed_map(&items)
+                }
+                _ => false,
+            };
         }
         false
+    }
+
+    /// `MAP['k', 'v']` where the dialect takes brackets for the quotes of an identifier.
+    fn bracketed_map(&mut self, items: &str) -> bool {
+        let Ok(items) = Tokenizer::new(&GenericDialect {}, items).tokenize() else { return false };
+        self.replace(Token::make_word("make_array", None));
+        self.replace(Token::LParen);
+        for token in items {
+            self.insert(token);
+        }
+        self.insert(Token::RParen)
     }
 
     /// `TABLE a.b` → `(SELECT * FROM a.b)`
@@ -203,8 +223,6 @@ fn model_name(word: &Word) -> String {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::sql::sqlparser::dialect::GenericDialect;
-
     use super::*;
 
     fn normalized(sql: &str) -> String {

@@ -170,15 +170,15 @@ fn create_model(
         CreateModel { name: name(p)?, or_replace, temporary, if_not_exists, ..Default::default() };
     loop {
         if model.version.is_none() && words(p, &["VERSION"]) {
-            model.version = Some(p.parse_literal_string()?);
+            model.version = Some(string(p)?);
         } else if model.inputs.is_none() && words(p, &["INPUT"]) {
             model.inputs = Some(columns(p)?);
         } else if model.outputs.is_none() && words(p, &["OUTPUT"]) {
             model.outputs = Some(columns(p)?);
         } else if model.comment.is_none() && words(p, &["COMMENT"]) {
-            model.comment = Some(p.parse_literal_string()?);
+            model.comment = Some(string(p)?);
         } else if model.location.is_none() && words(p, &["LOCATION"]) {
-            model.location = Some(p.parse_literal_string()?);
+            model.location = Some(string(p)?);
         } else if model.options.is_empty() && (words(p, &["WITH"]) || words(p, &["OPTIONS"])) {
             model.options = options(p)?;
         } else if matches!(p.peek_token_ref().token, Token::SemiColon | Token::EOF) {
@@ -230,6 +230,14 @@ fn options(p: &mut Parser) -> Result<Vec<(String, String)>, ParserError> {
     })?;
     p.expect_token(&Token::RParen)?;
     Ok(options)
+}
+
+fn string(p: &mut Parser) -> Result<String, ParserError> {
+    let token = p.next_token();
+    match token.token {
+        Token::SingleQuotedString(text) | Token::DoubleQuotedString(text) => Ok(text),
+        _ => p.expected("a quoted string", token),
+    }
 }
 
 fn option_text(p: &mut Parser) -> Result<String, ParserError> {
@@ -312,7 +320,7 @@ mod tests {
         for (sql, expected) in [
             ("CREATE MODEL", "Expected: identifier"),
             ("CREATE MODEL m AT 'x'", "Expected: VERSION, INPUT, OUTPUT"),
-            ("CREATE MODEL m LOCATION x", "Expected: literal string"),
+            ("CREATE MODEL m LOCATION x", "Expected: a quoted string"),
             ("CREATE MODEL m WITH ('a' = )", "Expected: a quoted string"),
             ("ALTER MODEL m ('a' = 'b')", "Expected: SET"),
             ("SHOW MODELS m", "Expected: end of statement"),
