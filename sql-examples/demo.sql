@@ -5,7 +5,9 @@ CREATE OR REPLACE TEMPORARY MODEL minilm LOCATION '.forebay/models/all-minilm-l6
 
 CREATE EXTERNAL TABLE wordnet STORED AS PARQUET LOCATION 'sql-examples/data/wordnet.parquet';
 
-CREATE TABLE embedded AS
+CREATE TABLE embedded (word VARCHAR, gloss VARCHAR, embedding FLOAT[384]);
+
+INSERT INTO embedded
 SELECT word, gloss, embedding FROM ml_predict(TABLE wordnet, MODEL minilm, DESCRIPTOR(gloss));
 
 -- Which words mean "a small house where people keep their tools"?

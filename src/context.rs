@@ -9,8 +9,8 @@ use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use forebay_engine::{Devices, Inventory};
+use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
-use forebay_planner::{ForebayConfig, install};
 use forebay_udf::model::Catalog;
 
 use crate::folders;
@@ -172,7 +172,6 @@ impl ForebayBuilder {
         };
         let devices = Arc::new(Devices::new(self.inventory.unwrap_or_else(Inventory::detect)));
         let config = self.config.unwrap_or_default().with_information_schema(true);
-        let config = config.with_option_extension(ForebayConfig::default());
         let builder = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)

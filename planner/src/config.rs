@@ -1,4 +1,4 @@
-//! The session options under `forebay.`: `SET forebay.byte_budget = '32 MiB'`.
+//! The session options under `forebay.`: `SET forebay.byte_budget = 33554432`.
 
 use datafusion::common::extensions_options;
 use datafusion::config::ConfigExtension;

@@ -17,6 +17,7 @@ use datafusion::physical_plan::execution_plan::{
 };
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, MetricsSet,
+    RecordOutput,
 };
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{
@@ -364,7 +365,6 @@ impl Restorer {
         if let Some(progress) = &self.progress {
             progress.0.advance(ready.len() as u64);
         }
-        self.baseline.output_rows().add(batch.num_rows());
-        Ok(Some(batch))
+        Ok(Some(batch.record_output(&self.baseline)))
     }
 }

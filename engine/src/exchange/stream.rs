@@ -13,6 +13,7 @@ use datafusion::common::instant::Instant;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::metrics::RecordOutput;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::time::Sleep;
@@ -204,7 +205,6 @@ impl Replica {
         self.metrics
             .useful_tokens
             .add_total(usize::try_from(planned.padded_tokens).unwrap_or(usize::MAX));
-        self.metrics.baseline.output_rows().add(planned.rows());
-        Ok(planned.gather()?)
+        Ok(planned.gather()?.record_output(&self.metrics.baseline))
     }
 }

@@ -139,10 +139,6 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    pub(super) fn rows(&self) -> usize {
-        self.places.len()
-    }
-
     /// Copies the rows together; gives the blocks' bytes back if nobody else needs them.
     pub(super) fn gather(self) -> Result<RecordBatch, ArrowError> {
         if let Some((block, start)) = self.run_of_one_block() {

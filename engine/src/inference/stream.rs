@@ -6,13 +6,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::instant::Instant;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_plan::metrics::RecordOutput;
 use forebay_udf::RuntimeError;
 use forebay_udf::model::ModelDeclaration;
 use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
-use futures::StreamExt;
+use futures::{StreamExt, TryFutureExt};
 use tokio::sync::oneshot;
 
 use super::batch::{ValidRows, join, null_outputs, pieces, slice};
@@ -148,8 +149,10 @@ impl Inference {
             self.metrics.load_time.add_elapsed(since);
             loaded
         };
-        let (loaded, item) = futures::join!(load, self.input.next());
-        let replica = Arc::clone(&loaded?.replica);
+        // Whichever fails first is told at once: neither waits for the other's end.
+        let first = async { self.input.next().await.transpose() };
+        let (loaded, item) = futures::try_join!(load.map_err(DataFusionError::from), first)?;
+        let (replica, item) = (Arc::clone(&loaded.replica), item.map(Ok));
         let (devices, model) = (Arc::clone(devices), Arc::clone(model));
         let slot = Slot::start(devices, model, *device, Arc::clone(&replica), *partition)?;
         self.metrics.replicas.set(1);
@@ -285,8 +288,8 @@ impl Inference {
             None => outputs.next().ok_or_else(|| internal_datafusion_err!("an output is missing")),
         };
         let columns = self.setup.sources.iter().map(column).collect::<Result<Vec<_>>>()?;
-        self.metrics.baseline.output_rows().add(batch.num_rows());
-        Ok(RecordBatch::try_new(Arc::clone(&self.setup.schema), columns)?)
+        let batch = RecordBatch::try_new(Arc::clone(&self.setup.schema), columns)?;
+        Ok(batch.record_output(&self.metrics.baseline))
     }
 }
 

@@ -10,7 +10,9 @@ use datafusion::common::{Result, Statistics, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, StatisticsArgs,
@@ -257,7 +259,7 @@ impl Transformer {
             self.current = Some((batch.slice(rows, rest), cut(rows, rest)));
         }
         let columns = batch.slice(0, rows).columns().iter().cloned().chain(prepared).collect();
-        self.baseline.output_rows().add(rows);
-        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
+        Ok(batch.record_output(&self.baseline))
     }
 }

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err, plan_err};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore,
+    Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore, cast,
 };
 use forebay_udf::model::{Determinism, ModelDeclaration, type_name};
+
+/// What the names of columns begin with that exist only between Forebay's operators.
+const HIDDEN_PREFIX: &str = "__forebay_";
 
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
 /// the model's outputs (NULL where an input is NULL).
@@ -58,11 +61,27 @@ impl Inference {
         args: Vec<Expr>,
         output_names: Vec<String>,
     ) -> Result<Self> {
+        let hidden = input.schema().fields().iter().find(|f| f.name().starts_with(HIDDEN_PREFIX));
+        if let Some(hidden) = hidden {
+            return plan_err!(
+                "ml_predict: the input has a column '{}'; names that begin with {HIDDEN_PREFIX} are \
+                 Forebay's own, rename it",
+                hidden.name()
+            );
+        }
         let fields = args
             .iter()
             .map(|arg| Ok(arg.to_field(input.schema())?.1))
             .collect::<Result<Vec<_>>>()?;
         check_inputs(&model, &fields)?;
+        // NULL and parameters have no type of their own.
+        let typed = args.into_iter().zip(&fields).zip(&model.signature.inputs);
+        let args = typed
+            .map(|((arg, given), wanted)| match given.data_type() {
+                DataType::Null => cast(arg, wanted.data_type().clone()),
+                _ => arg,
+            })
+            .collect();
         let outputs = model.signature.outputs.iter().zip(&output_names);
         let outputs = outputs.map(|(field, name)| {
             (None, Arc::new(Field::new(name, field.data_type().clone(), true)))
@@ -171,6 +190,7 @@ pub(crate) fn check_inputs(model: &ModelDeclaration, given: &[FieldRef]) -> Resu
 
 fn accepts(wanted: &DataType, given: &DataType) -> bool {
     match (wanted, given) {
+        (_, DataType::Null) => true,
         (DataType::Utf8, given) => given.is_string(),
         (DataType::Binary, given) => given.is_binary(),
         (DataType::FixedSizeList(wanted, n), DataType::FixedSizeList(given, m)) => {

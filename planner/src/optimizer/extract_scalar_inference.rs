@@ -16,7 +16,10 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err, plan_err};
 use datafusion::functions::core::expr_fn::named_struct;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, Join, LogicalPlan, LogicalPlanBuilder, ident, lit};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, WriteOp, ident, lit,
+};
 use datafusion::optimizer::AnalyzerRule;
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
@@ -33,6 +36,16 @@ impl AnalyzerRule for ExtractScalarInference {
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        if let LogicalPlan::Dml(dml) = &plan
+            && matches!(dml.op, WriteOp::Delete | WriteOp::Update)
+            && plan.exists(|node| Ok(node.expressions().iter().any(contains_call)))?
+        {
+            return not_impl_err!(
+                "ml_predict is not supported in {}; write the rows to keep into a new table with \
+                 CREATE TABLE … AS SELECT",
+                dml.op
+            );
+        }
         plan.transform_up_with_subqueries(extract).data()
     }
 }
@@ -49,6 +62,8 @@ fn extract(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let original = Arc::clone(plan.schema());
     let rewritten = match plan {
         LogicalPlan::Join(join) => extract_from_join(join)?,
+        LogicalPlan::Distinct(Distinct::On(distinct)) => extract_from_distinct_on(distinct)?,
+        LogicalPlan::Filter(filter) => extract_from_filter(filter)?,
         plan => extract_from_unary(plan)?,
     };
     Ok(Transformed::yes(restore_columns(rewritten, &original)?))
@@ -61,6 +76,13 @@ fn extract_from_unary(plan: LogicalPlan) -> Result<LogicalPlan> {
             plan.display()
         );
     };
+    let is_grouping_set = |expr: &Expr| matches!(expr, Expr::GroupingSet(_)) && contains_call(expr);
+    if plan.expressions().iter().any(is_grouping_set) {
+        return not_impl_err!(
+            "ml_predict is not supported inside ROLLUP, CUBE and GROUPING SETS; compute it in a \
+             subquery"
+        );
+    }
     let mut lifter = Lifter::new(input.clone());
     let names = NamePreserver::new(&plan);
     // A Sort's expressions name no columns, and an alias there would be in its way.
@@ -75,6 +97,36 @@ fn extract_from_unary(plan: LogicalPlan) -> Result<LogicalPlan> {
         })
         .collect::<Result<Vec<_>>>()?;
     plan.with_new_exprs(exprs, vec![lifter.input])
+}
+
+/// Conditions without a call run first, below the inference: the model sees fewer rows, and none
+/// that they were there to keep away from it.
+fn extract_from_filter(filter: Filter) -> Result<LogicalPlan> {
+    let (calls, plain): (Vec<Expr>, Vec<Expr>) =
+        split_conjunction_owned(filter.predicate).into_iter().partition(contains_call);
+    let mut input = filter.input;
+    if let Some(plain) = conjunction(plain) {
+        input = Arc::new(LogicalPlan::Filter(Filter::try_new(plain, input)?));
+    }
+    let Some(calls) = conjunction(calls) else { return Ok(Arc::unwrap_or_clone(input)) };
+    extract_from_unary(LogicalPlan::Filter(Filter::try_new(calls, input)?))
+}
+
+fn extract_from_distinct_on(distinct: DistinctOn) -> Result<LogicalPlan> {
+    let mut lifter = Lifter::new(Arc::unwrap_or_clone(distinct.input));
+    let names = NamePreserver::new_for_projection();
+    let mut lift = |expr: Expr| {
+        let name = names.save(&expr);
+        Ok(name.restore(lifter.lift(expr, &[])?))
+    };
+    let select = distinct.select_expr.into_iter().map(&mut lift).collect::<Result<Vec<_>>>()?;
+    let on = distinct.on_expr.into_iter().map(&mut lift).collect::<Result<Vec<_>>>()?;
+    let mut sort = distinct.sort_expr;
+    for key in sort.iter_mut().flatten() {
+        key.expr = lifter.lift(key.expr.clone(), &[])?;
+    }
+    let distinct = DistinctOn::try_new(on, select, sort, Arc::new(lifter.input))?;
+    Ok(LogicalPlan::Distinct(Distinct::On(distinct)))
 }
 
 fn extract_from_join(join: Join) -> Result<LogicalPlan> {
@@ -174,7 +226,8 @@ impl Lifter {
         }
         let names = self.output_names(&resolved.model, &resolved.inputs, taken);
         let replacement = replacement(&resolved.model, &names);
-        let deterministic = resolved.model.determinism != Determinism::Volatile;
+        let is_shared =
+            resolved.model.determinism != Determinism::Volatile || function.is_one_call();
         let inference = Inference::try_new_with_names(
             self.input.clone(),
             resolved.model,
@@ -182,7 +235,7 @@ impl Lifter {
             names,
         )?;
         self.input = inference.into_plan();
-        if deterministic {
+        if is_shared {
             self.lifted.push((call, replacement.clone()));
         }
         Ok(replacement)
@@ -231,9 +284,7 @@ fn replacement(model: &ModelDeclaration, names: &[String]) -> Expr {
                 .outputs
                 .iter()
                 .zip(many)
-                .flat_map(|(field, name)| {
-                    [lit(format!("{}{}", model.output_prefix, field.name())), ident(name)]
-                })
+                .flat_map(|(field, name)| [lit(field.name().as_str()), ident(name)])
                 .collect(),
         ),
     }

@@ -1,11 +1,12 @@
 //! `t CROSS JOIN LATERAL ml_predict(m, t.c) AS p` → a projection over `t`.
 //!
 //! The right side has exactly one row for each row of the left side: projections over a relation
-//! of one empty row. So its expressions are computed over the left side's rows, and the join goes.
+//! of one empty row. So its expressions are computed over the left side's rows, and the join goes;
+//! an inner join's condition stays as a filter.
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, Result, ScalarValue, TableReference};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Column, Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::{Expr, Join, JoinType, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::AnalyzerRule;
 
@@ -21,37 +22,46 @@ impl AnalyzerRule for FlattenLateralInference {
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        Ok(plan.transform_up_with_subqueries(flatten)?.data)
+        plan.transform_up_with_subqueries(flatten).data()
     }
 }
 
 fn flatten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    match &plan {
-        LogicalPlan::Join(join) if pairs_every_row(join) && is_one_row_call(&join.right) => {
-            let left = join.left.as_ref().clone();
-            let columns = join.left.schema().columns().into_iter().map(Expr::Column).collect();
-            let (grafted, right) = graft(&join.right, Graft { left, columns })?;
-            let all: Vec<Expr> = grafted.columns.into_iter().chain(right).collect();
-            let flat = LogicalPlanBuilder::from(grafted.left).project(all)?.build()?;
-            Ok(Transformed::yes(flat))
-        }
-        _ => Ok(Transformed::no(plan)),
+    let LogicalPlan::Join(join) = &plan else { return Ok(Transformed::no(plan)) };
+    if !is_one_row_call(&join.right) {
+        return Ok(Transformed::no(plan));
     }
+    let condition = condition(join)?;
+    let left = join.left.schema().columns().into_iter().map(Expr::Column);
+    let right = outputs(&join.right)?
+        .into_iter()
+        .map(|(column, expr)| expr.unalias().alias_qualified(column.relation, column.name));
+    let all: Vec<Expr> = left.chain(right).collect();
+    let mut flat = LogicalPlanBuilder::from(join.left.as_ref().clone()).project(all)?;
+    if let Some(condition) = condition {
+        flat = flat.filter(condition)?;
+    }
+    Ok(Transformed::yes(flat.build()?))
 }
 
-/// The left side as it grows, and its own columns.
-struct Graft {
-    left: LogicalPlan,
-    columns: Vec<Expr>,
-}
-
-fn pairs_every_row(join: &Join) -> bool {
-    let always = match &join.filter {
-        None => true,
-        Some(Expr::Literal(ScalarValue::Boolean(Some(truth)), _)) => *truth,
-        Some(_) => false,
+/// What is left of the join's condition once every row has its partner.
+fn condition(join: &Join) -> Result<Option<Expr>> {
+    let condition = match &join.filter {
+        Some(Expr::Literal(ScalarValue::Boolean(Some(true)), _)) => None,
+        other => other.clone(),
     };
-    matches!(join.join_type, JoinType::Inner | JoinType::Left) && join.on.is_empty() && always
+    match (join.join_type, &condition) {
+        _ if !join.on.is_empty() => {
+            not_impl_err!(
+                "LATERAL ml_predict cannot be joined with USING; write CROSS JOIN LATERAL"
+            )
+        }
+        (JoinType::Inner, _) | (JoinType::Left, None) => Ok(condition),
+        (join_type, _) => not_impl_err!(
+            "LATERAL ml_predict cannot be joined by a {join_type} join with a condition; write \
+             CROSS JOIN LATERAL and put the condition into WHERE"
+        ),
+    }
 }
 
 /// Whether the plan is projections with a call over one empty row.
@@ -71,42 +81,33 @@ fn is_one_row_call(plan: &LogicalPlan) -> bool {
     over_one_row(plan, false)
 }
 
-/// Puts the left side in place of the one empty row: the left side, and what the plan's output
-/// columns are over it.
-fn graft(plan: &LogicalPlan, base: Graft) -> Result<(Graft, Vec<Expr>)> {
-    match plan {
+/// The plan's output columns as expressions over the left side's rows.
+fn outputs(plan: &LogicalPlan) -> Result<Vec<(Column, Expr)>> {
+    let exprs = match plan {
         LogicalPlan::Projection(projection) => {
-            let (base, _) = graft(&projection.input, base)?;
-            let exprs = projection.expr.iter().map(resolve_outer).collect::<Result<Vec<_>>>()?;
-            let all: Vec<Expr> = base.columns.iter().cloned().chain(exprs).collect();
-            let left = LogicalPlanBuilder::from(base.left).project(all)?.build()?;
-            let right = projection.schema.columns().into_iter().map(Expr::Column).collect();
-            Ok((Graft { left, columns: base.columns }, right))
+            let below = outputs(&projection.input)?;
+            projection.expr.iter().map(|expr| resolve(expr, &below)).collect::<Result<Vec<_>>>()?
         }
         LogicalPlan::SubqueryAlias(alias) => {
-            let (base, right) = graft(&alias.input, base)?;
-            let requalify = |expr: Expr| qualify(expr, &alias.alias);
-            Ok((base, right.into_iter().map(requalify).collect()))
+            outputs(&alias.input)?.into_iter().map(|(_, expr)| expr).collect()
         }
-        LogicalPlan::Subquery(subquery) => graft(&subquery.subquery, base),
-        _ => Ok((base, vec![])),
-    }
+        LogicalPlan::Subquery(subquery) => return outputs(&subquery.subquery),
+        _ => vec![],
+    };
+    Ok(plan.schema().columns().into_iter().zip(exprs).collect())
 }
 
-fn qualify(expr: Expr, relation: &TableReference) -> Expr {
-    let name = expr.qualified_name().1;
-    expr.unalias().alias_qualified(Some(relation.clone()), name)
-}
-
-/// References to the left side's columns, which the graft has brought into scope.
-fn resolve_outer(expr: &Expr) -> Result<Expr> {
+/// The left side's columns come into scope; columns of the plan below become what they stand for.
+fn resolve(expr: &Expr, below: &[(Column, Expr)]) -> Result<Expr> {
     let resolved = expr.clone().transform(|expr| {
         Ok(match expr {
-            Expr::OuterReferenceColumn(_, column) => {
-                Transformed::yes(Expr::Column(Column::clone(&column)))
-            }
+            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            Expr::Column(column) => match below.iter().find(|(known, _)| *known == column) {
+                Some((_, meaning)) => Transformed::yes(meaning.clone().unalias()),
+                None => Transformed::no(Expr::Column(column)),
+            },
             other => Transformed::no(other),
         })
-    })?;
-    Ok(resolved.data)
+    });
+    resolved.data()
 }

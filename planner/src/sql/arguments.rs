@@ -18,6 +18,8 @@ pub(super) struct Arguments {
     pub(super) descriptor: Option<Vec<Expr>>,
     /// From the map and from named arguments.
     pub(super) options: ModelOptions,
+    /// What has been given, to refuse it when it comes again.
+    given: Vec<String>,
 }
 
 /// Whether the first positional argument is a table (in FROM) or the model (LATERAL).
@@ -45,16 +47,33 @@ impl Arguments {
         Ok(parsed)
     }
 
+    fn once(&mut self, what: &str) -> Result<()> {
+        let what = what.to_lowercase();
+        if self.given.contains(&what) {
+            return plan_err!("ml_predict: {what} is given twice");
+        }
+        self.given.push(what);
+        Ok(())
+    }
+
+    fn set_option(&mut self, key: &str, value: &str) -> Result<()> {
+        self.once(key)?;
+        Ok(self.options.set(key, value)?)
+    }
+
     fn add_positional(&mut self, value: Expr, first: FirstArgument) -> Result<()> {
         if let Some(pairs) = option_pairs(&value) {
             for (key, value) in pairs? {
-                self.options.set(&key, &value)?;
+                self.set_option(&key, &value)?;
             }
         } else if let Some(columns) = descriptor(&value)? {
+            self.once("DESCRIPTOR")?;
             self.descriptor = Some(columns);
         } else if self.input.is_none() && first == FirstArgument::Input {
+            self.once("input")?;
             self.input = Some(value);
         } else if self.model.is_none() {
+            self.once("model")?;
             self.model = Some(value);
         } else {
             self.values.push(value);
@@ -64,10 +83,19 @@ impl Arguments {
 
     fn add_named(&mut self, name: &str, value: Expr) -> Result<()> {
         match name.to_lowercase().as_str() {
-            "input" => self.input = Some(value),
-            "model" => self.model = Some(value),
+            "input" => {
+                self.once("input")?;
+                self.input = Some(value);
+            }
+            "model" => {
+                self.once("model")?;
+                self.model = Some(value);
+            }
             "args" => match descriptor(&value)? {
-                Some(columns) => self.descriptor = Some(columns),
+                Some(columns) => {
+                    self.once("DESCRIPTOR")?;
+                    self.descriptor = Some(columns);
+                }
                 None => {
                     return plan_err!("ml_predict: args => expects DESCRIPTOR(…), found {value}");
                 }
@@ -75,12 +103,12 @@ impl Arguments {
             "config" => match option_pairs(&value) {
                 Some(pairs) => {
                     for (key, value) in pairs? {
-                        self.options.set(&key, &value)?;
+                        self.set_option(&key, &value)?;
                     }
                 }
                 None => return plan_err!("ml_predict: config => expects MAP {{…}}, found {value}"),
             },
-            option => self.options.set(option, &literal(&value)?)?,
+            option => self.set_option(option, &literal(&value)?)?,
         }
         Ok(())
     }

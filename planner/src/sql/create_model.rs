@@ -77,6 +77,10 @@ fn check_provider(model: &ModelDeclaration, provider: Option<&str>) -> Result<()
     }
 }
 
+fn is_taken(fields: &[Field], name: &str) -> bool {
+    fields.iter().any(|field| field.name() == name)
+}
+
 /// The package's columns under the statement's names, if their number and types agree.
 fn columns(
     model: &str,
@@ -94,7 +98,7 @@ fn columns(
             package.len()
         ));
     }
-    let mut fields = vec![];
+    let mut fields: Vec<Field> = vec![];
     for (package, (name, given)) in package.iter().zip(given) {
         let data_type: DataType = parse_type(&given)?;
         if data_type != *package.data_type() {
@@ -102,6 +106,12 @@ fn columns(
                 "{clause} ({name} {given}): its package has {} {}",
                 package.name(),
                 type_name(package.data_type())
+            ));
+        }
+        if name.is_empty() || name.starts_with("__forebay_") || is_taken(&fields, &name) {
+            return differs(format!(
+                "{clause} names a column '{name}'; expected a name of its own that does not begin \
+                 with __forebay_"
             ));
         }
         fields.push(Field::new(name, data_type, true));

@@ -95,6 +95,15 @@ async fn execute_on_models(
                 (_, true) => IfExists::Keep,
                 _ => IfExists::Fail,
             };
+            // Before the package is looked at, which may be gone by now.
+            let is_there = catalog.get(&create.name).is_ok();
+            match if_exists {
+                IfExists::Keep if is_there => return no_rows(context),
+                IfExists::Fail if is_there => {
+                    return Err(ModelError::ModelExists { name: create.name }.into());
+                }
+                _ => {}
+            }
             let entry = create_model::entry(*create, &context.runtime_env()).await?;
             catalog.create(entry, if_exists)?;
             no_rows(context)

@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::parser::{CopyToSource, Statement as SqlStatement};
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, Ident, ObjectName, Query, Statement, TableFactor, Value,
-    VisitMut, VisitorMut,
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Statement,
+    TableFactor, Value, VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -43,6 +43,14 @@ impl VisitorMut for Resolver {
         let args = match factor {
             TableFactor::Table { name, args: Some(args), .. } if is_ml_predict(name) => {
                 &mut args.args
+            }
+            TableFactor::TableFunction { expr: Expr::Function(call), .. }
+                if is_ml_predict(&call.name) =>
+            {
+                match &mut call.args {
+                    FunctionArguments::List(list) => &mut list.args,
+                    _ => return ControlFlow::Continue(()),
+                }
             }
             _ => return ControlFlow::Continue(()),
         };

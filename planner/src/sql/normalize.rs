@@ -108,7 +108,8 @@ impl Normalizer {
         if is_word(word, "MODEL") {
             return match next {
                 Token::SingleQuotedString(_) => self.skip(1),
-                Token::Word(name) => {
+                // Anything else is an expression over a column of that name.
+                Token::Word(name) if matches!(self.peek(2), Token::Comma | Token::RParen) => {
                     let name = model_name(name);
                     self.skip(1);
                     self.replace(Token::SingleQuotedString(name))

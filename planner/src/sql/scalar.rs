@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
@@ -27,7 +28,15 @@ pub struct MlPredict {
     catalog: Arc<Catalog>,
     signature: Signature,
     /// Set when a statement has already resolved the model, options applied.
-    resolved: Option<Arc<ModelDeclaration>>,
+    resolved: Option<Resolved>,
+}
+
+/// A model that a statement has resolved, in a call that stands for one invocation however often
+/// its outputs are named.
+#[derive(Clone, Debug, PartialEq)]
+struct Resolved {
+    model: Arc<ModelDeclaration>,
+    call: u64,
 }
 
 impl MlPredict {
@@ -55,9 +64,14 @@ impl MlPredict {
         Ok(Call { model: self.declaration(&name, &options)?, inputs: inputs.to_vec() })
     }
 
+    /// Whether equal calls are the same invocation, even of a volatile model.
+    pub(crate) fn is_one_call(&self) -> bool {
+        self.resolved.is_some()
+    }
+
     fn declaration(&self, name: &str, options: &ModelOptions) -> Result<Arc<ModelDeclaration>> {
         match &self.resolved {
-            Some(model) => Ok(Arc::clone(model)),
+            Some(resolved) => Ok(Arc::clone(&resolved.model)),
             None => Ok(Arc::new(self.catalog.get(name)?.declaration.with_options(options))),
         }
     }
@@ -78,8 +92,10 @@ pub(crate) fn call(
     model: &Arc<ModelDeclaration>,
     inputs: Vec<Expr>,
 ) -> Expr {
-    let function =
-        MlPredict { resolved: Some(Arc::clone(model)), ..MlPredict::new(Arc::clone(catalog)) };
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let resolved = Some(Resolved { model: Arc::clone(model), call });
+    let function = MlPredict { resolved, ..MlPredict::new(Arc::clone(catalog)) };
     let args = [lit(model.name.as_str())].into_iter().chain(inputs).collect();
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), args))
 }
@@ -90,7 +106,7 @@ pub(crate) fn outputs_of(call: &Expr, model: &ModelDeclaration) -> Vec<Expr> {
         [one] => vec![call.clone().alias(output_name(model, one))],
         many => many
             .iter()
-            .map(|f| call.clone().field(output_name(model, f)).alias(output_name(model, f)))
+            .map(|f| call.clone().field(f.name().as_str()).alias(output_name(model, f)))
             .collect(),
     }
 }
@@ -99,13 +115,12 @@ fn output_name(model: &ModelDeclaration, field: &Field) -> String {
     format!("{}{}", model.output_prefix, field.name())
 }
 
-/// The type of a call: the output's own for one output, a struct otherwise.
+/// The type of a call: the output's own for one output, a struct otherwise. Its fields are named
+/// as the model's outputs: `output_prefix` is for columns.
 pub(crate) fn return_type(model: &ModelDeclaration) -> DataType {
     match &model.signature.outputs[..] {
         [one] => one.data_type().clone(),
-        many => DataType::Struct(
-            many.iter().map(|f| f.as_ref().clone().with_name(output_name(model, f))).collect(),
-        ),
+        many => DataType::Struct(many.iter().cloned().collect()),
     }
 }
 
@@ -128,17 +143,13 @@ impl ScalarUDFImpl for MlPredict {
             return plan_err!("{USAGE}");
         };
         let mut inputs = &args.arg_fields[1..];
-        let mut options = ModelOptions::default();
         if let Some((last, rest)) = inputs.split_last()
             && is_options_type(last.data_type())
         {
             inputs = rest;
-            // Only `output_prefix` changes the type, and it is known for constants alone.
-            if let Some(pairs) = scalar(args.arg_fields.len() - 1).and_then(|s| scalar_pairs(&s)) {
-                options = ModelOptions::try_from_pairs(pairs)?;
-            }
         }
-        let model = self.declaration(&name, &options)?;
+        // No option changes the type.
+        let model = self.declaration(&name, &ModelOptions::default())?;
         check_inputs(&model, inputs)?;
         Ok(Arc::new(Field::new(self.name(), return_type(&model), true)))
     }
@@ -162,7 +173,7 @@ impl Eq for MlPredict {}
 impl Hash for MlPredict {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.catalog).hash(state);
-        self.resolved.as_ref().map(|model| &model.name).hash(state);
+        self.resolved.as_ref().map(|resolved| resolved.call).hash(state);
     }
 }
 
@@ -185,7 +196,10 @@ fn text(value: ScalarValue) -> Option<String> {
 fn is_options_type(data_type: &DataType) -> bool {
     match data_type {
         DataType::Map(..) => true,
-        DataType::List(item) => item.data_type().is_string() || item.data_type().is_numeric(),
+        DataType::List(item) => {
+            let item = item.data_type();
+            item.is_string() || item.is_numeric() || item.is_null()
+        }
         _ => false,
     }
 }

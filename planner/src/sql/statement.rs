@@ -209,6 +209,9 @@ fn expect(p: &mut Parser, word: &str) -> Result<(), ParserError> {
 /// A model's name: one identifier, folded to lower case unless quoted.
 fn name(p: &mut Parser) -> Result<String, ParserError> {
     let ident = p.parse_identifier()?;
+    if ident.value.is_empty() {
+        return Err(ParserError::ParserError("a name cannot be empty".to_owned()));
+    }
     Ok(if ident.quote_style.is_some() { ident.value } else { ident.value.to_lowercase() })
 }
 

@@ -359,7 +359,7 @@ fn file_name(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::fixture::{Folder, tensors};
-    use crate::model::{OnError, Share};
+    use crate::model::{Precision, Share};
 
     const EMULATED: &str = "kind = \"emulated\"\nservice_ms = 1";
 
@@ -401,7 +401,7 @@ mod tests {
         for catalog in [Catalog::open(dir.path()).unwrap(), Catalog::in_memory()] {
             let first = entry("m");
             assert!(catalog.create(first.clone(), IfExists::Keep).unwrap());
-            let other = entry("m").with_options(&[("on_error", "null")]).unwrap();
+            let other = entry("m").with_options(&[("precision", "bf16")]).unwrap();
             assert!(!catalog.create(other.clone(), IfExists::Keep).unwrap());
             let error = catalog.create(other.clone(), IfExists::Fail).unwrap_err();
             assert!(matches!(error, ModelError::ModelExists { .. }), "{error}");
@@ -457,17 +457,17 @@ mod tests {
         catalog
             .create(entry("m").with_options(&[("gpus", "0.5")]).unwrap(), IfExists::Fail)
             .unwrap();
-        catalog.alter("m", &[("On_Error", "null"), ("max_batch_rows", "7")]).unwrap();
+        catalog.alter("m", &[("PRECISION", "bf16"), ("max_batch_rows", "7")]).unwrap();
         let altered = catalog.get("m").unwrap();
-        assert_eq!(altered.declaration.on_error, OnError::Null);
+        assert_eq!(altered.declaration.precision, Precision::Bf16);
         assert_eq!(altered.declaration.batch.max_rows, 7);
         assert_eq!(altered.declaration.resources.gpus, "0.5".parse::<Share>().unwrap());
         assert_eq!(
             altered.options.keys().collect::<Vec<_>>(),
-            ["gpus", "max_batch_rows", "on_error"]
+            ["gpus", "max_batch_rows", "precision"]
         );
-        let error = catalog.alter("m", &[("on_eror", "null")]).unwrap_err();
-        assert!(error.to_string().contains("did you mean 'on_error'?"), "{error}");
+        let error = catalog.alter("m", &[("presicion", "bf16")]).unwrap_err();
+        assert!(error.to_string().contains("did you mean 'precision'?"), "{error}");
         assert_eq!(catalog.get("m").unwrap(), altered);
     }
 
