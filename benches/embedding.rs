@@ -1,8 +1,8 @@
 //! Embedding throughput of the engine against the model alone, in one run.
 //!
 //! The limit: the same texts, already tokenized and cut into the same kind of batches (longest
-//! first, up to the package's padded tokens), forward passes only, as many threads as cores with
-//! one intra-op thread each. The engine: SQL over the Parquet file, tokenizing, exchange and result
+//! first within the package's window, up to its padded tokens), forward passes only, as many
+//! threads as cores with one intra-op thread each. The engine: SQL over the Parquet file, tokenizing, exchange and result
 //! columns included. Rounds are interleaved; the medians' ratio is printed.
 //!
 //! `cargo bench --bench embedding`
@@ -79,16 +79,19 @@ fn batches(model: &ModelDeclaration, package: &Package, texts: ArrayRef) -> Vec<
     let transform = transform::load(model, package).unwrap();
     let tokens = transform.apply(&[texts]).unwrap().remove(0);
     let lists = tokens.as_list::<i32>();
-    let mut order: Vec<u32> = (0..lists.len() as u32).collect();
-    order.sort_by_key(|row| std::cmp::Reverse(lists.value_length(*row as usize)));
     let (max_rows, max_tokens) = (model.batch.max_rows as usize, model.batch.max_tokens);
+    let rows: Vec<u32> = (0..lists.len() as u32).collect();
     let mut batches = vec![];
-    while !order.is_empty() {
-        let longest = lists.value_length(order[0] as usize).max(1) as usize;
-        let fits = max_tokens.map_or(max_rows, |max| max as usize / longest);
-        let rest = order.split_off(fits.clamp(1, max_rows).min(order.len()));
-        let rows = UInt32Array::from(std::mem::replace(&mut order, rest));
-        batches.push(vec![take(&tokens, &rows, None).unwrap()]);
+    for window in rows.chunks(model.batch.window_rows as usize) {
+        let mut order = window.to_vec();
+        order.sort_by_key(|row| std::cmp::Reverse(lists.value_length(*row as usize)));
+        while !order.is_empty() {
+            let longest = lists.value_length(order[0] as usize).max(1) as usize;
+            let fits = max_tokens.map_or(max_rows, |max| max as usize / longest);
+            let rest = order.split_off(fits.clamp(1, max_rows).min(order.len()));
+            let rows = UInt32Array::from(std::mem::replace(&mut order, rest));
+            batches.push(vec![take(&tokens, &rows, None).unwrap()]);
+        }
     }
     batches
 }

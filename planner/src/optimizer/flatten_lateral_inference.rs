@@ -64,21 +64,29 @@ fn condition(join: &Join) -> Result<Option<Expr>> {
     }
 }
 
-/// Whether the plan is projections with a call over one empty row.
+/// Whether the plan is projections with a call over one empty row, correlated with the left side:
+/// a query of one row that needs nothing of it is better run once.
 fn is_one_row_call(plan: &LogicalPlan) -> bool {
-    fn over_one_row(plan: &LogicalPlan, called: bool) -> bool {
-        match plan {
-            LogicalPlan::SubqueryAlias(alias) => over_one_row(&alias.input, called),
-            LogicalPlan::Subquery(subquery) => over_one_row(&subquery.subquery, called),
-            LogicalPlan::Projection(projection) => {
-                let called = called || projection.expr.iter().any(contains_call);
-                over_one_row(&projection.input, called)
+    let mut is_correlated = false;
+    let mut has_call = false;
+    let mut below = plan;
+    loop {
+        below = match below {
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            LogicalPlan::Subquery(subquery) => {
+                is_correlated = true;
+                &subquery.subquery
             }
-            LogicalPlan::EmptyRelation(empty) => empty.produce_one_row && called,
-            _ => false,
-        }
+            LogicalPlan::Projection(projection) => {
+                has_call |= projection.expr.iter().any(contains_call);
+                &projection.input
+            }
+            LogicalPlan::EmptyRelation(empty) => {
+                return empty.produce_one_row && has_call && is_correlated;
+            }
+            _ => return false,
+        };
     }
-    over_one_row(plan, false)
 }
 
 /// The plan's output columns as expressions over the left side's rows.

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The ratios that Forebay claims, measured in one run; also written to benches/results/.
+set -euo pipefail
+cd -- "$(dirname -- "$0")/.."
+
+cargo build --release
+binary=$(cargo metadata --format-version 1 --no-deps --offline |
+    sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/forebay
+results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
+{
+    cargo bench --quiet --bench embedding
+    tools/export/python benches/start.py "$binary"
+} | tee "$results"
+printf 'written to %s\n' "$results"
