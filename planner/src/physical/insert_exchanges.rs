@@ -18,7 +18,7 @@ use forebay_engine::{ExchangeOptions, InferenceExec, RestoreOrderExec, Streaming
 
 use crate::config::ForebayConfig;
 
-/// See the [module](self).
+/// Inserts exchanges where the resource class changes.
 #[derive(Debug)]
 pub struct InsertExchanges;
 

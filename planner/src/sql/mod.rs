@@ -1,14 +1,14 @@
 //! What Forebay adds to SQL, for whatever dialect the session speaks.
 //!
-//! 1. [`normalize`]: our spellings (`TABLE t`, `MODEL m`, `MAP[…]` inside `ml_predict`) become
+//! 1. [`mod@normalize`]: our spellings (`TABLE t`, `MODEL m`, `MAP[…]` inside `ml_predict`) become
 //!    the portable ones that every dialect parses
 //! 2. [`statement`]: splits text into statements; parses those on models
 //! 3. [`relation`]: `ml_predict(…)` in FROM → [`Inference`](crate::logical::Inference)
 //! 4. [`scalar`]: `ml_predict(…)` as an expression, lifted later by the optimizer
-//! 5. [`execute`]: runs a statement in a session
+//! 5. [`mod@execute`]: runs a statement in a session
 //!
 //! Plain DataFusion text still works through `SessionContext::sql` with the portable spellings;
-//! [`execute`] is for text that may also hold ours.
+//! [`sql()`] is for text that may also hold ours.
 
 mod arguments;
 mod create_model;
