@@ -17,7 +17,7 @@ demo: ## Build Forebay and embed 8,000 definitions in SQL
 test: ## Check formatting, lints, the exporter, all Rust tests and the docs
 	@tools/test.sh
 
-bench: ## Measure the ratios that Forebay claims (builds with optimisation: 25 minutes on 2 cores)
+bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model
 	@tools/bench.sh
 

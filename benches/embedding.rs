@@ -2,8 +2,9 @@
 //!
 //! The limit: the same texts, already tokenized and cut into the same kind of batches (longest
 //! first within the package's window, up to its padded tokens), forward passes only, as many
-//! threads as cores with one intra-op thread each. The engine: SQL over the Parquet file, tokenizing, exchange and result
-//! columns included. Rounds are interleaved; the medians' ratio is printed.
+//! threads as cores with one intra-op thread each. The engine: SQL over the Parquet file,
+//! tokenizing, exchange and result columns included. Rounds are interleaved; the medians' ratio is
+//! printed.
 //!
 //! `cargo bench --bench embedding`
 

@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 use forebay_udf::model::{Determinism, ModelDeclaration, type_name};
 
 /// What the names of columns begin with that exist only between Forebay's operators.
-const HIDDEN_PREFIX: &str = "__forebay_";
+pub(crate) const HIDDEN_PREFIX: &str = "__forebay_";
 
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
 /// the model's outputs (NULL where an input is NULL).

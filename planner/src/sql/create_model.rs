@@ -11,6 +11,7 @@ use forebay_udf::model::{
 };
 
 use super::statement::CreateModel;
+use crate::logical::inference::HIDDEN_PREFIX;
 
 /// The entry that the statement asks for.
 pub(super) async fn entry(statement: CreateModel, env: &Arc<RuntimeEnv>) -> Result<CatalogEntry> {
@@ -108,10 +109,10 @@ fn columns(
                 type_name(package.data_type())
             ));
         }
-        if name.is_empty() || name.starts_with("__forebay_") || is_taken(&fields, &name) {
+        if name.is_empty() || name.starts_with(HIDDEN_PREFIX) || is_taken(&fields, &name) {
             return differs(format!(
                 "{clause} names a column '{name}'; expected a name of its own that does not begin \
-                 with __forebay_"
+                 with {HIDDEN_PREFIX}"
             ));
         }
         fields.push(Field::new(name, data_type, true));
