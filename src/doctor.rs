@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use forebay::{CatalogEntry, ForebayContext, folders};
-use forebay_udf::model::RuntimeKind;
+use forebay_udf::model::{RuntimeKind, packages_dir};
 use forebay_udf::runtime::torch;
 use nix::sys::statvfs::statvfs;
 
@@ -61,7 +61,7 @@ pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
     libtorch(&mut report);
     report.section("folders");
     folder(&mut report, "catalog", &catalog_folder, "FOREBAY_CATALOG");
-    folder(&mut report, "packages", &packages_folder(), "FOREBAY_CACHE");
+    folder(&mut report, "packages", &packages_dir(), "FOREBAY_CACHE");
     folder(&mut report, "spills", &env::temp_dir(), "TMPDIR");
     if let Some(context) = &context {
         models(&mut report, context);
@@ -174,14 +174,6 @@ fn tempfile_in(folder: &Path) -> std::io::Result<()> {
     let path = folder.join(format!(".forebay-doctor-{}", std::process::id()));
     fs::write(&path, b"")?;
     fs::remove_file(&path)
-}
-
-/// Where packages from object stores are kept.
-fn packages_folder() -> PathBuf {
-    let named = env::var_os("FOREBAY_CACHE").filter(|value| !value.is_empty());
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache/forebay"));
-    let cache = named.map(PathBuf::from).or_else(home);
-    cache.unwrap_or_else(|| env::temp_dir().join("forebay")).join("packages")
 }
 
 fn models(report: &mut Report, context: &ForebayContext) {

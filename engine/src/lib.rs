@@ -30,8 +30,6 @@ pub use error::EngineError;
 pub use exchange::{ExchangeOptions, RestoreOrderExec, StreamingExchangeExec};
 pub use inference::{InferenceExec, TransformExec};
 
-/// What the names of columns begin with that exist only between our operators.
-pub const HIDDEN_PREFIX: &str = "__forebay_";
 /// The column that holds a row's length in tokens, as the length of its list.
 pub const TOKENS_COLUMN: &str = "__forebay_tokens";
 /// The column that holds a row's position in the exchange's input.

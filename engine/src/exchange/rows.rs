@@ -2,8 +2,9 @@
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::DataType;
+use forebay_udf::model::HIDDEN_PREFIX;
 
-use crate::{HIDDEN_PREFIX, SEQUENCE_COLUMN, TOKENS_COLUMN};
+use crate::{SEQUENCE_COLUMN, TOKENS_COLUMN};
 
 /// The bytes of the batch's rows, not of the larger arrays that they may be a slice of: a slice
 /// of a large batch counts as what it shows.

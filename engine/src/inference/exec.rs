@@ -16,14 +16,14 @@ use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
     PlanProperties, StatisticsArgs,
 };
-use forebay_udf::model::{ModelDeclaration, OnError};
+use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, OnError};
 use forebay_udf::transform::output_fields;
 
 use super::metrics::InferenceMetrics;
 use super::stream::{Inference, Setup};
+use crate::SEQUENCE_COLUMN;
 use crate::carry::{self, Sources};
 use crate::device::{Devices, Placement};
-use crate::{HIDDEN_PREFIX, SEQUENCE_COLUMN};
 
 /// Runs a model over its prepared columns; see the [module](super).
 #[derive(Clone, Debug)]

@@ -11,10 +11,7 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err, plan_err};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore, cast,
 };
-use forebay_udf::model::{Determinism, ModelDeclaration, type_name};
-
-/// What the names of columns begin with that exist only between Forebay's operators.
-pub(crate) const HIDDEN_PREFIX: &str = "__forebay_";
+use forebay_udf::model::{Determinism, HIDDEN_PREFIX, ModelDeclaration, type_name};
 
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
 /// the model's outputs (NULL where an input is NULL).

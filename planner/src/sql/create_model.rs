@@ -7,11 +7,10 @@ use datafusion::common::{Result, plan_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_udf::ModelError;
 use forebay_udf::model::{
-    CatalogEntry, ModelDeclaration, Package, parse_location, parse_type, type_name,
+    CatalogEntry, HIDDEN_PREFIX, ModelDeclaration, Package, parse_location, parse_type, type_name,
 };
 
 use super::statement::CreateModel;
-use crate::logical::inference::HIDDEN_PREFIX;
 
 /// The entry that the statement asks for.
 pub(super) async fn entry(statement: CreateModel, env: &Arc<RuntimeEnv>) -> Result<CatalogEntry> {

@@ -16,6 +16,10 @@ pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
 pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
-pub use package::{FileCheck, Package, parse_location};
+pub use package::{FileCheck, Package, packages_dir, parse_location};
 pub use resources::{Resources, Share};
 pub use signature::{Signature, parse_type, type_name};
+
+/// What the names of columns begin with that exist only between Forebay's operators. No model and
+/// no input may name a column so.
+pub const HIDDEN_PREFIX: &str = "__forebay_";

@@ -1,0 +1,317 @@
+//! A model's folder: its description, and the proof that its files are the ones described.
+//!
+//! - `location.rs`: what a user wrote → the package's URL
+//! - `hashes.rs`: SHA-256 of files, computed once per process
+//! - `remote.rs`: a package in an object store → the cache folder
+//!
+//! `model.toml` holds the SHA-256 of every other file, and a declaration pins the SHA-256 of
+//! `model.toml`: so one hash stands for the whole package, and a changed file is an error instead
+//! of other results.
+
+mod hashes;
+mod location;
+mod remote;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use url::Url;
+
+use self::hashes::{hash_bytes, hash_file, short};
+use self::location::local_dir;
+use self::remote::Remote;
+use super::manifest::{MANIFEST, Manifest};
+use crate::error::ModelError;
+
+pub(super) use self::hashes::hex;
+pub(super) use self::location::is_safe_name;
+pub use self::location::parse_location;
+pub use self::remote::packages_dir;
+
+/// A local folder whose files are verified against the hashes in its `model.toml`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Package {
+    /// The folder.
+    pub dir: PathBuf,
+    /// Its description.
+    pub manifest: Manifest,
+    /// SHA-256 of its `model.toml`.
+    pub content_hash: String,
+}
+
+/// What became of one file when a package was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileCheck {
+    /// Name within the package.
+    pub name: String,
+    /// Size if it could be read.
+    pub size_bytes: Option<u64>,
+    /// What is wrong, if anything.
+    pub problem: Option<String>,
+}
+
+impl Package {
+    /// Reads and checks the description of the package at `location`, without its other files.
+    /// Returns it with its hash, which a declaration pins.
+    ///
+    /// # Errors
+    /// [`ModelError::Package`] if it is missing, malformed or contradicts itself.
+    pub async fn read(
+        location: &Url,
+        env: &Arc<RuntimeEnv>,
+    ) -> Result<(Manifest, String), ModelError> {
+        let bytes = match local_dir(location)? {
+            Some(dir) => blocking(location, move || read_manifest_file(&dir)).await?,
+            None => Remote::open(location, env)?.get(MANIFEST).await?,
+        };
+        Ok((Manifest::parse(&bytes, location.as_str())?, hash_bytes(&bytes)))
+    }
+
+    /// The package at `location`, verified: in place for `file://`, otherwise from the cache
+    /// folder, where it is downloaded once.
+    ///
+    /// # Errors
+    /// [`ModelError::Package`] names the file that is missing or has changed.
+    pub async fn fetch(
+        location: &Url,
+        content_hash: &str,
+        env: &Arc<RuntimeEnv>,
+    ) -> Result<Arc<Self>, ModelError> {
+        Self::fetch_into(&packages_dir(), location, content_hash, env).await.map(Arc::new)
+    }
+
+    async fn fetch_into(
+        packages: &Path,
+        location: &Url,
+        content_hash: &str,
+        env: &Arc<RuntimeEnv>,
+    ) -> Result<Self, ModelError> {
+        if let Some(dir) = local_dir(location)? {
+            let expected = content_hash.to_owned();
+            return blocking(location, move || Self::open(&dir, Some(&expected))).await;
+        }
+        let target = packages.join(content_hash);
+        let (dir, expected) = (target.clone(), content_hash.to_owned());
+        let cached = move || dir.exists().then(|| Self::open(&dir, Some(&expected))).transpose();
+        // A damaged copy in the cache is nobody's fault: fetch it again.
+        if let Ok(Some(package)) = blocking(location, cached).await {
+            return Ok(package);
+        }
+        let remote = Remote::open(location, env)?;
+        let partial = remote.download(packages, content_hash).await?;
+        let (location_text, expected) = (location.to_string(), content_hash.to_owned());
+        blocking(location, move || {
+            // Verified before it gets its name; the memory of hashes is by path, so once more after.
+            Self::open(partial.path(), Some(&expected))
+                .map_err(|e| relocated(e, &location_text))?;
+            remote::install(partial, &target)
+                .map_err(|e| io_problem(&target, "cannot be written", &e))?;
+            Self::open(&target, Some(&expected))
+        })
+        .await
+    }
+
+    /// A local folder as a package. Blocks while files are hashed, unless this process has hashed
+    /// them before and they look unchanged.
+    ///
+    /// # Errors
+    /// [`ModelError::Package`] names the file that is missing or has changed.
+    pub fn open(dir: &Path, content_hash: Option<&str>) -> Result<Self, ModelError> {
+        let location = dir.display().to_string();
+        let bytes = read_manifest_file(dir)?;
+        let found = hash_bytes(&bytes);
+        if let Some(expected) = content_hash.filter(|expected| **expected != found) {
+            return Err(changed(&location, MANIFEST, expected, &found));
+        }
+        let manifest = Manifest::parse(&bytes, &location)?;
+        for (name, expected) in &manifest.files {
+            check_file(dir, &location, name, expected)?;
+        }
+        Ok(Self { dir: dir.to_owned(), manifest, content_hash: found })
+    }
+
+    /// Checks every file of a local folder, for a report. The description comes first.
+    ///
+    /// # Errors
+    /// [`ModelError::Package`] if the description itself cannot be used.
+    pub fn verify(dir: &Path) -> Result<(Manifest, Vec<FileCheck>), ModelError> {
+        let location = dir.display().to_string();
+        let bytes = read_manifest_file(dir)?;
+        let manifest = Manifest::parse(&bytes, &location)?;
+        let first = FileCheck {
+            name: MANIFEST.to_owned(),
+            size_bytes: Some(bytes.len() as u64),
+            problem: None,
+        };
+        let others = manifest.files.iter().map(|(name, expected)| FileCheck {
+            name: name.clone(),
+            size_bytes: fs::metadata(dir.join(name)).ok().map(|metadata| metadata.len()),
+            problem: match check_file(dir, &location, name, expected) {
+                Ok(()) => None,
+                Err(ModelError::Package { problem, .. }) => Some(problem),
+                Err(other) => Some(other.to_string()),
+            },
+        });
+        let checks = std::iter::once(first).chain(others).collect();
+        Ok((manifest, checks))
+    }
+
+    /// The path of a file of this package.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    location: &Url,
+    work: impl FnOnce() -> Result<T, ModelError> + Send + 'static,
+) -> Result<T, ModelError> {
+    SpawnedTask::spawn_blocking(work).await.map_err(|e| ModelError::Package {
+        location: location.to_string(),
+        problem: format!("reading it was interrupted: {e}"),
+        remedy: "try again".to_owned(),
+    })?
+}
+
+fn read_manifest_file(dir: &Path) -> Result<Vec<u8>, ModelError> {
+    fs::read(dir.join(MANIFEST)).map_err(|e| {
+        let location = dir.display().to_string();
+        if e.kind() == io::ErrorKind::NotFound {
+            let problem =
+                if dir.is_dir() { "it holds no model.toml" } else { "no such folder" }.to_owned();
+            let remedy = "restore the package, or make one with `forebay model export`".to_owned();
+            return ModelError::Package { location, problem, remedy };
+        }
+        io_problem(dir, "model.toml cannot be read", &e)
+    })
+}
+
+fn io_problem(path: &Path, what: &str, error: &io::Error) -> ModelError {
+    ModelError::Package {
+        location: path.display().to_string(),
+        problem: format!("{what}: {error}"),
+        remedy: "check its permissions and its disk".to_owned(),
+    }
+}
+
+fn changed(location: &str, name: &str, expected: &str, found: &str) -> ModelError {
+    ModelError::Package {
+        location: location.to_owned(),
+        problem: format!(
+            "{name} has changed (SHA-256 is {}, expected {})",
+            short(found),
+            short(expected)
+        ),
+        remedy: if name == MANIFEST {
+            "restore it, or run CREATE OR REPLACE MODEL to accept the new package"
+        } else {
+            "restore the file, or export the package again and run CREATE OR REPLACE MODEL"
+        }
+        .to_owned(),
+    }
+}
+
+/// The same error under the location that the user knows.
+fn relocated(error: ModelError, location: &str) -> ModelError {
+    match error {
+        ModelError::Package { problem, remedy, .. } => {
+            ModelError::Package { location: location.to_owned(), problem, remedy }
+        }
+        other => other,
+    }
+}
+
+fn check_file(dir: &Path, location: &str, name: &str, expected: &str) -> Result<(), ModelError> {
+    let found = hash_file(&dir.join(name)).map_err(|e| ModelError::Package {
+        location: location.to_owned(),
+        problem: match e.kind() {
+            io::ErrorKind::NotFound => format!("{name} is missing"),
+            _ => format!("{name} cannot be read: {e}"),
+        },
+        remedy: "restore the file, or export the package again".to_owned(),
+    })?;
+    if !found.eq_ignore_ascii_case(expected) {
+        return Err(changed(location, name, expected, &found));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Folder, TEXT, env};
+
+    fn folder() -> Folder {
+        Folder::new(TEXT, &[("model.pt", b"weights"), ("tokenizer.json", b"{}")])
+    }
+
+    async fn fetch(folder: &Folder, hash: &str) -> Result<Arc<Package>, String> {
+        Package::fetch(&folder.url(), hash, &env()).await.map_err(|e| e.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_local_package_is_used_in_place() {
+        let folder = folder();
+        let (manifest, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        let package = fetch(&folder, &hash).await.unwrap();
+        assert_eq!(package.dir, folder.path());
+        assert_eq!(package.manifest, manifest);
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_named_with_both_hashes_and_a_remedy() {
+        let folder = folder();
+        let (_, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        fetch(&folder, &hash).await.unwrap();
+        // Same size, so only the hash can tell.
+        fs::write(folder.path().join("model.pt"), "weightz").unwrap();
+        let message = fetch(&folder, &hash).await.unwrap_err();
+        assert!(message.contains("model.pt has changed (SHA-256 is "), "{message}");
+        assert!(message.contains("expected 9a129038d9a0…"), "{message}");
+        assert!(message.contains("CREATE OR REPLACE MODEL"), "{message}");
+        fs::write(folder.path().join("model.pt"), "weights").unwrap();
+        fetch(&folder, &hash).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_missing_file_is_named() {
+        let folder = folder();
+        let (_, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+        let message = fetch(&folder, &hash).await.unwrap_err();
+        assert!(message.contains("tokenizer.json is missing"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_new_description_is_not_what_was_pinned() {
+        let folder = folder();
+        let (_, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        folder.describe(
+            &TEXT.replace("max_rows = 4", "max_rows = 8"),
+            &["model.pt", "tokenizer.json"],
+        );
+        let message = fetch(&folder, &hash).await.unwrap_err();
+        assert!(message.contains("model.toml has changed"), "{message}");
+    }
+
+    #[test]
+    fn verify_reports_every_file() {
+        let folder = folder();
+        fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+        let (_, checks) = Package::verify(folder.path()).unwrap();
+        let problems: Vec<(&str, Option<&str>)> =
+            checks.iter().map(|check| (check.name.as_str(), check.problem.as_deref())).collect();
+        assert_eq!(
+            problems,
+            [
+                ("model.toml", None),
+                ("model.pt", None),
+                ("tokenizer.json", Some("tokenizer.json is missing"))
+            ]
+        );
+    }
+}

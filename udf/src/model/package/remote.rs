@@ -1,0 +1,188 @@
+//! A package in an object store, and the folder that downloads are kept in.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datafusion::execution::runtime_env::RuntimeEnv;
+use futures::TryStreamExt;
+use object_store::{ObjectStore, ObjectStoreExt};
+use url::Url;
+
+use super::hashes::hash_bytes;
+use super::{changed, io_problem};
+use crate::error::ModelError;
+use crate::model::manifest::{MANIFEST, Manifest};
+
+/// Where downloaded packages are kept: `packages` in `$FOREBAY_CACHE`, in `~/.cache/forebay`, or in
+/// the folder for temporary files.
+pub fn packages_dir() -> PathBuf {
+    let named = std::env::var_os("FOREBAY_CACHE").filter(|value| !value.is_empty());
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/forebay"));
+    let cache = named.map(PathBuf::from).or_else(home);
+    cache.unwrap_or_else(|| std::env::temp_dir().join("forebay")).join("packages")
+}
+
+/// A package in an object store.
+pub(super) struct Remote<'a> {
+    location: &'a Url,
+    store: Arc<dyn ObjectStore>,
+}
+
+impl<'a> Remote<'a> {
+    pub(super) fn open(location: &'a Url, env: &Arc<RuntimeEnv>) -> Result<Self, ModelError> {
+        let store =
+            env.object_store_registry.get_store(location).map_err(|e| ModelError::Package {
+                location: location.to_string(),
+                problem: format!("no object store for it: {e}"),
+                remedy: "register the store, or copy the package to a local folder".to_owned(),
+            })?;
+        Ok(Self { location, store })
+    }
+
+    fn path(&self, name: &str) -> Result<object_store::path::Path, ModelError> {
+        let base = self.location.path().trim_end_matches('/');
+        let base = object_store::path::Path::from_url_path(base)
+            .map_err(|e| self.problem(MANIFEST, &e.to_string()))?;
+        Ok(name.split('/').fold(base, |path, part| path.join(part)))
+    }
+
+    fn problem(&self, name: &str, problem: &str) -> ModelError {
+        ModelError::Package {
+            location: self.location.to_string(),
+            problem: format!("{name} cannot be fetched: {problem}"),
+            remedy: "check the URL and the credentials".to_owned(),
+        }
+    }
+
+    pub(super) async fn get(&self, name: &str) -> Result<Vec<u8>, ModelError> {
+        let failed = |e: object_store::Error| self.problem(name, &e.to_string());
+        let result = self.store.get(&self.path(name)?).await.map_err(failed)?;
+        Ok(result.bytes().await.map_err(failed)?.to_vec())
+    }
+
+    /// Downloads into a temporary folder within `packages`, which is removed if anything fails.
+    pub(super) async fn download(
+        &self,
+        packages: &Path,
+        content_hash: &str,
+    ) -> Result<tempfile::TempDir, ModelError> {
+        let bytes = self.get(MANIFEST).await?;
+        let found = hash_bytes(&bytes);
+        if found != content_hash {
+            return Err(changed(self.location.as_str(), MANIFEST, content_hash, &found));
+        }
+        let manifest = Manifest::parse(&bytes, self.location.as_str())?;
+        let cannot_write = |e: io::Error| io_problem(packages, "cannot be written", &e);
+        fs::create_dir_all(packages).map_err(cannot_write)?;
+        let partial = tempfile::Builder::new()
+            .prefix(".partial-")
+            .tempdir_in(packages)
+            .map_err(cannot_write)?;
+        fs::write(partial.path().join(MANIFEST), &bytes).map_err(cannot_write)?;
+        for name in manifest.files.keys() {
+            let failed = |e: object_store::Error| self.problem(name, &e.to_string());
+            let target = partial.path().join(name);
+            fs::create_dir_all(target.parent().unwrap_or(packages)).map_err(cannot_write)?;
+            // Written between two network reads: the page cache takes it without waiting.
+            let mut file = fs::File::create(&target).map_err(cannot_write)?;
+            let result = self.store.get(&self.path(name)?).await.map_err(failed)?;
+            let mut chunks = result.into_stream();
+            while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
+                file.write_all(&chunk).map_err(cannot_write)?;
+            }
+            file.sync_all().map_err(cannot_write)?;
+        }
+        Ok(partial)
+    }
+}
+
+/// Gives a finished download its name. Another process may have been faster with the same bytes.
+pub(super) fn install(partial: tempfile::TempDir, target: &Path) -> io::Result<()> {
+    let partial = partial.keep();
+    match fs::rename(&partial, target) {
+        Ok(()) => Ok(()),
+        Err(_) if target.exists() => {
+            // Damaged, or else fetch would have taken it; or just finished by another process.
+            let old = tempfile::tempdir_in(target.parent().unwrap_or(target))?;
+            fs::rename(target, old.path().join("old"))?;
+            fs::rename(&partial, target)
+        }
+        Err(e) => {
+            fs::remove_dir_all(&partial).ok();
+            Err(e)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Folder, TEXT, env};
+    use crate::model::Package;
+
+    fn folder() -> Folder {
+        Folder::new(TEXT, &[("model.pt", b"weights"), ("tokenizer.json", b"{}")])
+    }
+
+    #[tokio::test]
+    async fn a_remote_package_is_fetched_once_and_mended_when_damaged() {
+        let (folder, cache, env) = (folder(), tempfile::tempdir().unwrap(), env());
+        let store = Arc::new(object_store::memory::InMemory::new());
+        env.register_object_store(
+            &Url::parse("memory://bucket").unwrap(),
+            Arc::<object_store::memory::InMemory>::clone(&store),
+        );
+        let location = Url::parse("memory://bucket/models/x").unwrap();
+        for name in ["model.toml", "model.pt", "tokenizer.json"] {
+            let bytes = fs::read(folder.path().join(name)).unwrap();
+            store.put(&format!("models/x/{name}").into(), bytes.into()).await.unwrap();
+        }
+        let (_, hash) = Package::read(&location, &env).await.unwrap();
+        let package = Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap();
+        assert_eq!(package.dir, cache.path().join(&hash));
+
+        fs::write(package.file("model.pt"), "damaged").unwrap();
+        let again = Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap();
+        assert_eq!(fs::read(again.file("model.pt")).unwrap(), b"weights");
+
+        store.delete(&"models/x/model.toml".into()).await.unwrap();
+        Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap();
+        let left: Vec<_> = fs::read_dir(cache.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "only the package: {left:?}");
+    }
+
+    #[tokio::test]
+    async fn a_remote_file_that_differs_never_gets_into_the_cache() {
+        let (folder, cache, env) = (folder(), tempfile::tempdir().unwrap(), env());
+        let store = Arc::new(object_store::memory::InMemory::new());
+        env.register_object_store(
+            &Url::parse("memory://bucket").unwrap(),
+            Arc::<object_store::memory::InMemory>::clone(&store),
+        );
+        let location = Url::parse("memory://bucket/x").unwrap();
+        let description = fs::read(folder.path().join("model.toml")).unwrap();
+        store.put(&"x/model.toml".into(), description.into()).await.unwrap();
+        store.put(&"x/model.pt".into(), "other".into()).await.unwrap();
+        store.put(&"x/tokenizer.json".into(), "{}".into()).await.unwrap();
+        let (_, hash) = Package::read(&location, &env).await.unwrap();
+        let error = Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.starts_with("model package memory://bucket/x: model.pt has changed"),
+            "{message}"
+        );
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_nobody_registered_is_named() {
+        let location = Url::parse("s3://bucket/x").unwrap();
+        let message = Package::read(&location, &env()).await.unwrap_err().to_string();
+        assert!(
+            message.contains("s3://bucket/x") && message.contains("no object store"),
+            "{message}"
+        );
+    }
+}
