@@ -1,5 +1,6 @@
 //! What can go wrong in the engine, as a typed value that crosses DataFusion whole.
 
+use arrow::error::ArrowError;
 use datafusion::common::DataFusionError;
 use forebay_udf::{ModelError, RuntimeError};
 
@@ -23,7 +24,7 @@ pub enum EngineError {
         remedy: String,
     },
     /// A batch failed.
-    #[error("model '{model}' on {device}, batch of {rows} rows: {source}")]
+    #[error("model '{model}' on {device} failed on a batch of {rows} rows: {}", of_batch(source))]
     Batch {
         /// Model name.
         model: String,
@@ -33,6 +34,24 @@ pub enum EngineError {
         rows: usize,
         /// The runtime's error.
         source: Box<RuntimeError>,
+    },
+    /// Arrow refused to build a column.
+    #[error("internal error: {0}")]
+    Arrow(#[from] ArrowError),
+    /// More rows failed than the model may fail.
+    #[error(
+        "model '{model}': {failed} of {rows} rows failed, more than max_error_ratio = \
+         {max_error_ratio} allows; look at them with on_error = 'route' and a higher ratio"
+    )]
+    TooManyErrors {
+        /// Model name.
+        model: String,
+        /// Rows that failed.
+        failed: u64,
+        /// All rows.
+        rows: u64,
+        /// What was allowed.
+        max_error_ratio: f64,
     },
     /// The thread that runs the model ended unexpectedly.
     #[error("model '{model}' on {device}: {problem}")]
@@ -52,7 +71,11 @@ impl EngineError {
         match self {
             Self::Runtime(source) => source.is_retryable(),
             Self::Batch { source, .. } => source.is_retryable(),
-            Self::Model(_) | Self::Placement { .. } | Self::Panic { .. } => false,
+            Self::Model(_)
+            | Self::Arrow(_)
+            | Self::Placement { .. }
+            | Self::TooManyErrors { .. }
+            | Self::Panic { .. } => false,
         }
     }
 }
@@ -64,6 +87,17 @@ impl From<EngineError> for DataFusionError {
             EngineError::Placement { .. } => Self::Plan(error.to_string()),
             other => Self::External(Box::new(other)),
         }
+    }
+}
+
+/// What the model's and the batch's names do not say already.
+fn of_batch(error: &RuntimeError) -> String {
+    match error {
+        RuntimeError::Program { problem, .. } => {
+            format!("{problem}; on_error = 'route' finds the rows at fault")
+        }
+        RuntimeError::OutOfMemory { problem, .. } => format!("out of memory: {problem}"),
+        other => other.to_string(),
     }
 }
 

@@ -21,16 +21,21 @@ pub mod device;
 pub mod error;
 pub mod exchange;
 pub mod inference;
+mod per_execution;
 
 #[cfg(test)]
 mod testing;
 
 pub use device::{Accelerator, Devices, Inventory, Lease, Placement};
 pub use error::EngineError;
-pub use exchange::{ExchangeOptions, RestoreOrderExec, StreamingExchangeExec};
+pub use exchange::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};
 pub use inference::{InferenceExec, TransformExec};
 
 /// The column that holds a row's length in tokens, as the length of its list.
 pub const TOKENS_COLUMN: &str = "__forebay_tokens";
 /// The column that holds a row's position in the exchange's input.
 pub const SEQUENCE_COLUMN: &str = "__forebay_seq";
+/// The column that numbers the inputs of a batch: neighbors with one number have equal inputs.
+pub const SHARE_COLUMN: &str = "__forebay_share";
+/// The column that holds why a row's transform failed.
+pub const ROW_ERROR_COLUMN: &str = "__forebay_error";

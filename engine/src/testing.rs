@@ -37,7 +37,7 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
             outputs: vec![field("digest", DataType::Int64)].into(),
         },
         transform: TransformKind::Tensor,
-        runtime: RuntimeKind::Emulated { service_ms: 0 },
+        runtime: RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None },
         resources: Resources { cpus: Share::ONE, gpus: Share::ONE, memory: 1 << 20, gpu_memory: 0 },
         batch: limits(8, 32),
         device: DeviceChoice::Emulated,
@@ -90,7 +90,11 @@ pub(crate) fn context_of(devices: Arc<Devices>, pool: Arc<dyn MemoryPool>) -> Ar
 
 /// `id` and a `value` that is NULL where the closure says so.
 pub(crate) fn numbers(ids: std::ops::Range<i64>, is_null: impl Fn(i64) -> bool) -> RecordBatch {
-    let value = |id: i64| (!is_null(id)).then_some(id as f32 / 7.0);
+    values(ids, |id| (!is_null(id)).then_some(id as f32 / 7.0))
+}
+
+/// `id` and the `value` that it is given.
+pub(crate) fn values(ids: std::ops::Range<i64>, value: impl Fn(i64) -> Option<f32>) -> RecordBatch {
     let values: Float32Array = ids.clone().map(value).collect();
     let columns: [(&str, ArrayRef, bool); 2] = [
         ("id", Arc::new(Int64Array::from_iter_values(ids)), false),
@@ -132,7 +136,8 @@ pub(crate) fn digests(batches: &[RecordBatch]) -> Vec<(i64, Option<i64>)> {
     batches.iter().flat_map(rows).collect()
 }
 
-/// What the model gives, one row at a time, straight from its runtime.
+/// What the model gives, one row at a time, straight from its runtime; nothing for rows that it
+/// fails on.
 pub(crate) fn naive(model: &ModelDeclaration, batches: &[RecordBatch]) -> Vec<(i64, Option<i64>)> {
     let dir = Path::new(model.location.path());
     let package = Package::open(dir, None).unwrap();
@@ -143,10 +148,12 @@ pub(crate) fn naive(model: &ModelDeclaration, batches: &[RecordBatch]) -> Vec<(i
         let values = batch.column_by_name("value").unwrap();
         for (row, id) in ids(std::slice::from_ref(batch)).into_iter().enumerate() {
             let value = values.slice(row, 1);
-            let digest = value.as_primitive::<Float32Type>().iter().next().flatten().map(|_| {
-                let prepared = replica.prepare(std::slice::from_ref(&value)).unwrap();
-                replica.forward(prepared).unwrap()[0].as_primitive::<Int64Type>().value(0)
-            });
+            let digest =
+                value.as_primitive::<Float32Type>().iter().next().flatten().and_then(|_| {
+                    let prepared = replica.prepare(std::slice::from_ref(&value)).unwrap();
+                    let outputs = replica.forward(prepared).ok()?;
+                    Some(outputs[0].as_primitive::<Int64Type>().value(0))
+                });
             rows.push((id, digest));
         }
     }

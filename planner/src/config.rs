@@ -11,6 +11,10 @@ extensions_options! {
 
         /// Whether to put exchanges in front of inference; off only to compare.
         pub exchange: bool, default = true
+
+        /// Whether rows with equal model inputs are computed once, within a window and unless the
+        /// model is volatile.
+        pub share_equal_inputs: bool, default = true
     }
 }
 

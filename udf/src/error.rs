@@ -153,10 +153,59 @@ pub enum RuntimeError {
     },
 }
 
+/// Who can do something about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// The owner of the model: package and declaration disagree, or cannot be loaded.
+    Model,
+    /// The owner of the data: another row would have worked.
+    Data,
+    /// Time: the same work may succeed later, in smaller pieces or elsewhere.
+    Passing,
+    /// The operator of the machine: this device runs nothing any more.
+    Device,
+}
+
 impl RuntimeError {
+    /// Who can do something about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Library { .. } | Self::Load { .. } | Self::Output { .. } => ErrorClass::Model,
+            Self::Program { .. } | Self::Transform { .. } => ErrorClass::Data,
+            Self::OutOfMemory { .. } => ErrorClass::Passing,
+            Self::Device { .. } => ErrorClass::Device,
+        }
+    }
+
     /// Whether the same work may succeed when it is tried again, perhaps elsewhere.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::OutOfMemory { .. } | Self::Device { .. })
+        matches!(self.class(), ErrorClass::Passing | ErrorClass::Device)
+    }
+
+    /// One word for the column `_error`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Library { .. } => "library",
+            Self::Device { .. } => "device",
+            Self::Load { .. } => "load",
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::Program { .. } => "program",
+            Self::Output { .. } => "output",
+            Self::Transform { .. } => "transform",
+        }
+    }
+
+    /// What happened, without the model and the batch that it happened to.
+    pub fn problem(&self) -> &str {
+        match self {
+            Self::Library { problem, .. }
+            | Self::Device { problem, .. }
+            | Self::Load { problem, .. }
+            | Self::OutOfMemory { problem, .. }
+            | Self::Program { problem, .. }
+            | Self::Transform { problem, .. } => problem,
+            Self::Output { found, .. } => found,
+        }
     }
 }
 

@@ -17,4 +17,4 @@ pub mod transform;
 #[cfg(test)]
 mod fixture;
 
-pub use error::{ModelError, RuntimeError};
+pub use error::{ErrorClass, ModelError, RuntimeError};

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
 use datafusion::common::{Result as DataFusionResult, exec_datafusion_err};
-use forebay_udf::RuntimeError;
 use forebay_udf::model::ModelDeclaration;
 use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
+use forebay_udf::{ErrorClass, RuntimeError};
 use futures::executor::block_on;
 use futures::future::{Either, select};
 use tokio::sync::oneshot;
@@ -26,6 +26,8 @@ use crate::error::{EngineError, panic_text};
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) result: Result<Vec<ArrayRef>, BatchError>,
+    /// Padded size of the batch: rows, times the longest of them if they have tokens.
+    pub(crate) padded: usize,
     /// How long the batch waited for its share of the device.
     pub(crate) lease_wait: Duration,
     /// How long the device was busy with it.
@@ -35,7 +37,8 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// A batch that never reached the device.
     pub(crate) fn failed(error: BatchError) -> Self {
-        Self { result: Err(error), lease_wait: Duration::ZERO, busy: Duration::ZERO }
+        let (lease_wait, busy) = (Duration::ZERO, Duration::ZERO);
+        Self { result: Err(error), padded: 0, lease_wait, busy }
     }
 }
 
@@ -116,6 +119,7 @@ fn run(
             }
         };
         let started = Instant::now();
+        let padded = batch.padded;
         let result = catch_unwind(AssertUnwindSafe(|| replica.forward(batch)));
         let busy = started.elapsed();
         drop(lease);
@@ -123,7 +127,7 @@ fn run(
             Ok(result) => result.map_err(BatchError::Runtime),
             Err(panic) => Err(BatchError::Panic(panic_text(&*panic))),
         };
-        let _ = reply.send(Outcome { result, lease_wait: started - waiting, busy });
+        let _ = reply.send(Outcome { result, padded, lease_wait: started - waiting, busy });
     }
 }
 
@@ -139,6 +143,14 @@ fn copy_device_error(error: &RuntimeError, device: Device) -> RuntimeError {
 }
 
 impl BatchError {
+    /// Who can do something about it; `None` for a panic, which is a bug.
+    pub(crate) fn class(&self) -> Option<ErrorClass> {
+        match self {
+            Self::Runtime(error) => Some(error.class()),
+            Self::Panic(_) => None,
+        }
+    }
+
     /// With the model, the device and the rows that it happened to.
     pub(crate) fn locate(
         self,

@@ -31,7 +31,9 @@ use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::order::OrderProgress;
 use super::queue::Queue;
 use super::stream::{Execution, Producers, Replica};
-use crate::{SEQUENCE_COLUMN, TOKENS_COLUMN, carry};
+use super::window::Sharing;
+use crate::per_execution::PerExecution;
+use crate::{SEQUENCE_COLUMN, SHARE_COLUMN, TOKENS_COLUMN, carry};
 
 /// How an exchange hands rows over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct ExchangeOptions {
     ///
     /// [`RestoreOrderExec`]: super::RestoreOrderExec
     pub ordered: bool,
+    /// Whether equal model inputs are computed once.
+    pub sharing: Sharing,
 }
 
 /// M partitions → N replicas, bounded by bytes, in batches as a model wants them.
@@ -61,19 +65,9 @@ pub struct StreamingExchangeExec {
     ordering: Option<LexOrdering>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    current: Mutex<Current>,
-}
-
-/// The execution whose partitions are being handed out. It is kept here until the last of them is:
-/// a partition may be asked for after another one has read everything, and must find the same
-/// execution, at its end.
-#[derive(Debug, Default)]
-struct Current {
-    execution: Option<Arc<Execution>>,
-    /// Partitions of it that nobody has asked for yet.
-    left: Vec<usize>,
+    executions: PerExecution<Execution>,
     /// For the next execution; a restorer above takes hold of it first.
-    progress: Arc<OrderProgress>,
+    progress: Mutex<Arc<OrderProgress>>,
 }
 
 impl StreamingExchangeExec {
@@ -96,9 +90,23 @@ impl StreamingExchangeExec {
         if options.ordered && input.schema().column_with_name(SEQUENCE_COLUMN).is_some() {
             return plan_err!("the input of an ordered exchange has a column {SEQUENCE_COLUMN}");
         }
-        let properties = Arc::new(Self::compute_properties(&input, &options));
-        let metrics = ExecutionPlanMetricsSet::new();
-        Ok(Self { input, options, ordering, properties, metrics, current: Mutex::default() })
+        Ok(Self::unchecked(input, options, ordering))
+    }
+
+    fn unchecked(
+        input: Arc<dyn ExecutionPlan>,
+        options: ExchangeOptions,
+        ordering: Option<LexOrdering>,
+    ) -> Self {
+        Self {
+            properties: Arc::new(Self::compute_properties(&input, &options)),
+            input,
+            options,
+            ordering,
+            metrics: ExecutionPlanMetricsSet::new(),
+            executions: PerExecution::default(),
+            progress: Mutex::default(),
+        }
     }
 
     /// What the exchange reads.
@@ -114,17 +122,17 @@ impl StreamingExchangeExec {
     /// The progress that the next execution will watch. That one is new, even if the one before
     /// was never handed out as a whole.
     pub(super) fn next_progress(&self) -> Arc<OrderProgress> {
-        let mut current = self.current.lock();
-        current.execution = None;
-        Arc::clone(&current.progress)
+        self.executions.forget();
+        Arc::clone(&self.progress.lock())
     }
 
     fn compute_properties(
         input: &Arc<dyn ExecutionPlan>,
         options: &ExchangeOptions,
     ) -> PlanProperties {
+        let schema = output_schema(&block_schema(&input.schema(), options), options);
         PlanProperties::new(
-            EquivalenceProperties::new(output_schema(&input.schema(), options.ordered)),
+            EquivalenceProperties::new(schema),
             Partitioning::UnknownPartitioning(options.replicas),
             EmissionType::Incremental,
             input.boundedness(),
@@ -133,9 +141,11 @@ impl StreamingExchangeExec {
         .with_scheduling_type(SchedulingType::Cooperative)
     }
 
-    fn begin(&self, context: &Arc<TaskContext>, progress: Arc<OrderProgress>) -> Result<Execution> {
+    fn begin(&self, context: &Arc<TaskContext>) -> Result<Execution> {
         let producers = self.input.output_partitioning().partition_count();
-        let ExchangeOptions { replicas, byte_budget, batch, ordered } = self.options.clone();
+        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing } =
+            self.options.clone();
+        let progress = std::mem::take(&mut *self.progress.lock());
         let reservation =
             MemoryConsumer::new("StreamingExchangeExec").register(context.memory_pool());
         let budget = Arc::new(Budget::new(byte_budget, reservation));
@@ -148,47 +158,40 @@ impl StreamingExchangeExec {
         Ok(Execution {
             queue: Arc::new(queue),
             budget,
+            block_schema: block_schema(&self.input.schema(), &self.options),
             schema: self.schema(),
             ordered,
+            sharing,
             producers: Mutex::new(Producers::Waiting(inputs)),
         })
     }
+}
 
-    /// The execution that has not handed out this partition yet, or a new one.
-    fn execution_of(&self, partition: usize, context: &Arc<TaskContext>) -> Result<Arc<Execution>> {
-        let mut current = self.current.lock();
-        let at = current.left.iter().position(|left| *left == partition);
-        let execution = match (current.execution.take(), at) {
-            (Some(execution), Some(at)) => {
-                current.left.swap_remove(at);
-                execution
-            }
-            _ => {
-                let progress = std::mem::take(&mut current.progress);
-                let replicas = 0..self.options.replicas;
-                current.left = replicas.filter(|left| *left != partition).collect();
-                Arc::new(self.begin(context, progress)?)
-            }
-        };
-        if !current.left.is_empty() {
-            current.execution = Some(Arc::clone(&execution));
-        }
-        Ok(execution)
+/// The input's columns, and the position of each row if it is to be kept.
+fn block_schema(input: &SchemaRef, options: &ExchangeOptions) -> SchemaRef {
+    match options.ordered {
+        true => with_column(input, SEQUENCE_COLUMN, DataType::UInt64),
+        false => Arc::clone(input),
     }
 }
 
-fn output_schema(input: &SchemaRef, ordered: bool) -> SchemaRef {
-    if !ordered {
-        return Arc::clone(input);
+fn output_schema(blocks: &SchemaRef, options: &ExchangeOptions) -> SchemaRef {
+    match options.sharing {
+        Sharing::EqualInputs => with_column(blocks, SHARE_COLUMN, DataType::UInt32),
+        Sharing::None => Arc::clone(blocks),
     }
-    let sequence = Arc::new(Field::new(SEQUENCE_COLUMN, DataType::UInt64, false));
-    let fields = input.fields().iter().cloned().chain([sequence]).collect::<Vec<_>>();
-    Arc::new(Schema::new_with_metadata(fields, input.metadata().clone()))
+}
+
+fn with_column(schema: &SchemaRef, name: &str, data_type: DataType) -> SchemaRef {
+    let column = Arc::new(Field::new(name, data_type, false));
+    let fields = schema.fields().iter().cloned().chain([column]).collect::<Vec<_>>();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
 impl DisplayAs for StreamingExchangeExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExchangeOptions { replicas, byte_budget, batch, ordered } = &self.options;
+        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing } = &self.options;
+        let shares_equal = *sharing == Sharing::EqualInputs;
         let from = self.input.output_partitioning().partition_count();
         let byte_budget = ByteSize(*byte_budget as u64);
         let has_tokens = self.input.schema().column_with_name(TOKENS_COLUMN).is_some();
@@ -199,13 +202,14 @@ impl DisplayAs for StreamingExchangeExec {
                 f,
                 "StreamingExchangeExec: partitions={from} -> {replicas}, \
                  byte_budget={byte_budget}, window_rows={window_rows}, batching={batching}, \
-                 ordered={ordered}"
+                 share_equal_inputs={shares_equal}, ordered={ordered}"
             ),
             DisplayFormatType::TreeRender => {
                 writeln!(f, "partitions={from} -> {replicas}")?;
                 writeln!(f, "byte_budget={byte_budget}")?;
                 writeln!(f, "window_rows={window_rows}")?;
                 writeln!(f, "batching={batching}")?;
+                writeln!(f, "share_equal_inputs={shares_equal}")?;
                 writeln!(f, "ordered={ordered}")
             }
         }
@@ -252,11 +256,8 @@ impl ExecutionPlan for StreamingExchangeExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = carry::only_child(children)?;
-        let (options, ordering) = (self.options.clone(), self.ordering.clone());
-        let properties = Arc::new(Self::compute_properties(&input, &options));
-        let metrics = ExecutionPlanMetricsSet::new();
-        let current = Mutex::default();
-        Ok(Arc::new(Self { input, options, ordering, properties, metrics, current }))
+        // DataFusion's rules repair distribution and order after they have replaced a child.
+        Ok(Arc::new(Self::unchecked(input, self.options.clone(), self.ordering.clone())))
     }
 
     fn execute(
@@ -267,7 +268,8 @@ impl ExecutionPlan for StreamingExchangeExec {
         if partition >= self.options.replicas {
             return internal_err!("StreamingExchangeExec has no partition {partition}");
         }
-        let execution = self.execution_of(partition, &context)?;
+        let begin = || self.begin(&context);
+        let execution = self.executions.get(partition, self.options.replicas, begin)?;
         let metrics = ReplicaMetrics::new(&self.metrics, partition);
         let stream = Replica { execution, partition, metrics }.into_stream();
         let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));

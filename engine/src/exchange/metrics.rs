@@ -32,6 +32,8 @@ pub(super) struct ReplicaMetrics {
     pub(super) idle_time: Time,
     /// Tokens of the rows among the tokens that the device computes.
     pub(super) useful_tokens: RatioMetrics,
+    /// Rows whose inputs another row of their batch has as well.
+    pub(super) shared_rows: Count,
     /// The most bytes that the exchange held, all partitions together.
     pub(super) held_bytes_peak: Gauge,
 }
@@ -43,6 +45,9 @@ impl ReplicaMetrics {
             batches: MetricBuilder::new(metrics)
                 .with_category(MetricCategory::Rows)
                 .counter("batches", partition),
+            shared_rows: MetricBuilder::new(metrics)
+                .with_category(MetricCategory::Rows)
+                .counter("shared_rows", partition),
             idle_time: MetricBuilder::new(metrics).subset_time("replica_idle_time", partition),
             useful_tokens: MetricBuilder::new(metrics).ratio_metrics("useful_tokens", partition),
             held_bytes_peak: MetricBuilder::new(metrics)

@@ -10,15 +10,16 @@
 //!       └─ waits while the budget or the window is full
 //! ```
 //!
-//! - Rows: all kept, each in exactly one batch; the schema stays (plus a sequence number if
-//!   `ordered`).
+//! - Rows: all kept, each in exactly one batch; the schema stays, plus a sequence number if
+//!   `ordered`, plus the numbers of equal inputs if they are shared: such rows are neighbors in one
+//!   batch, and only the first counts towards its limits.
 //! - Order: none, unless a [`RestoreOrderExec`] above puts it back.
 //! - Memory: the rows that wait are at most `byte_budget` and are reserved in the memory pool; one
 //!   block that is larger passes alone. What the pool refuses, a producer waits for.
 //! - Cancel: dropping the streams ends the producers' tasks at their next await.
 //! - Errors and panics of a producer end every replica's stream, each with that error once.
 //!
-//! `queue`, `batcher`, `budget` and `order` know no plan and no runtime.
+//! `queue`, `batcher`, `share`, `budget` and `order` know no plan and no runtime.
 
 mod batcher;
 mod budget;
@@ -28,6 +29,7 @@ mod order;
 mod queue;
 mod restore;
 mod rows;
+mod share;
 mod stream;
 mod window;
 
@@ -37,3 +39,4 @@ mod tests;
 pub use exec::{ExchangeOptions, StreamingExchangeExec};
 pub use restore::RestoreOrderExec;
 pub(crate) use rows::lengths_of;
+pub use window::Sharing;

@@ -254,6 +254,7 @@ fn wake_replicas(mut guard: MutexGuard<'_, State>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Sharing;
     use crate::testing::{flag_waker, ids, limits, numbers};
     use datafusion::common::exec_datafusion_err;
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
@@ -266,7 +267,7 @@ mod tests {
     }
 
     fn block(ids: std::ops::Range<i64>) -> Option<Block> {
-        Some(Block::new(numbers(ids, |_| false)))
+        Some(Block::new(numbers(ids, |_| false), Sharing::None))
     }
 
     fn push(
@@ -284,7 +285,7 @@ mod tests {
 
     fn taken(take: Take) -> Vec<i64> {
         let Take::Batch(planned) = take else { panic!("expected a batch, found {take:?}") };
-        ids(&[planned.gather().unwrap()])
+        ids(&[planned.gather(&numbers(0..0, |_| false).schema()).unwrap()])
     }
 
     const ACCEPTED: Poll<Push> = Poll::Ready(Push::Accepted);

@@ -1,10 +1,12 @@
 //! What a batch of rows weighs, and cutting it into slices of bounded weight.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::DataType;
 use forebay_udf::model::HIDDEN_PREFIX;
 
-use crate::{SEQUENCE_COLUMN, TOKENS_COLUMN};
+use crate::{ROW_ERROR_COLUMN, SEQUENCE_COLUMN, TOKENS_COLUMN};
 
 /// The bytes of the batch's rows, not of the larger arrays that they may be a slice of: a slice
 /// of a large batch counts as what it shows.
@@ -25,12 +27,17 @@ fn array_bytes(array: &ArrayRef) -> usize {
 
 /// The bytes of the model's input: of its prepared columns, or of all if there are none.
 pub(super) fn input_bytes(batch: &RecordBatch) -> usize {
-    let is_prepared = |name: &str| name.starts_with(HIDDEN_PREFIX) && name != SEQUENCE_COLUMN;
-    let schema = batch.schema_ref();
-    let prepared = schema.fields().iter().zip(batch.columns());
-    let prepared = prepared.filter(|(field, _)| is_prepared(field.name()));
-    let bytes: usize = prepared.map(|(_, column)| array_bytes(column)).sum();
+    let bytes: usize = prepared_columns(batch).map(|(_, column)| array_bytes(&column)).sum();
     if bytes > 0 { bytes } else { batch_bytes(batch) }
+}
+
+/// The columns that the model is given, by name.
+pub(super) fn prepared_columns(batch: &RecordBatch) -> impl Iterator<Item = (&str, ArrayRef)> {
+    let columns = batch.schema_ref().fields().iter().zip(batch.columns());
+    let columns = columns.map(|(field, column)| (field.name().as_str(), Arc::clone(column)));
+    columns.filter(|(name, _)| {
+        name.starts_with(HIDDEN_PREFIX) && ![SEQUENCE_COLUMN, ROW_ERROR_COLUMN].contains(name)
+    })
 }
 
 /// Each row's length in tokens, if the rows have tokens; 0 for NULL.
@@ -70,7 +77,6 @@ mod tests {
     use super::*;
     use arrow::array::{Int64Array, ListArray, StringArray, StringViewArray};
     use arrow::datatypes::Int32Type;
-    use std::sync::Arc;
 
     #[test]
     fn a_slice_counts_as_what_it_shows() {

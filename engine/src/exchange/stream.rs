@@ -22,7 +22,7 @@ use super::budget::Budget;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::queue::{Patience, Push, Queue, Take};
 use super::rows::slices;
-use super::window::{Block, Planned};
+use super::window::{Block, Planned, Sharing};
 use crate::error::panic_text;
 
 /// How long a replica with nothing to do waits for a batch to fill up.
@@ -33,9 +33,12 @@ const LINGER: Duration = Duration::from_millis(50);
 pub(super) struct Execution {
     pub(super) queue: Arc<Queue>,
     pub(super) budget: Arc<Budget>,
-    /// With the sequence number as last column, if `ordered`.
+    /// Of the blocks: the input's, with the sequence number as last column if `ordered`.
+    pub(super) block_schema: SchemaRef,
+    /// Of the batches: with the numbers of equal inputs as last column if they are shared.
     pub(super) schema: SchemaRef,
     pub(super) ordered: bool,
+    pub(super) sharing: Sharing,
     pub(super) producers: Mutex<Producers>,
 }
 
@@ -64,8 +67,9 @@ impl Execution {
             let spawn = |(partition, (input, metrics))| {
                 let producer = Producer {
                     queue: Arc::clone(&self.queue),
-                    schema: Arc::clone(&self.schema),
+                    schema: Arc::clone(&self.block_schema),
                     ordered: self.ordered,
+                    sharing: self.sharing,
                     partition,
                     metrics,
                 };
@@ -81,6 +85,7 @@ struct Producer {
     queue: Arc<Queue>,
     schema: SchemaRef,
     ordered: bool,
+    sharing: Sharing,
     partition: usize,
     metrics: ProducerMetrics,
 }
@@ -106,7 +111,7 @@ impl Producer {
                 let rows = slice.num_rows() as u64;
                 let slice = if self.ordered { self.number(slice, position)? } else { slice };
                 position += rows;
-                if self.push(Block::new(slice)).await == Push::Closed {
+                if self.push(Block::new(slice, self.sharing)).await == Push::Closed {
                     return Ok(());
                 }
             }
@@ -205,6 +210,8 @@ impl Replica {
         self.metrics
             .useful_tokens
             .add_total(usize::try_from(planned.padded_tokens).unwrap_or(usize::MAX));
-        Ok(planned.gather()?.record_output(&self.metrics.baseline))
+        self.metrics.shared_rows.add(planned.shared_rows);
+        let batch = planned.gather(&self.execution.schema)?;
+        Ok(batch.record_output(&self.metrics.baseline))
     }
 }

@@ -18,11 +18,17 @@ use futures::stream::BoxStream;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
-use super::{ExchangeOptions, RestoreOrderExec, StreamingExchangeExec};
+use super::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};
 use crate::testing::{collect_all, context, ids, limits, numbers, table};
 
 fn options(replicas: usize, batch: BatchLimits) -> ExchangeOptions {
-    ExchangeOptions { replicas, byte_budget: 1 << 20, batch, ordered: false }
+    ExchangeOptions {
+        replicas,
+        byte_budget: 1 << 20,
+        batch,
+        ordered: false,
+        sharing: Sharing::None,
+    }
 }
 
 fn exchange(input: &Arc<dyn ExecutionPlan>, options: ExchangeOptions) -> Arc<dyn ExecutionPlan> {
@@ -85,7 +91,7 @@ proptest! {
     ) {
         let (input, rows) = dealt(&sizes, partitions, texts);
         let batch = BatchLimits { max_rows, max_tokens, max_bytes: None, window_rows };
-        let options = ExchangeOptions { replicas, byte_budget, batch, ordered: false };
+        let options = ExchangeOptions { byte_budget, ..options(replicas, batch) };
         let plan = exchange(&input, options);
         let pool = Arc::new(WatchedPool::new(pool_bytes));
         let watched: Arc<dyn MemoryPool> = Arc::<WatchedPool>::clone(&pool);
@@ -115,7 +121,7 @@ proptest! {
     ) {
         let (input, rows) = dealt(&sizes, 1, texts);
         let batch = BatchLimits { max_rows, max_tokens, max_bytes: None, window_rows };
-        let options = ExchangeOptions { replicas, byte_budget, batch, ordered: true };
+        let options = ExchangeOptions { byte_budget, ordered: true, ..options(replicas, batch) };
         let plan = exchange(&input, options);
         let plan: Arc<dyn ExecutionPlan> = Arc::new(RestoreOrderExec::try_new(plan).unwrap());
         prop_assert_eq!(plan.schema(), input.schema());
@@ -327,7 +333,7 @@ fn properties_and_refusals() {
     assert_eq!(
         datafusion::physical_plan::displayable(plan.as_ref()).one_line().to_string().trim(),
         "StreamingExchangeExec: partitions=2 -> 3, byte_budget=1.0 MiB, window_rows=16, \
-         batching=tokens, ordered=false"
+         batching=tokens, share_equal_inputs=false, ordered=false"
     );
     let ordered = ExchangeOptions { ordered: true, ..options(3, limits(4, 16)) };
     let error = StreamingExchangeExec::try_new(Arc::clone(&input), ordered).unwrap_err();

@@ -3,28 +3,45 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::interleave_record_batch;
+use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use forebay_udf::model::BatchLimits;
 
 use super::batcher::{Batching, Row, Size, cut};
 use super::budget::Permit;
 use super::rows::{batch_bytes, input_bytes, token_lengths};
+use super::share::{Chains, Inputs, Sharer};
+
+/// Whether equal model inputs are computed once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Every row is computed.
+    None,
+    /// Within a window. Only for models that give equal outputs for equal inputs.
+    EqualInputs,
+}
 
 /// Rows as a producer hands them over, weighed.
 #[derive(Debug)]
 pub(super) struct Block {
     batch: RecordBatch,
     lengths: Option<Vec<u32>>,
+    /// If equal inputs are to be shared.
+    inputs: Option<Arc<Inputs>>,
     input_bytes: u64,
     bytes: usize,
 }
 
 impl Block {
-    pub(super) fn new(batch: RecordBatch) -> Self {
+    pub(super) fn new(batch: RecordBatch, sharing: Sharing) -> Self {
         Self {
             lengths: token_lengths(&batch),
+            inputs: (sharing == Sharing::EqualInputs)
+                .then(|| Inputs::of(&batch))
+                .flatten()
+                .map(Arc::new),
             input_bytes: input_bytes(&batch) as u64,
             bytes: batch_bytes(&batch),
             batch,
@@ -37,10 +54,6 @@ impl Block {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    fn tokens(&self) -> u64 {
-        self.lengths.iter().flatten().map(|length| u64::from(*length)).sum()
     }
 
     /// The rows, with the block's input bytes shared among them: by length if they have one.
@@ -73,16 +86,41 @@ pub(super) struct Window {
     blocks: Vec<Arc<Held>>,
     rows: usize,
     bytes: usize,
+    /// If equal inputs are shared.
+    sharer: Option<Sharer>,
+    /// Of the rows that the model will compute.
+    computed: Computed,
+}
+
+/// What the model will compute of a window: rows that share their inputs count once.
+#[derive(Debug, Default)]
+struct Computed {
+    rows: usize,
     tokens: u64,
     input_bytes: u64,
+}
+
+impl Computed {
+    fn add(&mut self, row: &Row) {
+        self.rows += 1;
+        self.tokens += u64::from(row.length);
+        self.input_bytes = self.input_bytes.saturating_add(row.bytes);
+    }
 }
 
 impl Window {
     pub(super) fn push(&mut self, block: Block, permit: Permit) {
         self.rows += block.rows();
         self.bytes += block.bytes();
-        self.tokens += block.tokens();
-        self.input_bytes += block.input_bytes;
+        let rows = block.rows_of(self.blocks.len());
+        match &block.inputs {
+            Some(inputs) => {
+                let firsts = self.sharer.get_or_insert_default().push(Arc::clone(inputs));
+                let distinct = rows.zip(firsts).filter(|(_, is_first)| *is_first);
+                distinct.for_each(|(row, _)| self.computed.add(&row));
+            }
+            None => rows.for_each(|row| self.computed.add(&row)),
+        }
         self.blocks.push(Arc::new(Held { block, _permit: permit }));
     }
 
@@ -96,9 +134,10 @@ impl Window {
 
     /// Whether its rows are more than fit into one batch, or just fill it.
     pub(super) fn has_full_batch(&self, limits: &BatchLimits) -> bool {
-        self.rows >= limits.max_rows as usize
-            || limits.max_tokens.is_some_and(|max| self.tokens >= u64::from(max))
-            || limits.max_bytes.is_some_and(|max| self.input_bytes >= max)
+        let Computed { rows, tokens, input_bytes } = self.computed;
+        rows >= limits.max_rows as usize
+            || limits.max_tokens.is_some_and(|max| tokens >= u64::from(max))
+            || limits.max_bytes.is_some_and(|max| input_bytes >= max)
     }
 
     /// Cuts all rows into batches.
@@ -106,24 +145,44 @@ impl Window {
         let has_tokens = self.blocks.iter().any(|held| held.block.lengths.is_some());
         let batching = if has_tokens { Batching::Tokens } else { Batching::Rows };
         let rows = self.blocks.iter().enumerate();
-        let rows = rows.flat_map(|(at, held)| held.block.rows_of(at)).collect();
-        cut(rows, batching, limits).into_iter().map(|rows| self.plan(&rows)).collect()
+        let rows = rows.flat_map(|(at, held)| held.block.rows_of(at));
+        let chains = self.sharer.as_ref().map(Sharer::chains);
+        let rows = match &chains {
+            Some(chains) => rows.filter(|row| chains.is_first(row)).collect(),
+            None => rows.collect(),
+        };
+        let batches = cut(rows, batching, limits).into_iter();
+        batches.map(|rows| self.plan(&rows, chains.as_ref())).collect()
     }
 
-    fn plan(&self, rows: &[Row]) -> Planned {
+    /// The batch of these rows, each followed by the rows that share its inputs.
+    fn plan(&self, rows: &[Row], chains: Option<&Chains>) -> Planned {
         let mut local = vec![None; self.blocks.len()];
         let mut blocks = Vec::new();
-        let mut place = |row: &Row| {
-            let at = *local[row.block as usize].get_or_insert_with(|| {
-                blocks.push(Arc::clone(&self.blocks[row.block as usize]));
+        let mut place = |block: u32, index: u32| {
+            let at = *local[block as usize].get_or_insert_with(|| {
+                blocks.push(Arc::clone(&self.blocks[block as usize]));
                 blocks.len() - 1
             });
-            (at, row.index as usize)
+            (at, index as usize)
         };
-        let places = rows.iter().map(&mut place).collect();
+        let mut places = Vec::with_capacity(rows.len());
+        let mut groups = chains.map(|_| Vec::with_capacity(rows.len()));
+        for (group, row) in rows.iter().enumerate() {
+            let before = places.len();
+            places.push(place(row.block, row.index));
+            for (block, index) in chains.iter().flat_map(|chains| chains.followers(row)) {
+                places.push(place(block, index));
+            }
+            if let Some(groups) = &mut groups {
+                let group = u32::try_from(group).unwrap_or(u32::MAX);
+                groups.resize(groups.len() + places.len() - before, group);
+            }
+        }
         let size = rows.iter().fold(Size::default(), |size, row| size.with(row));
         let tokens = rows.iter().map(|row| u64::from(row.length)).sum();
-        Planned { blocks, places, padded_tokens: size.padded(), tokens }
+        let shared_rows = places.len() - rows.len();
+        Planned { blocks, places, groups, shared_rows, padded_tokens: size.padded(), tokens }
     }
 }
 
@@ -132,6 +191,10 @@ impl Window {
 pub(super) struct Planned {
     blocks: Vec<Arc<Held>>,
     places: Vec<(usize, usize)>,
+    /// For each row the number of its inputs within the batch, if equal ones are shared.
+    groups: Option<Vec<u32>>,
+    /// Rows that need no computation of their own.
+    pub(super) shared_rows: usize,
     /// Tokens that the device will compute.
     pub(super) padded_tokens: u64,
     /// Tokens that the rows have.
@@ -139,13 +202,26 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Copies the rows together; gives the blocks' bytes back if nobody else needs them.
-    pub(super) fn gather(self) -> Result<RecordBatch, ArrowError> {
-        if let Some((block, start)) = self.run_of_one_block() {
-            return Ok(block.slice(start, self.places.len()));
+    /// Copies the rows together; gives the blocks' bytes back if nobody else needs them. `schema`
+    /// has the blocks' columns, and [`SHARE_COLUMN`](crate::SHARE_COLUMN) behind them if equal
+    /// inputs are shared.
+    pub(super) fn gather(self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+        let batch = match self.run_of_one_block() {
+            Some((block, start)) => block.slice(start, self.places.len()),
+            None => {
+                let batches: Vec<&RecordBatch> =
+                    self.blocks.iter().map(|held| &held.block.batch).collect();
+                interleave_record_batch(&batches, &self.places)?
+            }
+        };
+        let mut columns = batch.columns().to_vec();
+        if columns.len() < schema.fields().len() {
+            let rows = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+            // A block that could not be hashed: every row for itself.
+            let groups = self.groups.unwrap_or_else(|| (0..rows).collect());
+            columns.push(Arc::new(UInt32Array::from(groups)));
         }
-        let batches: Vec<&RecordBatch> = self.blocks.iter().map(|held| &held.block.batch).collect();
-        interleave_record_batch(&batches, &self.places)
+        RecordBatch::try_new(Arc::clone(schema), columns)
     }
 
     /// Neighbors in one block need no copy.

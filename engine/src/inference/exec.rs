@@ -21,12 +21,14 @@ use forebay_udf::transform::output_fields;
 
 use super::metrics::InferenceMetrics;
 use super::stream::{Inference, Setup};
-use crate::SEQUENCE_COLUMN;
+use super::tally::Tally;
 use crate::carry::{self, Sources};
 use crate::device::{Devices, Placement};
+use crate::per_execution::PerExecution;
+use crate::{ROW_ERROR_COLUMN, SEQUENCE_COLUMN, SHARE_COLUMN};
 
 /// Runs a model over its prepared columns; see the [module](super).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct InferenceExec {
     input: Arc<dyn ExecutionPlan>,
     model: Arc<ModelDeclaration>,
@@ -40,13 +42,14 @@ pub struct InferenceExec {
     sources: Sources,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+    tallies: PerExecution<Tally>,
 }
 
 /// The columns of an [`InferenceExec`] over `input`: the input's without the prepared ones, then
-/// the model's outputs under the given names, then the sequence number if the input has one.
+/// the model's output columns under the given names, then the sequence number if the input has one.
 ///
 /// # Errors
-/// If the names are not as many as the model's outputs.
+/// If the names are not as many as the model's output columns.
 pub fn output_schema(
     input: &Schema,
     model: &ModelDeclaration,
@@ -60,7 +63,7 @@ fn columns(
     model: &ModelDeclaration,
     output_names: &[String],
 ) -> Result<(SchemaRef, Sources)> {
-    let outputs = &model.signature.outputs;
+    let outputs = model.output_columns();
     if output_names.len() != outputs.len() {
         return plan_err!(
             "model '{}' has {} output columns, found {} names for them",
@@ -81,7 +84,7 @@ fn columns(
     let output = |(name, field): (&String, &FieldRef)| {
         (Arc::new(Field::new(name, field.data_type().clone(), true)), None)
     };
-    columns.extend(output_names.iter().zip(outputs).map(output));
+    columns.extend(output_names.iter().zip(&outputs).map(output));
     columns.extend(sequence);
     let (fields, sources): (Vec<FieldRef>, Sources) = columns.into_iter().unzip();
     Ok((Arc::new(Schema::new_with_metadata(fields, input.metadata().clone())), sources))
@@ -101,13 +104,6 @@ impl InferenceExec {
         if placement.devices.is_empty() {
             return internal_err!("InferenceExec needs at least one device");
         }
-        if model.on_error != OnError::Fail {
-            return plan_err!(
-                "model '{}': on_error={} is not supported yet; use on_error=fail",
-                model.name,
-                model.on_error
-            );
-        }
         let below = input.schema();
         let find = |field: FieldRef| match below.column_with_name(field.name()) {
             Some((at, found)) if found.data_type() == field.data_type() => Ok(at),
@@ -122,8 +118,17 @@ impl InferenceExec {
         let prepared = output_fields(&model).into_iter().map(find).collect::<Result<_>>()?;
         let (schema, sources) = columns(&below, &model, &output_names)?;
         let properties = Arc::new(Self::compute_properties(&input, &schema, &sources));
-        let metrics = ExecutionPlanMetricsSet::new();
-        Ok(Self { input, model, output_names, placement, prepared, sources, properties, metrics })
+        Ok(Self {
+            input,
+            model,
+            output_names,
+            placement,
+            prepared,
+            sources,
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+            tallies: PerExecution::default(),
+        })
     }
 
     /// What it reads.
@@ -180,6 +185,9 @@ impl InferenceExec {
         ];
         pairs.extend(model.batch.max_tokens.map(|max| ("max_batch_tokens", max.to_string())));
         pairs.extend(model.batch.max_bytes.map(|max| ("max_batch_bytes", max.to_string())));
+        if model.on_error != OnError::Fail {
+            pairs.push(("on_error", model.on_error.to_string()));
+        }
         pairs.push(("outputs", format!("[{}]", self.output_names.join(", "))));
         pairs
     }
@@ -244,6 +252,9 @@ impl ExecutionPlan for InferenceExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
+        let partitions = self.properties.partitioning.partition_count();
+        let tally = self.tallies.get(partition, partitions, || Ok(Tally::new(partitions)))?;
+        let column = |name: &str| self.input.schema().column_with_name(name).map(|(at, _)| at);
         let setup = Setup {
             devices: Devices::from_context(&context)?,
             env: context.runtime_env(),
@@ -251,6 +262,9 @@ impl ExecutionPlan for InferenceExec {
             device: self.placement.devices[partition % self.placement.devices.len()],
             partition,
             prepared: self.prepared.clone(),
+            groups: column(SHARE_COLUMN),
+            row_errors: column(ROW_ERROR_COLUMN),
+            tally,
             sources: self.sources.clone(),
             schema: self.schema(),
         };

@@ -22,7 +22,11 @@ pub(super) struct InferenceMetrics {
     /// How long it took until the model was loaded.
     pub(super) load_time: Time,
     /// Batches that were halved because they did not fit into memory.
-    pub(super) oom_splits: Count,
+    oom_splits: Count,
+    /// Batches that were halved to find the row at fault.
+    error_splits: Count,
+    /// Rows without outputs because their inference failed.
+    pub(super) rows_failed: Count,
     /// 1 for each replica that took part.
     pub(super) replicas: Gauge,
 }
@@ -40,7 +44,14 @@ impl InferenceMetrics {
             prepare_time: time("prepare_time"),
             load_time: time("load_time"),
             oom_splits: rows().counter("oom_splits", partition),
+            error_splits: rows().counter("error_splits", partition),
+            rows_failed: rows().counter("rows_failed", partition),
             replicas: rows().gauge("replicas", partition),
         }
+    }
+
+    /// Batches that were halved, for want of memory or because of a row.
+    pub(super) fn splits(&self, is_oom: bool) -> &Count {
+        if is_oom { &self.oom_splits } else { &self.error_splits }
     }
 }

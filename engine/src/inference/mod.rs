@@ -16,13 +16,17 @@
 //! - Memory: two batches per partition.
 //! - Cancel: a batch that computes is finished and thrown away; its lease returns then.
 //! - Errors: name model, device and number of rows. A batch that does not fit into the device's
-//!   memory is halved, down to a single row.
+//!   memory is halved, down to a single row. Unless the model's `on_error` is `fail`, a batch that
+//!   fails because of its data is halved until the row at fault is alone; that row's outputs are
+//!   NULL, and with `route` a column `_error` says why.
 
 mod batch;
+mod bisect;
 mod exec;
 mod metrics;
-mod oom;
+mod on_error;
 mod stream;
+mod tally;
 mod transform;
 
 #[cfg(test)]

@@ -3,22 +3,25 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
+use arrow::datatypes::{SchemaRef, UInt32Type};
 use datafusion::common::instant::Instant;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_plan::metrics::RecordOutput;
-use forebay_udf::RuntimeError;
-use forebay_udf::model::ModelDeclaration;
+use forebay_udf::model::{ModelDeclaration, OnError};
 use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
+use forebay_udf::{ErrorClass, RuntimeError};
 use futures::{StreamExt, TryFutureExt};
 use tokio::sync::oneshot;
 
-use super::batch::{ValidRows, join, null_outputs, pieces, slice};
+use super::batch::{ModelRows, join, null_outputs, pieces, slice};
+use super::bisect::Bisection;
 use super::metrics::InferenceMetrics;
-use super::oom::Halving;
+use super::on_error::{route, row_errors};
+use super::tally::Tally;
+use crate::SHARE_COLUMN;
 use crate::carry::Sources;
 use crate::device::{BatchError, Devices, Outcome, Slot};
 
@@ -32,6 +35,12 @@ pub(super) struct Setup {
     pub(super) partition: usize,
     /// Where the prepared columns are in the input.
     pub(super) prepared: Vec<usize>,
+    /// Where the numbers of equal inputs are, if these are shared.
+    pub(super) groups: Option<usize>,
+    /// Where the transform's row errors are, if rows may fail.
+    pub(super) row_errors: Option<usize>,
+    /// Rows that failed, in all partitions.
+    pub(super) tally: Arc<Tally>,
     /// Which input column each output column is.
     pub(super) sources: Sources,
     pub(super) schema: SchemaRef,
@@ -46,7 +55,7 @@ struct Running {
 /// A batch and the rows of it that the model is to see.
 struct Work {
     batch: RecordBatch,
-    valid: ValidRows,
+    model_rows: ModelRows,
     /// Its device inputs, unless there is no row for the model.
     prepared: Option<Result<Prepared, RuntimeError>>,
 }
@@ -54,7 +63,7 @@ struct Work {
 /// A batch that computes, or has no need to.
 struct InFlight {
     batch: RecordBatch,
-    valid: ValidRows,
+    model_rows: ModelRows,
     outcome: Option<Pending>,
 }
 
@@ -75,8 +84,8 @@ pub(super) struct Inference {
     input_ended: bool,
     next: Option<Work>,
     current: Option<InFlight>,
-    /// Rows that are known to fit into the device's memory, after a batch did not.
-    rows_fit: usize,
+    /// Padded size of the largest batch that may fit into the device's memory, once one did not.
+    padded_max: usize,
 }
 
 impl Inference {
@@ -94,7 +103,7 @@ impl Inference {
             input_ended: false,
             next: None,
             current: None,
-            rows_fit: usize::MAX,
+            padded_max: usize::MAX,
         }
     }
 
@@ -120,7 +129,10 @@ impl Inference {
             }
             let wants_input = self.next.is_none() && !self.input_ended;
             match (&mut self.current, wants_input) {
-                (None, false) => return Ok(None),
+                (None, false) => {
+                    self.setup.tally.finish(&self.setup.model)?;
+                    return Ok(None);
+                }
                 (None, true) => {
                     let item = self.input.next().await;
                     self.take_in(item)?;
@@ -163,8 +175,9 @@ impl Inference {
     fn take_in(&mut self, item: Option<Result<RecordBatch>>) -> Result<()> {
         match item.transpose()? {
             Some(batch) => {
+                let (columns, groups) = (self.prepared_of(&batch), self.groups_of(&batch)?);
                 let limits = &self.setup.model.batch;
-                self.pieces.extend(pieces(&batch, &self.setup.prepared, limits, self.rows_fit));
+                self.pieces.extend(pieces(&batch, &columns, groups, limits, self.padded_max));
             }
             None => self.input_ended = true,
         }
@@ -175,77 +188,125 @@ impl Inference {
         self.running.as_ref().ok_or_else(|| internal_datafusion_err!("the model is not loaded"))
     }
 
-    /// Makes device inputs of the rows without NULL.
+    fn prepared_of(&self, batch: &RecordBatch) -> Vec<ArrayRef> {
+        self.setup.prepared.iter().map(|at| Arc::clone(batch.column(*at))).collect()
+    }
+
+    fn groups_of<'a>(&self, batch: &'a RecordBatch) -> Result<Option<&'a UInt32Array>> {
+        let Some(at) = self.setup.groups else { return Ok(None) };
+        let groups = batch.column(at).as_primitive_opt::<UInt32Type>();
+        groups.map(Some).ok_or_else(|| internal_datafusion_err!("{SHARE_COLUMN} is not a UInt32"))
+    }
+
+    /// Makes device inputs of the rows that the model is to see.
     fn prepare(&self, batch: RecordBatch) -> Result<Work> {
         let _timer = self.metrics.prepare_time.timer();
-        let columns: Vec<ArrayRef> =
-            self.setup.prepared.iter().map(|at| Arc::clone(batch.column(*at))).collect();
-        let valid = ValidRows::try_new(&columns, batch.num_rows())?;
-        let prepared = match valid.rows {
+        let (columns, groups) = (self.prepared_of(&batch), self.groups_of(&batch)?);
+        let model_rows = ModelRows::try_new(&columns, groups, batch.num_rows())?;
+        let prepared = match model_rows.rows {
             0 => None,
-            _ => Some(self.device_inputs(&valid.columns)?),
+            _ => Some(self.device_inputs(&model_rows.columns)?),
         };
-        Ok(Work { batch, valid, prepared })
+        Ok(Work { batch, model_rows, prepared })
     }
 
     fn start(&self, work: Work) -> Result<InFlight> {
-        let Work { batch, valid, prepared } = work;
+        let Work { batch, model_rows, prepared } = work;
         let outcome = match prepared {
             None => None,
             Some(Ok(prepared)) => Some(Pending::Computes(self.running()?.slot.submit(prepared))),
             Some(Err(error)) => Some(Pending::Failed(error)),
         };
-        Ok(InFlight { batch, valid, outcome })
+        Ok(InFlight { batch, model_rows, outcome })
     }
 
-    /// The current batch with its outputs. The next one starts before, if it is prepared.
+    /// The current batch with its outputs. The next one starts before, unless this one failed: its
+    /// parts go first.
     async fn finish(&mut self, outcome: Option<Outcome>) -> Result<RecordBatch> {
         let current = self.current.take();
-        let InFlight { batch, valid, .. } =
+        let InFlight { batch, model_rows, .. } =
             current.ok_or_else(|| internal_datafusion_err!("no batch computes"))?;
-        let is_oom = |outcome: &Outcome| {
-            matches!(outcome.result, Err(BatchError::Runtime(RuntimeError::OutOfMemory { .. })))
-        };
-        if !outcome.as_ref().is_some_and(is_oom)
+        if outcome.as_ref().is_none_or(|outcome| outcome.result.is_ok())
             && let Some(work) = self.next.take()
         {
             self.current = Some(self.start(work)?);
         }
-        let outputs = match outcome {
-            None => null_outputs(&self.setup.model.signature.outputs, batch.num_rows()),
+        let (outputs, errors) = match outcome {
+            None => (null_outputs(&self.setup.model.signature.outputs, batch.num_rows()), None),
             Some(outcome) => {
-                let outputs = self.outputs(outcome, &valid).await?;
-                valid.scatter(outputs)?
+                let (outputs, errors) = self.outputs(outcome, &model_rows).await?;
+                (model_rows.scatter(outputs)?, errors)
             }
         };
-        self.assemble(&batch, outputs)
+        let errors = errors.map(|errors| model_rows.scatter(vec![errors])).transpose()?;
+        let errors = errors.and_then(|mut errors| errors.pop());
+        self.assemble(&batch, outputs, errors)
     }
 
-    /// Outputs of the valid rows: of the whole batch, or of its halves if it did not fit.
-    async fn outputs(&mut self, outcome: Outcome, valid: &ValidRows) -> Result<Vec<ArrayRef>> {
-        let error = match self.record(outcome, valid.rows) {
-            Ok(outputs) => return Ok(outputs),
-            Err(error) => error,
-        };
-        let Some(mut halving) = is_oom(&error).then(|| Halving::of(valid.rows)).flatten() else {
-            return Err(self.locate(error, valid.rows));
-        };
-        self.metrics.oom_splits.add(1);
-        let mut parts = Vec::new();
-        while let Some((start, rows)) = halving.next() {
-            let outcome = self.infer(&slice(&valid.columns, start, rows)).await?;
-            match self.record(outcome, rows) {
+    /// Outputs of the computed rows and, if some failed, the errors of these. A failed batch is
+    /// done in parts.
+    async fn outputs(
+        &mut self,
+        outcome: Outcome,
+        model_rows: &ModelRows,
+    ) -> Result<(Vec<ArrayRef>, Option<ArrayRef>)> {
+        let mut whole = Some(outcome);
+        let (mut parts, mut errors) = (Vec::new(), Vec::new());
+        let mut bisection = Bisection::of(model_rows.rows);
+        while let Some((start, rows)) = bisection.next() {
+            let outcome = match whole.take() {
+                Some(outcome) => outcome,
+                None => self.infer(&slice(&model_rows.columns, start, rows)).await?,
+            };
+            let padded = outcome.padded;
+            let error = match self.record(outcome, rows) {
                 Ok(outputs) => {
-                    self.rows_fit = self.rows_fit.min(rows.max(1));
                     parts.push(outputs);
+                    continue;
                 }
-                Err(error) if is_oom(&error) && halving.halve(start, rows) => {
-                    self.metrics.oom_splits.add(1);
+                Err(error) => error,
+            };
+            let is_oom = error.class() == Some(ErrorClass::Passing);
+            if is_oom {
+                self.padded_max = self.padded_max.min((padded / 2).max(1));
+            }
+            if (is_oom || self.is_row_error(&error)) && bisection.halve((start, rows)) {
+                self.metrics.splits(is_oom).add(1);
+                continue;
+            }
+            let last = match is_oom {
+                true => self.with_room(&slice(&model_rows.columns, start, rows)).await?,
+                false => Err((error, 1)),
+            };
+            match last {
+                Ok(outputs) => parts.push(outputs),
+                Err((error, attempt)) if is_oom || self.is_row_error(&error) => {
+                    if self.setup.model.on_error == OnError::Fail {
+                        return Err(self.locate(error, rows));
+                    }
+                    errors.push((start, error, attempt));
+                    parts.push(null_outputs(&self.setup.model.signature.outputs, rows));
                 }
-                Err(error) => return Err(self.locate(error, rows)),
+                Err((error, _)) => return Err(self.locate(error, rows)),
             }
         }
-        Ok(join(parts)?)
+        Ok((join(parts)?, row_errors(errors, model_rows.rows)))
+    }
+
+    /// Whether the error is about a row, and the query is to go on without that row.
+    fn is_row_error(&self, error: &BatchError) -> bool {
+        self.setup.model.on_error != OnError::Fail && error.class() == Some(ErrorClass::Data)
+    }
+
+    /// A second attempt at rows that cannot be divided, once idle models have made room.
+    async fn with_room(
+        &mut self,
+        columns: &[ArrayRef],
+    ) -> Result<Result<Vec<ArrayRef>, (BatchError, i32)>> {
+        self.setup.devices.clear_idle();
+        let outcome = self.infer(columns).await?;
+        let rows = columns.first().map_or(0, |column| column.len());
+        Ok(self.record(outcome, rows).map_err(|error| (error, 2)))
     }
 
     /// Prepares and computes some rows, and waits for them.
@@ -280,8 +341,22 @@ impl Inference {
         error.locate(&self.setup.model, self.setup.device, rows).into()
     }
 
-    fn assemble(&self, batch: &RecordBatch, outputs: Vec<ArrayRef>) -> Result<RecordBatch> {
+    fn assemble(
+        &self,
+        batch: &RecordBatch,
+        mut outputs: Vec<ArrayRef>,
+        errors: Option<ArrayRef>,
+    ) -> Result<RecordBatch> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
+        if let Some(at) = self.setup.row_errors {
+            let errors = route(batch.column(at), errors)?;
+            let failed = errors.len() - errors.null_count();
+            self.metrics.rows_failed.add(failed);
+            self.setup.tally.add(batch.num_rows(), failed);
+            if self.setup.model.on_error == OnError::Route {
+                outputs.push(errors);
+            }
+        }
         let mut outputs = outputs.into_iter();
         let column = |source: &Option<usize>| match source {
             Some(at) => Ok(Arc::clone(batch.column(*at))),
@@ -310,8 +385,4 @@ impl InFlight {
 fn received(outcome: Result<Outcome, oneshot::error::RecvError>) -> Outcome {
     outcome
         .unwrap_or_else(|_| Outcome::failed(BatchError::Panic("its thread has ended".to_owned())))
-}
-
-fn is_oom(error: &BatchError) -> bool {
-    matches!(error, BatchError::Runtime(RuntimeError::OutOfMemory { .. }))
 }

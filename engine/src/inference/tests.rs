@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::array::ArrayRef;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::Int32Type;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool, UnboundedMemoryPool};
 use datafusion::physical_expr::expressions::col;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
 use forebay_udf::RuntimeError;
-use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError, Share};
+use forebay_udf::model::{BatchLimits, Determinism, ModelDeclaration, OnError, RuntimeKind, Share};
 use forebay_udf::runtime::{Device, Prepared, Replica};
 use futures::StreamExt;
 use proptest::prelude::*;
@@ -17,10 +18,10 @@ use tempfile::TempDir;
 
 use crate::testing::{
     collect_all, context, context_of, digests, emulated_model, ids, limits, naive, numbers, table,
-    with_package,
+    values, with_package,
 };
 use crate::{
-    Devices, ExchangeOptions, InferenceExec, Inventory, Placement, RestoreOrderExec,
+    Devices, ExchangeOptions, InferenceExec, Inventory, Placement, RestoreOrderExec, Sharing,
     StreamingExchangeExec, TransformExec,
 };
 
@@ -47,11 +48,17 @@ fn infer(
     let mut plan: Arc<dyn ExecutionPlan> = Arc::new(transform);
     if shape != Shape::Direct {
         let (batch, ordered) = (model.batch.clone(), shape == Shape::Ordered);
-        let options = ExchangeOptions { replicas, byte_budget, batch, ordered };
+        let sharing = match model.determinism {
+            Determinism::Volatile => Sharing::None,
+            _ => Sharing::EqualInputs,
+        };
+        let options = ExchangeOptions { replicas, byte_budget, batch, ordered, sharing };
         plan = Arc::new(StreamingExchangeExec::try_new(plan, options).unwrap());
     }
     let placement = Placement { devices: vec![DEVICE; replicas] };
-    let names = vec![output.to_owned()];
+    let outputs = model.output_columns();
+    let error = outputs.get(1).map(|field| field.name().clone());
+    let names = std::iter::once(output.to_owned()).chain(error).collect();
     plan = Arc::new(InferenceExec::try_new(plan, Arc::clone(model), names, placement).unwrap());
     match shape {
         Shape::Ordered => Arc::new(RestoreOrderExec::try_new(plan).unwrap()),
@@ -84,9 +91,18 @@ proptest! {
         gpus in prop::sample::select(vec![0.3, 0.5, 1.0]),
         byte_budget in prop::sample::select(vec![1usize, 300, 100_000]),
         pool_bytes in prop::sample::select(vec![1usize, 100_000_000]),
+        distinct in prop::sample::select(vec![1i64, 5, 1000]),
+        determinism in prop::sample::select(vec![Determinism::Deterministic, Determinism::Volatile]),
+        memory_rows in prop::option::of(1u32..10),
+        poison in prop::option::of(0i64..10),
+        on_error in prop::sample::select(vec![OnError::Null, OnError::Route]),
     ) {
         let dir = TempDir::new().unwrap();
         let mut model = emulated_model("m");
+        model.determinism = determinism;
+        model.on_error = if poison.is_some() { on_error } else { OnError::Fail };
+        let fail_on = poison.map(|poison| format!("{poison}.0"));
+        model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows };
         model.batch = BatchLimits { max_rows, max_tokens: None, max_bytes, window_rows };
         model.resources.gpus = Share::try_from(gpus).unwrap();
         let model = with_package(model, dir.path());
@@ -94,7 +110,8 @@ proptest! {
         let mut parts = vec![Vec::new(); partitions];
         let mut next = 0;
         for (at, size) in sizes.iter().enumerate() {
-            parts[at % partitions].push(numbers(next..next + size, |id| id % null_every == 0));
+            let value = |id: i64| (id % null_every != 0).then_some((id % distinct) as f32);
+            parts[at % partitions].push(values(next..next + size, value));
             next += size;
         }
         let input = table(&parts, numbers(0..0, |_| false).schema());
@@ -105,7 +122,18 @@ proptest! {
             .worker_threads(2).enable_all().build().unwrap();
         let batches = runtime.block_on(collect_all(&plan, &context)).unwrap();
         prop_assert!(batches.iter().all(|batch| batch.num_rows() <= max_rows as usize
-            || shape == Shape::Ordered));
+            || shape == Shape::Ordered || distinct < 1000));
+        if model.on_error == OnError::Route {
+            for batch in &batches {
+                let digests = batch.column_by_name("digest").unwrap();
+                let (values, errors) =
+                    (batch.column_by_name("value").unwrap(), batch.column_by_name("_error").unwrap());
+                for row in 0..batch.num_rows() {
+                    let failed = values.is_valid(row) && digests.is_null(row);
+                    prop_assert_eq!(errors.is_valid(row), failed);
+                }
+            }
+        }
         let mut found = digests(&batches);
         let mut expected = naive(&model, &parts.concat());
         if shape != Shape::Ordered {
@@ -170,7 +198,11 @@ async fn faulty(
     (dir, model, plan, context, calls)
 }
 
+/// Of the topmost inference.
 fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
+    if !plan.is::<InferenceExec>() {
+        return metric(plan.children()[0], name);
+    }
     plan.metrics().unwrap().sum_by_name(name).map_or(0, |value| value.as_usize())
 }
 
@@ -182,6 +214,107 @@ async fn a_batch_that_does_not_fit_is_halved_and_the_size_that_fits_is_remembere
     assert!(metric(&plan, "oom_splits") >= 3);
     assert_eq!(metric(&plan, "rows_inferred"), 20);
     assert_eq!(metric(&plan, "batches"), calls.load(Ordering::SeqCst));
+}
+
+/// 20 rows of which some fail, through a plan whose model has this policy.
+async fn with_failing_rows(
+    failing: f32,
+    on_error: OnError,
+    max_error_ratio: f64,
+    shape: Shape,
+) -> datafusion::common::Result<(Vec<RecordBatch>, usize)> {
+    let dir = TempDir::new().unwrap();
+    let mut model = emulated_model("m");
+    (model.on_error, model.max_error_ratio) = (on_error, max_error_ratio);
+    let fail_on = Some(format!("{failing:?}"));
+    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows: None };
+    let model = with_package(model, dir.path());
+    let batch = values(0..20, |id| (id != 7).then_some(id as f32));
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, &model, "digest", shape, 2, 1 << 20);
+    let batches = collect_all(&plan, &context(1, pool())).await?;
+    Ok((batches, metric(&plan, "rows_failed")))
+}
+
+#[tokio::test]
+async fn a_row_gives_the_same_wherever_it_is_in_its_batch() {
+    let good = with_failing_rows(-1.0, OnError::Null, 1.0, Shape::Ordered).await.unwrap().0;
+    for failing in 0..20 {
+        for shape in [Shape::Direct, Shape::Exchange, Shape::Ordered] {
+            let failed = with_failing_rows(failing as f32, OnError::Null, 1.0, shape).await;
+            let (batches, rows_failed) = failed.unwrap();
+            let mut found = digests(&batches);
+            found.sort_unstable();
+            let mut expected = digests(&good);
+            expected[usize::try_from(failing).unwrap()].1 = None;
+            assert_eq!(found, expected, "{failing} {shape:?}");
+            assert_eq!(rows_failed, usize::from(failing != 7), "row 7 is NULL");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_routed_row_says_what_failed_and_nothing_of_its_batch() {
+    for shape in [Shape::Direct, Shape::Exchange, Shape::Ordered] {
+        let (batches, _) = with_failing_rows(3.0, OnError::Route, 1.0, shape).await.unwrap();
+        let mut errors = Vec::new();
+        for batch in &batches {
+            let column = batch.column_by_name("_error").unwrap().as_struct();
+            for row in (0..batch.num_rows()).filter(|row| column.is_valid(*row)) {
+                let text = |at: usize| column.column(at).as_string::<i32>().value(row).to_owned();
+                let attempt = column.column(2).as_primitive::<Int32Type>().value(row);
+                let id = ids(std::slice::from_ref(batch))[row];
+                errors.push((id, text(0), text(1), attempt));
+            }
+        }
+        let message = "this emulated model fails on '3.0'".to_owned();
+        assert_eq!(errors, [(3, "program".to_owned(), message, 1)], "{shape:?}");
+    }
+}
+
+#[tokio::test]
+async fn more_failures_than_allowed_end_the_query() {
+    for shape in [Shape::Direct, Shape::Exchange, Shape::Ordered] {
+        let error = with_failing_rows(3.0, OnError::Null, 0.04, shape).await.unwrap_err();
+        assert!(error.to_string().contains("1 of 20 rows failed"), "{error}");
+        assert!(with_failing_rows(3.0, OnError::Null, 0.05, shape).await.is_ok());
+        let error = with_failing_rows(3.0, OnError::Fail, 1.0, shape).await.unwrap_err();
+        assert!(error.to_string().contains("fails on '3.0'"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_fits_into_no_memory_is_tried_twice_and_then_given_up() {
+    let dir = TempDir::new().unwrap();
+    let mut model = emulated_model("m");
+    model.on_error = OnError::Route;
+    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(0) };
+    let model = with_package(model, dir.path());
+    let batch = numbers(0..3, |_| false);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, &model, "digest", Shape::Direct, 1, 1 << 20);
+    let batches = collect_all(&plan, &context(1, pool())).await.unwrap();
+    assert_eq!(digests(&batches), [(0, None), (1, None), (2, None)]);
+    for batch in &batches {
+        let errors = batch.column_by_name("_error").unwrap().as_struct();
+        assert_eq!(errors.column(0).as_string::<i32>().value(0), "out_of_memory");
+        assert_eq!(errors.column(2).as_primitive::<Int32Type>().value(0), 2);
+    }
+}
+
+#[tokio::test]
+async fn equal_inputs_are_computed_once_within_a_window() {
+    let dir = TempDir::new().unwrap();
+    let mut model = emulated_model("m");
+    model.batch = limits(8, 1000);
+    let model = with_package(model, dir.path());
+    let batch = values(0..1000, |id| (id % 11 != 0).then_some((id % 10) as f32));
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, &model, "digest", Shape::Exchange, 2, 1 << 20);
+    let mut found = digests(&collect_all(&plan, &context(1, pool())).await.unwrap());
+    found.sort_unstable();
+    assert_eq!(found, naive(&model, &[batch]));
+    assert_eq!(metric(&plan, "rows_inferred"), 10);
 }
 
 #[tokio::test]
@@ -310,7 +443,7 @@ fn what_explain_shows_and_what_is_refused() {
     routed.on_error = OnError::Route;
     let transform = plan.children()[0];
     let error = InferenceExec::try_new(Arc::clone(transform), Arc::new(routed), names, placement);
-    assert!(error.unwrap_err().to_string().contains("on_error=route is not supported yet"));
+    assert!(error.unwrap_err().to_string().contains("has 2 output columns, found 1 names"));
     let error = TransformExec::try_new(input, model, Vec::new()).unwrap_err();
     assert!(error.to_string().contains("wants 1 input columns, found 0"), "{error}");
 }

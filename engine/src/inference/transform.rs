@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -17,10 +17,14 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, StatisticsArgs,
 };
-use forebay_udf::model::ModelDeclaration;
+use forebay_udf::ErrorClass;
+use forebay_udf::model::{ModelDeclaration, OnError, RowError, error_field};
 use forebay_udf::transform::{Transform, output_fields};
 use futures::StreamExt;
 
+use super::batch::{join, null_outputs, slice};
+use super::bisect::Bisection;
+use crate::ROW_ERROR_COLUMN;
 use crate::carry::{self, Sources};
 use crate::device::Devices;
 use crate::error::EngineError;
@@ -32,6 +36,8 @@ const SLICE_ROWS: usize = 1024;
 ///
 /// - Rows, order, partitions: the input's; batches are cut to at most 1,024 rows.
 /// - Memory: one batch.
+/// - Errors: end the query, unless the model's `on_error` says otherwise. Then the row at fault is
+///   found, its prepared columns are NULL, and [`ROW_ERROR_COLUMN`] says why.
 /// - Loads the model's transform when the first row is asked for, never its weights.
 #[derive(Clone, Debug)]
 pub struct TransformExec {
@@ -86,6 +92,7 @@ impl TransformExec {
     ) -> PlanProperties {
         let below = input.schema();
         let fields = below.fields().iter().cloned().chain(output_fields(model));
+        let fields = fields.chain(row_error_field(model));
         let fields: Vec<_> = fields.collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, below.metadata().clone()));
         let sources: Sources = (0..below.fields().len()).map(Some).collect();
@@ -199,6 +206,12 @@ impl ExecutionPlan for TransformExec {
     }
 }
 
+/// The column of errors, if rows may fail.
+fn row_error_field(model: &ModelDeclaration) -> Option<FieldRef> {
+    let field = error_field().as_ref().clone().with_name(ROW_ERROR_COLUMN);
+    (model.on_error != OnError::Fail).then(|| Arc::new(field))
+}
+
 struct Transformer {
     input: SendableRecordBatchStream,
     /// What is left of the current batch, and the model's inputs for it.
@@ -254,7 +267,10 @@ impl Transformer {
         let cut = |start, rows| -> Vec<ArrayRef> {
             inputs.iter().map(|input| input.slice(start, rows)).collect()
         };
-        let prepared = transform.apply(&cut(0, rows)).map_err(EngineError::from)?;
+        let prepared = match self.model.on_error {
+            OnError::Fail => transform.apply(&cut(0, rows)).map_err(EngineError::from)?,
+            OnError::Null | OnError::Route => apply_rows(transform, &cut(0, rows), rows)?,
+        };
         if rest > 0 {
             self.current = Some((batch.slice(rows, rest), cut(rows, rest)));
         }
@@ -262,4 +278,29 @@ impl Transformer {
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
         Ok(batch.record_output(&self.baseline))
     }
+}
+
+/// The prepared columns and the column of errors. Rows that cannot be transformed are found by
+/// halving.
+fn apply_rows(
+    transform: &dyn Transform,
+    inputs: &[ArrayRef],
+    rows: usize,
+) -> Result<Vec<ArrayRef>, EngineError> {
+    let (mut parts, mut errors) = (Vec::new(), vec![None; rows]);
+    let mut bisection = Bisection::of(rows);
+    while let Some((start, count)) = bisection.next() {
+        match transform.apply(&slice(inputs, start, count)) {
+            Ok(prepared) => parts.push(prepared),
+            Err(error) if error.class() != ErrorClass::Data => return Err(error.into()),
+            Err(_) if bisection.halve((start, count)) => {}
+            Err(error) => {
+                errors[start] = Some(RowError::new(&error, 1));
+                parts.push(null_outputs(&transform.output_fields(), count));
+            }
+        }
+    }
+    let mut columns = join(parts)?;
+    columns.push(RowError::column(&errors));
+    Ok(columns)
 }

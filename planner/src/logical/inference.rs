@@ -38,7 +38,7 @@ impl Inference {
         let taken: HashSet<String> =
             input.schema().fields().iter().map(|f| f.name().clone()).collect();
         let mut output_names: Vec<String> = vec![];
-        for output in &model.signature.outputs {
+        for output in model.output_columns() {
             let name = format!("{}{}", model.output_prefix, output.name());
             let free = |name: &String| !taken.contains(name) && !output_names.contains(name);
             let numbered = (0..).map(|n| format!("{name}{n}"));
@@ -79,7 +79,8 @@ impl Inference {
                 _ => arg,
             })
             .collect();
-        let outputs = model.signature.outputs.iter().zip(&output_names);
+        let outputs = model.output_columns();
+        let outputs = outputs.iter().zip(&output_names);
         let outputs = outputs.map(|(field, name)| {
             (None, Arc::new(Field::new(name, field.data_type().clone(), true)))
         });

@@ -252,7 +252,7 @@ impl Lifter {
         let call = format!("{}({})", model.name, inputs.join(", "));
         let own = self.column_names();
         let names = |call: &str| -> Vec<String> {
-            match &model.signature.outputs[..] {
+            match &model.output_columns()[..] {
                 [_] => vec![call.to_owned()],
                 many => many.iter().map(|f| format!("{call}.{}", f.name())).collect(),
             }
@@ -280,8 +280,7 @@ fn replacement(model: &ModelDeclaration, names: &[String]) -> Expr {
         [one] => ident(one),
         many => named_struct(
             model
-                .signature
-                .outputs
+                .output_columns()
                 .iter()
                 .zip(many)
                 .flat_map(|(field, name)| [lit(field.name().as_str()), ident(name)])

@@ -14,7 +14,10 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use forebay_engine::{ExchangeOptions, InferenceExec, RestoreOrderExec, StreamingExchangeExec};
+use forebay_engine::{
+    ExchangeOptions, InferenceExec, RestoreOrderExec, Sharing, StreamingExchangeExec,
+};
+use forebay_udf::model::Determinism;
 
 use crate::config::ForebayConfig;
 
@@ -32,7 +35,7 @@ impl PhysicalOptimizerRule for InsertExchanges {
         if !config.exchange {
             return Ok(plan);
         }
-        insert(plan, OrderUse::Relied, config.byte_budget)
+        insert(plan, OrderUse::Relied, &config)
     }
 
     fn name(&self) -> &str {
@@ -54,7 +57,7 @@ enum OrderUse {
 fn insert(
     plan: Arc<dyn ExecutionPlan>,
     order: OrderUse,
-    byte_budget: usize,
+    config: &ForebayConfig,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let required = plan.required_input_ordering();
     let maintained = plan.maintains_input_order();
@@ -69,35 +72,45 @@ fn insert(
             let relied = required.get(i).is_some_and(Option::is_some)
                 || (order == OrderUse::Relied && keeps);
             let order = if relied { OrderUse::Relied } else { OrderUse::Unused };
-            insert(Arc::clone(child), order, byte_budget)
+            insert(Arc::clone(child), order, config)
         })
         .collect::<Result<Vec<_>>>()?;
     match plan.downcast_ref::<InferenceExec>() {
-        Some(inference) => exchange(inference, &children[0], order, byte_budget),
+        Some(inference) => {
+            let ordering = children[0].output_ordering();
+            let ordering = ordering.filter(|_| order == OrderUse::Relied).cloned();
+            let options = options(inference, ordering.is_some(), config);
+            exchange(Arc::clone(&plan), Arc::clone(&children[0]), ordering, options)
+        }
         None if children.is_empty() => Ok(plan),
         None => replace_children_if_necessary(plan, children),
     }
 }
 
-fn exchange(
-    inference: &InferenceExec,
-    input: &Arc<dyn ExecutionPlan>,
-    order: OrderUse,
-    byte_budget: usize,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let ordering = input.output_ordering().filter(|_| order == OrderUse::Relied).cloned();
-    let options = ExchangeOptions {
+fn options(inference: &InferenceExec, ordered: bool, config: &ForebayConfig) -> ExchangeOptions {
+    let model = inference.model();
+    let may_share = config.share_equal_inputs && model.determinism != Determinism::Volatile;
+    ExchangeOptions {
         replicas: inference.placement().replicas(),
-        byte_budget,
-        batch: inference.model().batch.clone(),
-        ordered: ordering.is_some(),
-    };
+        byte_budget: config.byte_budget,
+        batch: model.batch.clone(),
+        ordered,
+        sharing: if may_share { Sharing::EqualInputs } else { Sharing::None },
+    }
+}
+
+fn exchange(
+    inference: Arc<dyn ExecutionPlan>,
+    input: Arc<dyn ExecutionPlan>,
+    ordering: Option<LexOrdering>,
+    options: ExchangeOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
     let input = match &ordering {
         Some(ordering) => merged(input, ordering),
-        None => Arc::clone(input),
+        None => input,
     };
     let exchange = Arc::new(StreamingExchangeExec::try_new(input, options)?);
-    let replicas = replace_children_if_necessary(Arc::new(inference.clone()), vec![exchange])?;
+    let replicas = replace_children_if_necessary(inference, vec![exchange])?;
     match ordering {
         Some(_) => Ok(Arc::new(RestoreOrderExec::try_new(replicas)?)),
         None => Ok(replicas),
@@ -105,9 +118,9 @@ fn exchange(
 }
 
 /// Several sorted partitions as one.
-fn merged(input: &Arc<dyn ExecutionPlan>, ordering: &LexOrdering) -> Arc<dyn ExecutionPlan> {
+fn merged(input: Arc<dyn ExecutionPlan>, ordering: &LexOrdering) -> Arc<dyn ExecutionPlan> {
     match input.output_partitioning().partition_count() {
-        1 => Arc::clone(input),
-        _ => Arc::new(SortPreservingMergeExec::new(ordering.clone(), Arc::clone(input))),
+        1 => input,
+        _ => Arc::new(SortPreservingMergeExec::new(ordering.clone(), input)),
     }
 }

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility, lit,
 };
-use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions};
+use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions, OnError};
 
 use super::normalize::ML_PREDICT;
 use crate::logical::inference::check_inputs;
@@ -61,7 +61,18 @@ impl MlPredict {
             },
             None => (&args[1..], ModelOptions::default()),
         };
-        Ok(Call { model: self.declaration(&name, &options)?, inputs: inputs.to_vec() })
+        let model = self.declaration(&name, &options)?;
+        // The type of an expression is fixed before its options are known.
+        let declared = self.declaration(&name, &ModelOptions::default())?;
+        if (model.on_error == OnError::Route) != (declared.on_error == OnError::Route) {
+            return plan_err!(
+                "ml_predict: on_error = 'route' adds a column, so an expression cannot change it; \
+                 write FROM ml_predict(TABLE t, MODEL {name}, …), or ALTER MODEL {name} SET \
+                 ('on_error' = '{}')",
+                model.on_error
+            );
+        }
+        Ok(Call { model, inputs: inputs.to_vec() })
     }
 
     /// Whether equal calls are the same invocation, even of a volatile model.
@@ -102,7 +113,7 @@ pub(crate) fn call(
 
 /// One expression per output of the model, named like it.
 pub(crate) fn outputs_of(call: &Expr, model: &ModelDeclaration) -> Vec<Expr> {
-    match &model.signature.outputs[..] {
+    match &model.output_columns()[..] {
         [one] => vec![call.clone().alias(output_name(model, one))],
         many => many
             .iter()
@@ -118,7 +129,7 @@ fn output_name(model: &ModelDeclaration, field: &Field) -> String {
 /// The type of a call: the output's own for one output, a struct otherwise. Its fields are named
 /// as the model's outputs: `output_prefix` is for columns.
 pub(crate) fn return_type(model: &ModelDeclaration) -> DataType {
-    match &model.signature.outputs[..] {
+    match &model.output_columns()[..] {
         [one] => one.data_type().clone(),
         many => DataType::Struct(many.iter().cloned().collect()),
     }

@@ -1,10 +1,12 @@
 //! All that a plan knows of a model.
 
+use arrow::datatypes::FieldRef;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 use super::resources::Resources;
+use super::row_error::error_field;
 use super::signature::Signature;
 
 /// A named, versioned function from input columns to output columns, with what it needs.
@@ -81,6 +83,12 @@ pub enum RuntimeKind {
     Emulated {
         /// Milliseconds for which one batch holds its accelerator.
         service_ms: u64,
+        /// Fails on rows whose first input, as text, is this.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fail_on: Option<String>,
+        /// Runs out of memory with more rows than this in one batch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_rows: Option<u32>,
     },
 }
 
@@ -111,6 +119,13 @@ pub struct BatchLimits {
 }
 
 impl ModelDeclaration {
+    /// The columns that running it appends: the signature's outputs, then
+    /// [`ERROR_COLUMN`](super::ERROR_COLUMN) if failed rows are routed.
+    pub fn output_columns(&self) -> Vec<FieldRef> {
+        let error = (self.on_error == OnError::Route).then(error_field);
+        self.signature.outputs.iter().cloned().chain(error).collect()
+    }
+
     /// This declaration with the options' overrides.
     #[must_use]
     pub fn with_options(mut self, options: &ModelOptions) -> Self {

@@ -10,6 +10,7 @@ mod manifest;
 mod options;
 mod package;
 mod resources;
+mod row_error;
 mod signature;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
@@ -18,6 +19,7 @@ pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 pub use package::{FileCheck, Package, packages_dir, parse_location};
 pub use resources::{Resources, Share};
+pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};
 
 /// What the names of columns begin with that exist only between Forebay's operators. No model and

@@ -164,11 +164,7 @@ impl ModelOptions {
         ("batch_window_rows", "1 or more", "rows within which batches are formed by length"),
         ("precision", "fp32, bf16, fp16", "format of weights and activations"),
         ("determinism", "deterministic, stable, volatile", "what the optimizer may assume"),
-        (
-            "on_error",
-            "fail (null and route are to come)",
-            "what becomes of a row whose inference fails",
-        ),
+        ("on_error", "fail, null, route", "what becomes of a row whose inference fails"),
         ("max_error_ratio", "0 to 1", "share of rows that may fail before the query does"),
         ("output_prefix", "text", "prepended to the names of the output columns"),
     ];
@@ -196,10 +192,7 @@ impl ModelOptions {
             }
             "precision" => self.precision = Some(value.parse()?),
             "determinism" => self.determinism = Some(value.parse()?),
-            "on_error" => match value.parse()? {
-                OnError::Fail => self.on_error = Some(OnError::Fail),
-                _ => return Err(invalid("on_error", value, "fail; null and route are to come")),
-            },
+            "on_error" => self.on_error = Some(value.parse()?),
             "max_error_ratio" => self.max_error_ratio = Some(ratio("max_error_ratio", value)?),
             "output_prefix" => self.output_prefix = Some(value.to_owned()),
             _ => {

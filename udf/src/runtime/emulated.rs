@@ -14,14 +14,16 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
     Int32Array, Int64Array, StringArray,
 };
+use arrow::compute::cast;
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, FieldRef, Float32Type, Float64Type, Int32Type, Int64Type,
     ToByteSlice,
 };
+use arrow::error::ArrowError;
 
 use super::{Device, Prepared, Replica};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Signature, type_name};
+use crate::model::{ModelDeclaration, RuntimeKind, Signature, type_name};
 
 /// An emulated model on an emulated accelerator.
 #[derive(Debug)]
@@ -29,11 +31,12 @@ struct EmulatedReplica {
     model: String,
     signature: Signature,
     service: Duration,
+    fail_on: Option<String>,
+    memory_rows: usize,
 }
 
 pub(super) fn load(
     model: &ModelDeclaration,
-    service_ms: u64,
     device: Device,
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
     let Device::Emulated(_) = device else {
@@ -42,10 +45,19 @@ pub(super) fn load(
             problem: format!("model '{}' is emulated and runs on 'emulated' only", model.name),
         });
     };
+    let RuntimeKind::Emulated { service_ms, fail_on, memory_rows } = &model.runtime else {
+        return Err(RuntimeError::Load {
+            model: model.name.clone(),
+            file: "model.toml".to_owned(),
+            problem: format!("its runtime is '{}', not emulated", model.runtime.name()),
+        });
+    };
     Ok(Arc::new(EmulatedReplica {
         model: model.name.clone(),
         signature: model.signature.clone(),
-        service: Duration::from_millis(service_ms),
+        service: Duration::from_millis(*service_ms),
+        fail_on: fail_on.clone(),
+        memory_rows: memory_rows.map_or(usize::MAX, |rows| rows as usize),
     }))
 }
 
@@ -55,8 +67,13 @@ impl EmulatedReplica {
     }
 }
 
-/// What an emulated batch is: one digest per row, and the tokens of the longest row.
-struct Digests(Vec<u64>);
+/// What an emulated batch is.
+struct Digests {
+    /// One per row.
+    rows: Vec<u64>,
+    /// Whether it holds a row that the model fails on.
+    fails: bool,
+}
 
 impl Replica for EmulatedReplica {
     fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, RuntimeError> {
@@ -66,23 +83,36 @@ impl Replica for EmulatedReplica {
             digest_column(column, &mut digests).map_err(|problem| self.failed(rows, problem))?;
         }
         let longest = columns.iter().filter_map(longest_list).max();
+        let fails = match (&self.fail_on, columns.first()) {
+            (Some(value), Some(column)) => {
+                holds(column, value).map_err(|e| self.failed(rows, e.to_string()))?
+            }
+            _ => false,
+        };
         Ok(Prepared {
             rows,
             padded: rows * longest.unwrap_or(1).max(1),
-            inputs: Box::new(Digests(digests)),
+            inputs: Box::new(Digests { rows: digests, fails }),
         })
     }
 
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError> {
         let rows = batch.rows;
-        let Ok(digests) = batch.inputs.downcast::<Digests>() else {
+        let Ok(batch) = batch.inputs.downcast::<Digests>() else {
             let problem = "the batch was prepared by another replica".to_owned();
             return Err(self.failed(rows, problem));
         };
+        if rows > self.memory_rows {
+            let problem = format!("the emulated memory holds {} rows", self.memory_rows);
+            return Err(RuntimeError::OutOfMemory { model: self.model.clone(), rows, problem });
+        }
         // Stands for a blocking call to a device, which holds its thread just so.
         thread::sleep(self.service);
+        if let Some(value) = self.fail_on.as_ref().filter(|_| batch.fails) {
+            return Err(self.failed(rows, format!("this emulated model fails on '{value}'")));
+        }
         let outputs = self.signature.outputs.iter().enumerate();
-        let columns = outputs.map(|(i, field)| output_column(&digests.0, i, field));
+        let columns = outputs.map(|(i, field)| output_column(&batch.rows, i, field));
         columns.collect::<Result<_, String>>().map_err(|problem| self.failed(rows, problem))
     }
 }
@@ -90,6 +120,12 @@ impl Replica for EmulatedReplica {
 fn longest_list(column: &ArrayRef) -> Option<usize> {
     let offsets = column.as_list_opt::<i32>()?.value_offsets();
     offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize).max()
+}
+
+/// Whether a row of the column, as text, is this.
+fn holds(column: &ArrayRef, value: &str) -> Result<bool, ArrowError> {
+    let texts = cast(column, &DataType::Utf8)?;
+    Ok(texts.as_string::<i32>().iter().any(|text| text == Some(value)))
 }
 
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;

@@ -102,6 +102,6 @@ pub fn load(
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
     match &model.runtime {
         RuntimeKind::Torch { .. } => torch::load(model, package, device),
-        RuntimeKind::Emulated { service_ms } => emulated::load(model, *service_ms, device),
+        RuntimeKind::Emulated { .. } => emulated::load(model, device),
     }
 }

@@ -62,14 +62,12 @@ impl Tensors {
             return Ok(());
         };
         let length = list.value_length() as usize;
-        let broken = (0..list.len()).find(|row| {
-            list.is_valid(*row) && item_nulls.slice(row * length, length).null_count() > 0
+        let is_broken = (0..list.len()).any(|row| {
+            list.is_valid(row) && item_nulls.slice(row * length, length).null_count() > 0
         });
-        match broken {
-            Some(row) => {
-                Err(self.problem(field, format!("the vector in row {row} of a batch holds a NULL")))
-            }
-            None => Ok(()),
+        match is_broken {
+            true => Err(self.problem(field, "a vector holds a NULL".to_owned())),
+            false => Ok(()),
         }
     }
 }
@@ -153,7 +151,7 @@ mod tests {
         transform.apply(&[whole]).unwrap();
         let broken = vectors(&[None, Some(vec![Some(1.0), None])]);
         let message = transform.apply(&[broken]).unwrap_err().to_string();
-        assert_eq!(message, "model 'm': input 'v': the vector in row 1 of a batch holds a NULL");
+        assert_eq!(message, "model 'm': input 'v': a vector holds a NULL");
     }
 
     #[test]
