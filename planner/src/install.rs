@@ -57,8 +57,11 @@ pub fn install(
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));
     *builder.physical_optimizers() = Some(physical);
-    for rule in optimizer::rules() {
+    for rule in optimizer::analyzer_rules() {
         builder = builder.with_analyzer_rule(rule);
+    }
+    for rule in optimizer::optimizer_rules() {
+        builder = builder.with_optimizer_rule(rule);
     }
     builder.with_config(config).with_query_planner(Arc::new(ForebayQueryPlanner))
 }

@@ -8,6 +8,7 @@ use arrow::compute::interleave_record_batch;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_datafusion_err, internal_err};
+use datafusion::config::ConfigOptions;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
@@ -15,6 +16,7 @@ use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, EmissionType, EvaluationType, SchedulingType,
 };
+use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, MetricsSet,
     RecordOutput,
@@ -119,7 +121,9 @@ fn find_exchange(
     let [child] = children.as_slice() else { return None };
     let columns: Sources = if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
         inference.sources().clone()
-    } else if plan.is::<TransformExec>() || plan.schema() == child.schema() {
+    } else if let Some(transform) = plan.downcast_ref::<TransformExec>() {
+        transform.kept().iter().copied().map(Some).collect()
+    } else if plan.schema() == child.schema() {
         (0..child.schema().fields().len()).map(Some).collect()
     } else {
         return None;
@@ -222,6 +226,17 @@ impl ExecutionPlan for RestoreOrderExec {
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         Ok(Arc::new(carry::row_statistics(&input[0], &self.schema())))
+    }
+
+    fn gather_filters_for_pushdown(
+        &self,
+        phase: FilterPushdownPhase,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        let columns = 0..self.input.schema().fields().len();
+        let kept: Sources = columns.filter(|at| *at != self.sequence).map(Some).collect();
+        carry::dynamic_filters(phase, &filters, &kept, &self.input)
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_err, plan_err};
+use datafusion::config::ConfigOptions;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType, SchedulingType};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildFilterDescription, FilterDescription, FilterPushdownPhase,
+};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -32,8 +36,8 @@ use crate::{ROW_ERROR_COLUMN, SEQUENCE_COLUMN, SHARE_COLUMN};
 pub struct InferenceExec {
     input: Arc<dyn ExecutionPlan>,
     model: Arc<ModelDeclaration>,
-    /// Names of the columns that it adds.
-    output_names: Vec<String>,
+    /// Names of the columns that it adds; `None` for outputs that nobody needs.
+    output_names: Vec<Option<String>>,
     /// Partition `i` runs on device `i` modulo their number.
     placement: Placement,
     /// Where the prepared columns are in the input.
@@ -46,14 +50,14 @@ pub struct InferenceExec {
 }
 
 /// The columns of an [`InferenceExec`] over `input`: the input's without the prepared ones, then
-/// the model's output columns under the given names, then the sequence number if the input has one.
+/// the model's output columns that have a name, then the sequence number if the input has one.
 ///
 /// # Errors
 /// If the names are not as many as the model's output columns.
 pub fn output_schema(
     input: &Schema,
     model: &ModelDeclaration,
-    output_names: &[String],
+    output_names: &[Option<String>],
 ) -> Result<SchemaRef> {
     columns(input, model, output_names).map(|(schema, _)| schema)
 }
@@ -61,7 +65,7 @@ pub fn output_schema(
 fn columns(
     input: &Schema,
     model: &ModelDeclaration,
-    output_names: &[String],
+    output_names: &[Option<String>],
 ) -> Result<(SchemaRef, Sources)> {
     let outputs = model.output_columns();
     if output_names.len() != outputs.len() {
@@ -81,10 +85,10 @@ fn columns(
             columns.push((Arc::clone(field), Some(at)));
         }
     }
-    let output = |(name, field): (&String, &FieldRef)| {
-        (Arc::new(Field::new(name, field.data_type().clone(), true)), None)
+    let output = |(name, field): (&Option<String>, &FieldRef)| {
+        Some((Arc::new(Field::new(name.as_ref()?, field.data_type().clone(), true)), None))
     };
-    columns.extend(output_names.iter().zip(&outputs).map(output));
+    columns.extend(output_names.iter().zip(&outputs).filter_map(output));
     columns.extend(sequence);
     let (fields, sources): (Vec<FieldRef>, Sources) = columns.into_iter().unzip();
     Ok((Arc::new(Schema::new_with_metadata(fields, input.metadata().clone())), sources))
@@ -98,7 +102,7 @@ impl InferenceExec {
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         model: Arc<ModelDeclaration>,
-        output_names: Vec<String>,
+        output_names: Vec<Option<String>>,
         placement: Placement,
     ) -> Result<Self> {
         if placement.devices.is_empty() {
@@ -141,8 +145,8 @@ impl InferenceExec {
         &self.model
     }
 
-    /// Names of the columns that it adds.
-    pub fn output_names(&self) -> &[String] {
+    /// Names of the columns that it adds; `None` for outputs that nobody needs.
+    pub fn output_names(&self) -> &[Option<String>] {
         &self.output_names
     }
 
@@ -188,7 +192,8 @@ impl InferenceExec {
         if model.on_error != OnError::Fail {
             pairs.push(("on_error", model.on_error.to_string()));
         }
-        pairs.push(("outputs", format!("[{}]", self.output_names.join(", "))));
+        let outputs: Vec<&str> = self.output_names.iter().flatten().map(String::as_str).collect();
+        pairs.push(("outputs", format!("[{}]", outputs.join(", "))));
         pairs
     }
 }
@@ -266,6 +271,7 @@ impl ExecutionPlan for InferenceExec {
             row_errors: column(ROW_ERROR_COLUMN),
             tally,
             sources: self.sources.clone(),
+            is_output_kept: self.output_names.iter().map(Option::is_some).collect(),
             schema: self.schema(),
         };
         let input = self.input.execute(partition, context)?;
@@ -288,6 +294,19 @@ impl ExecutionPlan for InferenceExec {
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         Ok(Arc::new(carry::row_statistics(&input[0], &self.schema())))
+    }
+
+    fn gather_filters_for_pushdown(
+        &self,
+        phase: FilterPushdownPhase,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        if self.model.needs_its_rows() {
+            let none = ChildFilterDescription::all_unsupported(&filters);
+            return Ok(FilterDescription::new().with_child(none));
+        }
+        carry::dynamic_filters(phase, &filters, &self.sources, &self.input)
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {

@@ -43,6 +43,8 @@ pub(super) struct Setup {
     pub(super) tally: Arc<Tally>,
     /// Which input column each output column is.
     pub(super) sources: Sources,
+    /// Which of the model's output columns are in the schema.
+    pub(super) is_output_kept: Vec<bool>,
     pub(super) schema: SchemaRef,
 }
 
@@ -357,7 +359,8 @@ impl Inference {
                 outputs.push(errors);
             }
         }
-        let mut outputs = outputs.into_iter();
+        let outputs = outputs.into_iter().zip(&self.setup.is_output_kept);
+        let mut outputs = outputs.filter(|(_, is_kept)| **is_kept).map(|(output, _)| output);
         let column = |source: &Option<usize>| match source {
             Some(at) => Ok(Arc::clone(batch.column(*at))),
             None => outputs.next().ok_or_else(|| internal_datafusion_err!("an output is missing")),

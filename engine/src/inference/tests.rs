@@ -44,7 +44,8 @@ fn infer(
     byte_budget: usize,
 ) -> Arc<dyn ExecutionPlan> {
     let args = vec![col("value", &input.schema()).unwrap()];
-    let transform = TransformExec::try_new(input, Arc::clone(model), args).unwrap();
+    let kept = (0..input.schema().fields().len()).collect();
+    let transform = TransformExec::try_new(input, Arc::clone(model), args, kept).unwrap();
     let mut plan: Arc<dyn ExecutionPlan> = Arc::new(transform);
     if shape != Shape::Direct {
         let (batch, ordered) = (model.batch.clone(), shape == Shape::Ordered);
@@ -58,7 +59,7 @@ fn infer(
     let placement = Placement { devices: vec![DEVICE; replicas] };
     let outputs = model.output_columns();
     let error = outputs.get(1).map(|field| field.name().clone());
-    let names = std::iter::once(output.to_owned()).chain(error).collect();
+    let names = std::iter::once(output.to_owned()).chain(error).map(Some).collect();
     plan = Arc::new(InferenceExec::try_new(plan, Arc::clone(model), names, placement).unwrap());
     match shape {
         Shape::Ordered => Arc::new(RestoreOrderExec::try_new(plan).unwrap()),
@@ -428,7 +429,7 @@ fn what_explain_shows_and_what_is_refused() {
     let batch = numbers(0..1, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());
     let placement = Placement { devices: vec![DEVICE] };
-    let names = vec!["digest".to_owned()];
+    let names = vec![Some("digest".to_owned())];
     let plan = infer(Arc::clone(&input), &model, "digest", Shape::Direct, 1, 1);
     assert_eq!(
         displayable(plan.as_ref()).one_line().to_string().trim(),
@@ -444,7 +445,7 @@ fn what_explain_shows_and_what_is_refused() {
     let transform = plan.children()[0];
     let error = InferenceExec::try_new(Arc::clone(transform), Arc::new(routed), names, placement);
     assert!(error.unwrap_err().to_string().contains("has 2 output columns, found 1 names"));
-    let error = TransformExec::try_new(input, model, Vec::new()).unwrap_err();
+    let error = TransformExec::try_new(input, model, Vec::new(), Vec::new()).unwrap_err();
     assert!(error.to_string().contains("wants 1 input columns, found 0"), "{error}");
 }
 

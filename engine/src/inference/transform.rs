@@ -5,11 +5,19 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics, plan_err};
+use datafusion::config::ConfigOptions;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::{collect_columns, conjunction};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter_pushdown::{
+    ChildFilterPushdownResult, ChildPushdownResult, FilterDescription, FilterPushdownPhase,
+    FilterPushdownPropagation, PushedDown,
+};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
 };
@@ -32,7 +40,8 @@ use crate::error::EngineError;
 /// Rows that are transformed between two points where other tasks may run.
 const SLICE_ROWS: usize = 1024;
 
-/// Appends a model's prepared columns (token ids and the like) to its input.
+/// Appends a model's prepared columns (token ids and the like) to its input, and drops columns of
+/// the input that nobody needs any more: the texts and images that only the model reads.
 ///
 /// - Rows, order, partitions: the input's; batches are cut to at most 1,024 rows.
 /// - Memory: one batch.
@@ -45,19 +54,23 @@ pub struct TransformExec {
     model: Arc<ModelDeclaration>,
     /// The model's inputs, in the order of its signature.
     args: Vec<Arc<dyn PhysicalExpr>>,
+    /// Which columns of the input are passed on.
+    kept: Vec<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
 
 impl TransformExec {
-    /// The transform of `model`, applied to `args` over `input`.
+    /// The transform of `model`, applied to `args` over `input`, of which the columns `kept` are
+    /// passed on.
     ///
     /// # Errors
-    /// If the arguments are not as many as the model's inputs.
+    /// If the arguments are not as many as the model's inputs, or a column does not exist.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         model: Arc<ModelDeclaration>,
         args: Vec<Arc<dyn PhysicalExpr>>,
+        kept: Vec<usize>,
     ) -> Result<Self> {
         let wanted = model.signature.inputs.len();
         if args.len() != wanted {
@@ -67,8 +80,9 @@ impl TransformExec {
                 args.len()
             );
         }
-        let properties = Arc::new(Self::compute_properties(&input, &model));
-        Ok(Self { input, model, args, properties, metrics: ExecutionPlanMetricsSet::new() })
+        let properties = Arc::new(Self::compute_properties(&input, &model, &kept)?);
+        let metrics = ExecutionPlanMetricsSet::new();
+        Ok(Self { input, model, args, kept, properties, metrics })
     }
 
     /// What it reads.
@@ -81,43 +95,69 @@ impl TransformExec {
         &self.model
     }
 
+    /// Which columns of the input are passed on.
+    pub(crate) fn kept(&self) -> &[usize] {
+        &self.kept
+    }
+
     /// The model's inputs.
     pub fn args(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.args
     }
 
+    /// An expression over the kept columns, over the input's columns.
+    fn below(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+        let replace = |expr: Arc<dyn PhysicalExpr>| {
+            Ok(match expr.downcast_ref::<Column>() {
+                Some(column) => {
+                    let below = Column::new(column.name(), self.kept[column.index()]);
+                    Transformed::yes(Arc::new(below) as _)
+                }
+                None => Transformed::no(expr),
+            })
+        };
+        Arc::clone(expr).transform_up(replace).data()
+    }
+
     fn compute_properties(
         input: &Arc<dyn ExecutionPlan>,
         model: &ModelDeclaration,
-    ) -> PlanProperties {
-        let below = input.schema();
+        kept: &[usize],
+    ) -> Result<PlanProperties> {
+        let below = input.schema().project(kept)?;
         let fields = below.fields().iter().cloned().chain(output_fields(model));
-        let fields = fields.chain(row_error_field(model));
-        let fields: Vec<_> = fields.collect();
+        let fields: Vec<_> = fields.chain(row_error_field(model)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, below.metadata().clone()));
-        let sources: Sources = (0..below.fields().len()).map(Some).collect();
-        PlanProperties::clone(input.properties())
+        let sources: Sources = kept.iter().copied().map(Some).collect();
+        let properties = PlanProperties::clone(input.properties())
             .with_eq_properties(carry::equivalences(
                 input.properties().equivalence_properties(),
                 &sources,
                 &schema,
             ))
-            .with_partitioning(carry::partitioning(input, &sources, &schema))
+            .with_partitioning(carry::partitioning(input, &sources, &schema));
+        Ok(properties)
     }
 }
 
 impl DisplayAs for TransformExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let model = &self.model;
+        let model = format!("model={}@{}", self.model.name, self.model.version);
         let args: Vec<String> = self.args.iter().map(ToString::to_string).collect();
-        let args = args.join(", ");
+        let mut pairs = vec![model, format!("args=[{}]", args.join(", "))];
+        let below = self.input.schema();
+        let dropped = below.fields().iter().enumerate().filter(|(at, _)| !self.kept.contains(at));
+        let dropped: Vec<String> =
+            dropped.map(|(at, field)| format!("{}@{at}", field.name())).collect();
+        if !dropped.is_empty() {
+            pairs.push(format!("dropped=[{}]", dropped.join(", ")));
+        }
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "TransformExec: model={}@{}, args=[{args}]", model.name, model.version)
+                write!(f, "TransformExec: {}", pairs.join(", "))
             }
             DisplayFormatType::TreeRender => {
-                writeln!(f, "model={}@{}", model.name, model.version)?;
-                writeln!(f, "args={args}")
+                pairs.iter().try_for_each(|pair| writeln!(f, "{pair}"))
             }
         }
     }
@@ -159,7 +199,8 @@ impl ExecutionPlan for TransformExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = carry::only_child(children)?;
-        Ok(Arc::new(Self::try_new(input, Arc::clone(&self.model), self.args.clone())?))
+        let (model, args) = (Arc::clone(&self.model), self.args.clone());
+        Ok(Arc::new(Self::try_new(input, model, args, self.kept.clone())?))
     }
 
     fn execute(
@@ -174,6 +215,7 @@ impl ExecutionPlan for TransformExec {
             transform: None,
             model: Arc::clone(&self.model),
             args: self.args.clone(),
+            kept: self.kept.clone(),
             schema: self.schema(),
             devices,
             context,
@@ -201,6 +243,41 @@ impl ExecutionPlan for TransformExec {
         Ok(Arc::new(carry::row_statistics(&input[0], &self.schema())))
     }
 
+    fn gather_filters_for_pushdown(
+        &self,
+        phase: FilterPushdownPhase,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        let kept = self.kept.iter().copied().map(Some).collect();
+        carry::dynamic_filters(phase, &filters, &kept, &self.input)
+    }
+
+    /// A dynamic filter that no operator below applies row by row is applied here: a row that a join
+    /// above will drop need not be transformed, let alone inferred.
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let is_left = |result: &&ChildFilterPushdownResult| {
+            phase == FilterPushdownPhase::Post
+                && matches!(result.any(), PushedDown::No)
+                && collect_columns(&result.filter).iter().all(|c| c.index() < self.kept.len())
+        };
+        let left = result.parent_filters.iter().filter(is_left);
+        let left = left.map(|result| self.below(&result.filter)).collect::<Result<Vec<_>>>()?;
+        let answered = FilterPushdownPropagation::if_all(result);
+        if left.is_empty() {
+            return Ok(answered);
+        }
+        let filter = FilterExec::try_new(conjunction(left), Arc::clone(&self.input))?;
+        let (model, args) = (Arc::clone(&self.model), self.args.clone());
+        let filtered = Self::try_new(Arc::new(filter), model, args, self.kept.clone())?;
+        Ok(answered.with_updated_node(Arc::new(filtered)))
+    }
+
     fn cardinality_effect(&self) -> CardinalityEffect {
         CardinalityEffect::Equal
     }
@@ -219,6 +296,7 @@ struct Transformer {
     transform: Option<Arc<dyn Transform>>,
     model: Arc<ModelDeclaration>,
     args: Vec<Arc<dyn PhysicalExpr>>,
+    kept: Vec<usize>,
     schema: SchemaRef,
     devices: Arc<Devices>,
     context: Arc<TaskContext>,
@@ -243,7 +321,7 @@ impl Transformer {
             let Some(batch) = self.input.next().await.transpose()? else { return Ok(None) };
             if batch.num_rows() > 0 {
                 let inputs = self.evaluate(&batch)?;
-                self.current = Some((batch, inputs));
+                self.current = Some((batch.project(&self.kept)?, inputs));
             }
         }
     }

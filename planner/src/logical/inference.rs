@@ -7,21 +7,41 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err, plan_err};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, internal_err, plan_err};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore, cast,
 };
-use forebay_udf::model::{Determinism, HIDDEN_PREFIX, ModelDeclaration, type_name};
+use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, type_name};
 
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
-/// the model's outputs (NULL where an input is NULL).
+/// the model's outputs (NULL where an input is NULL), without the columns that nobody above needs.
 #[derive(Clone, Debug)]
 pub struct Inference {
     input: Arc<LogicalPlan>,
     model: Arc<ModelDeclaration>,
     args: Vec<Expr>,
+    /// Of all output columns, dropped ones included.
     output_names: Vec<String>,
+    /// Columns of the input, and outputs, that are not in the schema.
+    dropped: HashSet<Column>,
+    /// Whether DataFusion's rules may move something from above to below.
+    pushdown: Pushdown,
     schema: DFSchemaRef,
+}
+
+/// What DataFusion's own rules may move below an [`Inference`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pushdown {
+    /// Conditions that need no output of the model.
+    pub filters: bool,
+    /// Limits.
+    pub limits: bool,
+}
+
+impl Default for Pushdown {
+    fn default() -> Self {
+        Self { filters: true, limits: true }
+    }
 }
 
 impl Inference {
@@ -79,17 +99,49 @@ impl Inference {
                 _ => arg,
             })
             .collect();
-        let outputs = model.output_columns();
-        let outputs = outputs.iter().zip(&output_names);
-        let outputs = outputs.map(|(field, name)| {
+        let inference = Self {
+            schema: Arc::clone(input.schema()),
+            input: Arc::new(input),
+            model,
+            args,
+            output_names,
+            dropped: HashSet::new(),
+            pushdown: Pushdown::default(),
+        };
+        inference.with_dropped(HashSet::new())
+    }
+
+    /// Without these columns of the input and outputs; all others are in its schema.
+    ///
+    /// # Errors
+    /// If two of the others have one name.
+    pub fn with_dropped(mut self, dropped: HashSet<Column>) -> Result<Self> {
+        let input = self.input.schema();
+        let outputs = self.model.output_columns();
+        let outputs = outputs.iter().zip(&self.output_names).map(|(field, name)| {
             (None, Arc::new(Field::new(name, field.data_type().clone(), true)))
         });
-        let fields = input.schema().iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
-        let schema = DFSchema::new_with_metadata(
-            fields.chain(outputs).collect(),
-            input.schema().metadata().clone(),
-        )?;
-        Ok(Self { input: Arc::new(input), model, args, output_names, schema: Arc::new(schema) })
+        let fields = input.iter().map(|(q, f)| (q.cloned(), Arc::clone(f))).chain(outputs);
+        let fields = fields.filter(|(q, f)| !dropped.contains(&Column::new(q.clone(), f.name())));
+        let schema = DFSchema::new_with_metadata(fields.collect(), input.metadata().clone())?;
+        self.schema = Arc::new(schema);
+        self.dropped = dropped;
+        Ok(self)
+    }
+
+    /// With other permissions for DataFusion's rules.
+    #[must_use]
+    pub fn with_pushdown(mut self, pushdown: Pushdown) -> Self {
+        self.pushdown = pushdown;
+        self
+    }
+
+    /// Over another input that has the columns of the arguments.
+    ///
+    /// # Errors
+    /// As [`Self::try_new`].
+    pub fn with_input(&self, input: LogicalPlan) -> Result<Self> {
+        self.with_exprs_and_inputs(self.args.clone(), vec![input])
     }
 
     /// As [`Self::try_new`], as a plan.
@@ -102,6 +154,14 @@ impl Inference {
         args: Vec<Expr>,
     ) -> Result<LogicalPlan> {
         Ok(Self::try_new(input, model, args)?.into_plan())
+    }
+
+    /// The node of a plan that is one.
+    pub fn of(plan: &LogicalPlan) -> Option<&Self> {
+        match plan {
+            LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref(),
+            _ => None,
+        }
     }
 
     /// This node in a plan.
@@ -124,8 +184,39 @@ impl Inference {
         &self.output_names
     }
 
-    fn input_columns(&self) -> usize {
-        self.input.schema().fields().len()
+    /// What it reads.
+    pub fn input(&self) -> &LogicalPlan {
+        &self.input
+    }
+
+    /// What DataFusion's rules may move below it.
+    pub fn pushdown(&self) -> Pushdown {
+        self.pushdown
+    }
+
+    /// All output columns, dropped ones included.
+    pub fn output_columns(&self) -> impl Iterator<Item = Column> {
+        self.output_names.iter().map(Column::new_unqualified)
+    }
+
+    /// The columns of the input that are not in the schema.
+    fn dropped_inputs(&self) -> impl Iterator<Item = &Column> {
+        self.dropped.iter().filter(|column| self.input.schema().has_column(column))
+    }
+
+    /// The columns of the input, and outputs, that are not in its schema.
+    pub fn dropped(&self) -> &HashSet<Column> {
+        &self.dropped
+    }
+
+    /// The columns of its schema.
+    pub fn columns(&self) -> Vec<Column> {
+        self.schema.columns()
+    }
+
+    /// Whether the expression is over columns of the input only.
+    pub fn is_of_input(&self, expr: &Expr) -> bool {
+        expr.column_refs().iter().all(|column| self.input.schema().has_column(column))
     }
 }
 
@@ -215,41 +306,48 @@ impl UserDefinedLogicalNodeCore for Inference {
         self.args.clone()
     }
 
-    /// Predicates on input columns may run first, unless that could change what a volatile model
-    /// returns for the other rows.
+    /// Predicates on input columns run first.
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
-        match self.model.determinism {
-            Determinism::Volatile => {
-                self.schema.fields().iter().map(|f| f.name().clone()).collect()
-            }
-            _ => self.output_names.iter().cloned().collect(),
+        match self.pushdown.filters && !self.model.needs_its_rows() {
+            true => self.output_names.iter().cloned().collect(),
+            false => self.schema.fields().iter().map(|f| f.name().clone()).collect(),
         }
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let args: Vec<String> = self.args.iter().map(ToString::to_string).collect();
+        let outputs = self.output_columns().filter(|column| !self.dropped.contains(column));
         write!(
             f,
             "Inference: model={}@{}, inputs=[{}], outputs=[{}]",
             self.model.name,
             self.model.version,
             args.join(", "),
-            self.output_names.join(", ")
-        )
+            outputs.map(|column| column.name).collect::<Vec<_>>().join(", ")
+        )?;
+        let mut dropped: Vec<String> = self.dropped_inputs().map(|c| c.flat_name()).collect();
+        dropped.sort_unstable();
+        match dropped.is_empty() {
+            true => Ok(()),
+            false => write!(f, ", dropped=[{}]", dropped.join(", ")),
+        }
     }
 
     fn with_exprs_and_inputs(&self, args: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         let [input] = <[LogicalPlan; 1]>::try_from(inputs)
             .or_else(|inputs| internal_err!("Inference takes one input, found {}", inputs.len()))?;
         let (model, names) = (Arc::clone(&self.model), self.output_names.clone());
-        Self::try_new_with_names(input, model, args, names)
+        let inference = Self::try_new_with_names(input, model, args, names)?;
+        inference.with_pushdown(self.pushdown).with_dropped(self.dropped.clone())
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
-        let inputs = self.input_columns();
         let schema = self.input.schema();
-        let mut needed: Vec<usize> =
-            output_columns.iter().copied().filter(|column| *column < inputs).collect();
+        let column = |at: &usize| {
+            let (qualifier, field) = self.schema.qualified_field(*at);
+            schema.maybe_index_of_column(&Column::new(qualifier.cloned(), field.name()))
+        };
+        let mut needed: Vec<usize> = output_columns.iter().filter_map(column).collect();
         for column in self.args.iter().flat_map(|arg| arg.column_refs()) {
             needed.push(schema.index_of_column(column).ok()?);
         }
@@ -259,7 +357,7 @@ impl UserDefinedLogicalNodeCore for Inference {
     }
 
     fn supports_limit_pushdown(&self) -> bool {
-        true
+        self.pushdown.limits && !self.model.needs_its_rows()
     }
 }
 
@@ -268,6 +366,8 @@ impl PartialEq for Inference {
         self.model == other.model
             && self.args == other.args
             && self.output_names == other.output_names
+            && self.dropped == other.dropped
+            && self.pushdown == other.pushdown
             && self.input == other.input
     }
 }

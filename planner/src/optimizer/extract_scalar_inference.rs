@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err, plan_err};
 use datafusion::functions::core::expr_fn::named_struct;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -23,6 +23,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
+use crate::config::ForebayConfig;
 use crate::logical::Inference;
 use crate::sql::scalar::as_call;
 
@@ -35,7 +36,7 @@ impl AnalyzerRule for ExtractScalarInference {
         "extract_scalar_inference"
     }
 
-    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
         if let LogicalPlan::Dml(dml) = &plan
             && matches!(dml.op, WriteOp::Delete | WriteOp::Update)
             && plan.exists(|node| Ok(node.expressions().iter().any(contains_call)))?
@@ -46,7 +47,9 @@ impl AnalyzerRule for ExtractScalarInference {
                 dml.op
             );
         }
-        plan.transform_up_with_subqueries(extract).data()
+        let config = config.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
+        let by_cost = config.order_filters_by_cost;
+        plan.transform_up_with_subqueries(|plan| extract(plan, by_cost)).data()
     }
 }
 
@@ -55,7 +58,7 @@ pub(crate) fn contains_call(expr: &Expr) -> bool {
     expr.exists(|expr| Ok(as_call(expr).is_some())).unwrap_or(false)
 }
 
-fn extract(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+fn extract(plan: LogicalPlan, by_cost: bool) -> Result<Transformed<LogicalPlan>> {
     if !plan.expressions().iter().any(contains_call) {
         return Ok(Transformed::no(plan));
     }
@@ -63,7 +66,7 @@ fn extract(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let rewritten = match plan {
         LogicalPlan::Join(join) => extract_from_join(join)?,
         LogicalPlan::Distinct(Distinct::On(distinct)) => extract_from_distinct_on(distinct)?,
-        LogicalPlan::Filter(filter) => extract_from_filter(filter)?,
+        LogicalPlan::Filter(filter) => extract_from_filter(filter, by_cost)?,
         plan => extract_from_unary(plan)?,
     };
     Ok(Transformed::yes(restore_columns(rewritten, &original)?))
@@ -100,16 +103,55 @@ fn extract_from_unary(plan: LogicalPlan) -> Result<LogicalPlan> {
 }
 
 /// Conditions without a call run first, below the inference: the model sees fewer rows, and none
-/// that they were there to keep away from it.
-fn extract_from_filter(filter: Filter) -> Result<LogicalPlan> {
+/// that they were there to keep away from it. Then those with calls, the cheapest model first, so
+/// that a larger one sees only what the smaller ones have left.
+fn extract_from_filter(filter: Filter, by_cost: bool) -> Result<LogicalPlan> {
     let (calls, plain): (Vec<Expr>, Vec<Expr>) =
         split_conjunction_owned(filter.predicate).into_iter().partition(contains_call);
     let mut input = filter.input;
     if let Some(plain) = conjunction(plain) {
         input = Arc::new(LogicalPlan::Filter(Filter::try_new(plain, input)?));
     }
-    let Some(calls) = conjunction(calls) else { return Ok(Arc::unwrap_or_clone(input)) };
-    extract_from_unary(LogicalPlan::Filter(Filter::try_new(calls, input)?))
+    let groups = if by_cost { order_by_cost(calls)? } else { vec![calls] };
+    for group in groups {
+        if let Some(group) = conjunction(group) {
+            let original = Arc::clone(input.schema());
+            let filter = extract_from_unary(LogicalPlan::Filter(Filter::try_new(group, input)?))?;
+            input = Arc::new(restore_columns(filter, &original)?);
+        }
+    }
+    Ok(Arc::unwrap_or_clone(input))
+}
+
+/// Conditions that need the same calls together, the cheapest group first. What a model costs is
+/// estimated by its memory.
+fn order_by_cost(conditions: Vec<Expr>) -> Result<Vec<Vec<Expr>>> {
+    let mut groups: Vec<(Vec<Expr>, u64, Vec<Expr>)> = Vec::new();
+    for condition in conditions {
+        let (calls, cost) = calls_of(&condition)?;
+        match groups.iter_mut().find(|(known, _, _)| *known == calls) {
+            Some((_, _, group)) => group.push(condition),
+            None => groups.push((calls, cost, vec![condition])),
+        }
+    }
+    groups.sort_by_key(|(_, cost, _)| *cost);
+    Ok(groups.into_iter().map(|(_, _, group)| group).collect())
+}
+
+/// The calls in an expression, and the memory of their models in bytes.
+fn calls_of(expr: &Expr) -> Result<(Vec<Expr>, u64)> {
+    let (mut calls, mut cost) = (Vec::new(), 0u64);
+    expr.apply(|expr| {
+        if let Some((function, args)) = as_call(expr)
+            && !calls.contains(expr)
+        {
+            let resources = &function.model(args)?.model.resources;
+            cost = cost.saturating_add(resources.memory.max(resources.gpu_memory));
+            calls.push(expr.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok((calls, cost))
 }
 
 fn extract_from_distinct_on(distinct: DistinctOn) -> Result<LogicalPlan> {

@@ -1,24 +1,76 @@
 //! Rules on logical plans, in the order in which they run.
 //!
-//! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
-//! 2. [`extract_scalar_inference`]: a call in an expression becomes an
-//!    [`Inference`](crate::logical::Inference) node below the operator
+//! Analyzer rules, before every optimizer rule, because `ml_predict` in an expression is a marker
+//! that nothing may evaluate, duplicate or fold:
 //!
-//! Both run as analyzer rules, that is before every optimizer rule: `ml_predict` in an expression
-//! is a marker that nothing may evaluate, duplicate or fold. What DataFusion's own rules need to
-//! know to move filters, limits and projections past inference, the node tells them.
+//! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
+//! 2. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
+//!    operator; conditions of a WHERE run in order of their cost
+//! 3. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
+//!
+//! Optimizer rules, after DataFusion's in each of its passes:
+//!
+//! 4. [`merge_equal_inferences`]: the same model over the same columns runs once
+//! 5. [`push_semi_joins_below_inference`], 6. [`push_topk_below_inference`]: what only removes rows
+//!    runs first
+//! 7. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
+//!
+//! DataFusion's own rules move filters, limits and projections past inference by what the node
+//! tells them. Each rewrite has an option that switches it off. None moves rows past a model that is
+//! volatile or that counts its failing rows ([`needs_its_rows`](forebay_udf::model::ModelDeclaration::needs_its_rows)).
 
+pub mod allow_pushdown;
 pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
+pub mod merge_equal_inferences;
+pub mod prune_unused_columns;
+pub mod push_semi_joins_below_inference;
+pub mod push_topk_below_inference;
+mod through;
 
 use std::sync::Arc;
 
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
-/// All rules, in order.
-pub fn rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+use crate::config::ForebayConfig;
+use crate::logical::Inference;
+
+/// All analyzer rules, in order.
+pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(extract_scalar_inference::ExtractScalarInference),
+        Arc::new(allow_pushdown::AllowPushdown),
     ]
+}
+
+/// All optimizer rules, in order.
+pub fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+    vec![
+        Arc::new(merge_equal_inferences::MergeEqualInferences),
+        Arc::new(push_semi_joins_below_inference::PushSemiJoinsBelowInference),
+        Arc::new(push_topk_below_inference::PushTopkBelowInference),
+        Arc::new(prune_unused_columns::PruneUnusedColumns),
+    ]
+}
+
+fn option(config: &dyn OptimizerConfig, get: impl Fn(&ForebayConfig) -> bool) -> bool {
+    let options = config.options();
+    match options.extensions.get::<ForebayConfig>() {
+        Some(config) => get(config),
+        None => get(&ForebayConfig::default()),
+    }
+}
+
+/// Whether there is anything for a rule to do.
+fn contains_inference(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|plan| {
+        found |= Inference::of(plan).is_some();
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Column, Result, internal_datafusion_err};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
@@ -57,8 +57,12 @@ impl ExtensionPlanner for LowerInference {
             .collect::<Result<Vec<_>>>()?;
         let model = Arc::clone(inference.model());
         let placement = devices.place(&model)?;
-        let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args)?;
-        let names = inference.output_names().to_vec();
+        let is_kept = |column: &Column| !inference.dropped().contains(column);
+        let columns = logical.schema().columns().into_iter().enumerate();
+        let kept = columns.filter(|(_, column)| is_kept(column)).map(|(at, _)| at).collect();
+        let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args, kept)?;
+        let names = inference.output_columns();
+        let names = names.map(|column| is_kept(&column).then_some(column.name)).collect();
         let exec = InferenceExec::try_new(Arc::new(transform), model, names, placement)?;
         Ok(Some(Arc::new(exec)))
     }

@@ -126,6 +126,13 @@ impl ModelDeclaration {
         self.signature.outputs.iter().cloned().chain(error).collect()
     }
 
+    /// Whether the set of rows that reach the model must stay as the query says: another set could
+    /// change what a volatile model returns, or whether too many rows fail.
+    pub fn needs_its_rows(&self) -> bool {
+        self.determinism == Determinism::Volatile
+            || (self.on_error != OnError::Fail && self.max_error_ratio < 1.0)
+    }
+
     /// This declaration with the options' overrides.
     #[must_use]
     pub fn with_options(mut self, options: &ModelOptions) -> Self {
