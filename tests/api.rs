@@ -11,5 +11,6 @@ mod api {
     mod dataframe;
     mod failures;
     mod minilm;
+    mod random_plans;
     mod tidy;
 }
