@@ -23,7 +23,7 @@ mod context;
 pub mod folders;
 
 pub use context::{ForebayBuilder, ForebayContext};
-pub use forebay_engine::{Devices, Inventory};
+pub use forebay_engine::{Devices, InferenceReport, Inventory, RunReport};
 pub use forebay_planner::{DataFrameExt, ForebayConfig, install};
 pub use forebay_udf::model::{Catalog, CatalogEntry};
 

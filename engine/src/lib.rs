@@ -3,6 +3,7 @@
 //! - [`device`]: what this process has, who holds which share of it, which models are loaded
 //! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
 //! - [`inference`]: a model's transform and its forward pass as two operators
+//! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //!
 //! ```text
 //! [RestoreOrderExec]            only when the plan needs the input's order: N → 1 partition
@@ -22,6 +23,7 @@ pub mod error;
 pub mod exchange;
 pub mod inference;
 mod per_execution;
+mod report;
 
 #[cfg(test)]
 mod testing;
@@ -30,6 +32,7 @@ pub use device::{Accelerator, Devices, Inventory, Lease, Placement};
 pub use error::EngineError;
 pub use exchange::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};
 pub use inference::{InferenceExec, TransformExec};
+pub use report::{InferenceReport, RunReport};
 
 /// The column that holds a row's length in tokens, as the length of its list.
 pub const TOKENS_COLUMN: &str = "__forebay_tokens";

@@ -1,14 +1,12 @@
 //! What a running query has done so far, read from the metrics of its plan.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::stats::Precision;
-use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::StatisticsContext;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs};
-use forebay_engine::InferenceExec;
+use forebay_engine::{InferenceExec, RunReport};
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Queries faster than this show nothing.
@@ -62,12 +60,26 @@ impl Progress {
         }
     }
 
-    /// One line on a long query with inference.
+    /// What a long query with inference has done, and its bottleneck.
     pub(super) fn summary(&self) -> Option<String> {
         let elapsed = self.started.elapsed();
         let state = State::of(self.plan.as_ref(), elapsed);
-        let inference = state.inference.filter(|_| elapsed >= SUMMED_UP_AFTER)?;
-        Some(format!("{inference} in {:.1} s", elapsed.as_secs_f64()))
+        let inference = state.inference().filter(|_| elapsed >= SUMMED_UP_AFTER)?;
+        let mut summary = format!("{inference} in {:.1} s", elapsed.as_secs_f64());
+        for inference in &state.report.inferences {
+            for (rows, what) in
+                [(inference.rows_shared, "shared"), (inference.rows_failed, "failed")]
+            {
+                if rows > 0 {
+                    let rows = HumanCount(rows as u64);
+                    summary += &format!("; {rows} rows {what} (model '{}')", inference.model);
+                }
+            }
+        }
+        if let Some(verdict) = state.report.verdict() {
+            summary += &format!("\n{verdict}");
+        }
+        Some(summary)
     }
 }
 
@@ -77,58 +89,26 @@ impl Drop for Progress {
     }
 }
 
-/// The sums of a plan's metrics at one moment.
+/// What a query has done by now.
 struct State {
-    rows_read: usize,
-    inference: Option<Inference>,
-    elapsed: Duration,
-}
-
-/// Of all models in the plan together, but rows of the last of a chain only.
-#[derive(Clone, Copy, Default)]
-struct Inference {
-    rows: usize,
-    busy: Duration,
-    replicas: usize,
+    report: RunReport,
     elapsed: Duration,
 }
 
 impl State {
     fn of(plan: &dyn ExecutionPlan, elapsed: Duration) -> Self {
-        let mut state = Self { rows_read: 0, inference: None, elapsed };
-        state.add(plan, true);
-        state
-    }
-
-    fn add(&mut self, plan: &dyn ExecutionPlan, mut is_last_model: bool) {
-        let children = plan.children();
-        if plan.is::<InferenceExec>() {
-            let metrics = plan.metrics().unwrap_or_default();
-            let elapsed = self.elapsed;
-            let inference =
-                self.inference.get_or_insert(Inference { elapsed, ..Inference::default() });
-            inference.busy += Duration::from_nanos(sum(&metrics, "busy_time") as u64);
-            inference.replicas += sum(&metrics, "replicas");
-            if is_last_model {
-                inference.rows += metrics.output_rows().unwrap_or(0);
-            }
-            is_last_model = false;
-        } else if children.is_empty() {
-            self.rows_read += plan.metrics().and_then(|m| m.output_rows()).unwrap_or(0);
-        }
-        for child in children {
-            self.add(child.as_ref(), is_last_model);
-        }
+        Self { report: RunReport::of(plan), elapsed }
     }
 
     fn rows_done(&self) -> usize {
-        self.inference.map_or(self.rows_read, |inference| inference.rows)
+        // Rows of a chain of models are counted where they leave the last one.
+        self.report.inferences.first().map_or(self.report.rows_read, |inference| inference.rows)
     }
 
-    /// `8,192 rows read · 4,096 inferred, 512/s, model busy 93% · 12 s · 8 s left`
+    /// `8,192 rows read · 4,096 rows inferred, 512/s, model busy 93% · 12 s · 8 s left`
     fn line(&self, rows_expected: Option<usize>) -> String {
-        let mut line = format!("{} rows read", HumanCount(self.rows_read as u64));
-        if let Some(inference) = &self.inference {
+        let mut line = format!("{} rows read", HumanCount(self.report.rows_read as u64));
+        if let Some(inference) = self.inference() {
             line += &format!(" · {inference}");
         }
         line += &format!(" · {} s", self.elapsed.as_secs());
@@ -138,6 +118,22 @@ impl State {
         line
     }
 
+    /// `4,096 rows inferred, 512/s, model busy 93%`
+    fn inference(&self) -> Option<String> {
+        let inferences = &self.report.inferences;
+        let rows = inferences.first()?.rows;
+        let seconds = self.elapsed.as_secs_f64();
+        let busy: Duration = inferences.iter().map(|inference| inference.busy).sum();
+        let replicas: usize = inferences.iter().map(|inference| inference.replicas).sum();
+        let busy = busy.as_secs_f64() / (seconds * replicas.max(1) as f64);
+        Some(format!(
+            "{} rows inferred, {:.0}/s, model busy {:.0}%",
+            HumanCount(rows as u64),
+            rows as f64 / seconds,
+            100.0 * busy.min(1.0)
+        ))
+    }
+
     fn left(&self, rows_expected: Option<usize>) -> Option<Duration> {
         let done = self.rows_done() as f64 / rows_expected? as f64;
         let seconds = self.elapsed.as_secs_f64();
@@ -145,21 +141,6 @@ impl State {
             .contains(&done)
             .then(|| Duration::from_secs_f64(seconds * (1.0 - done) / done))
     }
-}
-
-impl fmt::Display for Inference {
-    /// `4,096 rows inferred, 512/s, model busy 93%`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.elapsed.as_secs_f64();
-        let rate = self.rows as f64 / seconds;
-        let busy = self.busy.as_secs_f64() / (seconds * self.replicas.max(1) as f64);
-        let rows = HumanCount(self.rows as u64);
-        write!(f, "{rows} rows inferred, {rate:.0}/s, model busy {:.0}%", 100.0 * busy.min(1.0))
-    }
-}
-
-fn sum(metrics: &MetricsSet, name: &str) -> usize {
-    metrics.sum_by_name(name).map_or(0, |value| value.as_usize())
 }
 
 /// Rows that reach the topmost models, or are read if there are none, where sources know.

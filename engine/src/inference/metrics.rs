@@ -1,7 +1,8 @@
 //! What inference measures: was the device busy, and if not, what for did it wait.
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory,
+    RatioMetrics, Time,
 };
 
 /// One replica's stream.
@@ -13,6 +14,12 @@ pub(super) struct InferenceMetrics {
     pub(super) batches: Count,
     /// Rows that the model computed: those without NULL.
     pub(super) rows_inferred: Count,
+    /// How full they were, of what the limits allow.
+    pub(super) batch_fill: RatioMetrics,
+    /// How long the stream was in use, from its first poll on.
+    pub(super) active_time: Time,
+    /// How long there was nothing to compute because no rows had come.
+    pub(super) starved_time: Time,
     /// How long the model computed.
     pub(super) busy_time: Time,
     /// How long batches waited for their share of the device.
@@ -39,6 +46,9 @@ impl InferenceMetrics {
             baseline: BaselineMetrics::new(metrics, partition),
             batches: rows().counter("batches", partition),
             rows_inferred: rows().counter("rows_inferred", partition),
+            batch_fill: MetricBuilder::new(metrics).ratio_metrics("batch_fill", partition),
+            active_time: time("active_time"),
+            starved_time: time("starved_time"),
             busy_time: time("busy_time"),
             lease_wait_time: time("lease_wait_time"),
             prepare_time: time("prepare_time"),

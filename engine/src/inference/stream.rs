@@ -10,7 +10,7 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_plan::metrics::RecordOutput;
-use forebay_udf::model::{ModelDeclaration, OnError};
+use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError};
 use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
 use forebay_udf::{ErrorClass, RuntimeError};
 use futures::{StreamExt, TryFutureExt};
@@ -86,6 +86,7 @@ pub(super) struct Inference {
     input_ended: bool,
     next: Option<Work>,
     current: Option<InFlight>,
+    active_since: Option<Instant>,
     /// Padded size of the largest batch that may fit into the device's memory, once one did not.
     padded_max: usize,
 }
@@ -105,6 +106,7 @@ impl Inference {
             input_ended: false,
             next: None,
             current: None,
+            active_since: None,
             padded_max: usize::MAX,
         }
     }
@@ -116,6 +118,21 @@ impl Inference {
     }
 
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        self.count_active_time();
+        let next = self.advance().await;
+        self.count_active_time();
+        next
+    }
+
+    /// Adds the time since it was called last: in here, or in the operators above.
+    fn count_active_time(&mut self) {
+        let now = Instant::now();
+        if let Some(since) = self.active_since.replace(now) {
+            self.metrics.active_time.add_duration(now - since);
+        }
+    }
+
+    async fn advance(&mut self) -> Result<Option<RecordBatch>> {
         if self.running.is_none() {
             self.load().await?;
         }
@@ -136,7 +153,9 @@ impl Inference {
                     return Ok(None);
                 }
                 (None, true) => {
+                    let since = Instant::now();
                     let item = self.input.next().await;
+                    self.metrics.starved_time.add_elapsed(since);
                     self.take_in(item)?;
                 }
                 (Some(current), false) => {
@@ -157,15 +176,18 @@ impl Inference {
     /// Loads the model while the first batch is on its way.
     async fn load(&mut self) -> Result<()> {
         let Setup { devices, env, model, device, partition, .. } = &self.setup;
+        let since = Instant::now();
         let load = async {
-            let since = Instant::now();
             let loaded = devices.replica(model, *device, env).await;
-            self.metrics.load_time.add_elapsed(since);
-            loaded
+            let loading = since.elapsed();
+            self.metrics.load_time.add_duration(loading);
+            loaded.map(|loaded| (loaded, loading))
         };
         // Whichever fails first is told at once: neither waits for the other's end.
         let first = async { self.input.next().await.transpose() };
-        let (loaded, item) = futures::try_join!(load.map_err(DataFusionError::from), first)?;
+        let ((loaded, loading), item) =
+            futures::try_join!(load.map_err(DataFusionError::from), first)?;
+        self.metrics.starved_time.add_duration(since.elapsed().saturating_sub(loading));
         let (replica, item) = (Arc::clone(&loaded.replica), item.map(Ok));
         let (devices, model) = (Arc::clone(devices), Arc::clone(model));
         let slot = Slot::start(devices, model, *device, Arc::clone(&replica), *partition)?;
@@ -336,6 +358,9 @@ impl Inference {
         self.metrics.batches.add(1);
         let outputs = outcome.result?;
         self.metrics.rows_inferred.add(rows);
+        let fill = fill_permille(rows, outcome.padded, &self.setup.model.batch);
+        self.metrics.batch_fill.add_part(fill);
+        self.metrics.batch_fill.add_total(1000);
         Ok(outputs)
     }
 
@@ -383,6 +408,13 @@ impl InFlight {
             },
         }
     }
+}
+
+/// How full a batch is, by the limit that it is closest to.
+fn fill_permille(rows: usize, padded: usize, limits: &BatchLimits) -> usize {
+    let permille = |part: usize, max: u32| part.saturating_mul(1000) / (max as usize).max(1);
+    let by_tokens = limits.max_tokens.map_or(0, |max| permille(padded, max));
+    permille(rows, limits.max_rows).max(by_tokens).min(1000)
 }
 
 fn received(outcome: Result<Outcome, oneshot::error::RecvError>) -> Outcome {

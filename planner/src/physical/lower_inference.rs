@@ -12,6 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use forebay_engine::{Devices, InferenceExec, TransformExec};
 
+use super::verdict::VerdictExec;
 use crate::logical::Inference;
 
 /// DataFusion's planner, extended by [`Inference`].
@@ -25,9 +26,10 @@ impl QueryPlanner for ForebayQueryPlanner {
         logical_plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)])
-            .create_physical_plan(logical_plan, session)
-            .await
+        let planner =
+            DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
+        let plan = planner.create_physical_plan(logical_plan, session).await?;
+        Ok(VerdictExec::wrap(plan))
     }
 }
 

@@ -6,9 +6,12 @@
 //!    every `InferenceExec`, and a `RestoreOrderExec` above it where somebody relies on the
 //!    input's order. Partitions are now replicas; DataFusion's rules for distribution and sorting
 //!    run afterwards and see the declared properties.
+//!
+//! `verdict` puts the last line under `EXPLAIN ANALYZE`.
 
 mod insert_exchanges;
 mod lower_inference;
+mod verdict;
 
 pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::ForebayQueryPlanner;
