@@ -53,6 +53,19 @@ pub enum EngineError {
         /// What was allowed.
         max_error_ratio: f64,
     },
+    /// Nothing has happened for too long.
+    #[error(
+        "{operator} has made no progress for {seconds} s: {waits_for}; SET \
+         forebay.no_progress_limit_s to wait longer (0: for ever)"
+    )]
+    NoProgress {
+        /// The operator, with its model if it has one.
+        operator: String,
+        /// For how long.
+        seconds: u64,
+        /// What it waits for.
+        waits_for: String,
+    },
     /// The thread that runs the model ended unexpectedly.
     #[error("model '{model}' on {device}: {problem}")]
     Panic {
@@ -71,6 +84,7 @@ impl EngineError {
         match self {
             Self::Runtime(source) => source.is_retryable(),
             Self::Batch { source, .. } => source.is_retryable(),
+            Self::NoProgress { .. } => true,
             Self::Model(_)
             | Self::Arrow(_)
             | Self::Placement { .. }

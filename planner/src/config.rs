@@ -1,5 +1,7 @@
 //! The session options under `forebay.`: `SET forebay.byte_budget = 33554432`.
 
+use std::time::Duration;
+
 use datafusion::common::extensions_options;
 use datafusion::config::ConfigExtension;
 
@@ -11,6 +13,9 @@ extensions_options! {
 
         /// Whether to put exchanges in front of inference; off only to compare.
         pub exchange: bool, default = true
+
+        /// Seconds after which a query that makes no progress fails; 0 for never.
+        pub no_progress_limit_s: u64, default = 600
 
         /// Whether rows with equal model inputs are computed once, within a window and unless the
         /// model is volatile.
@@ -37,6 +42,13 @@ extensions_options! {
 
         /// Whether conditions on models run one after the other, the smallest model first.
         pub order_filters_by_cost: bool, default = true
+    }
+}
+
+impl ForebayConfig {
+    /// After how long a query that makes no progress fails.
+    pub fn no_progress_limit(&self) -> Option<Duration> {
+        (self.no_progress_limit_s > 0).then(|| Duration::from_secs(self.no_progress_limit_s))
     }
 }
 

@@ -143,3 +143,27 @@ fn rehash(package: &Path, file: &str) {
     };
     fs::write(&manifest, text.lines().map(line).collect::<Vec<_>>().join("\n")).unwrap();
 }
+
+/// A package of an emulated model, written by the test.
+fn emulated(runtime: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let echo = fs::read_to_string("tests/models/echo/model.toml").unwrap();
+    fs::write(dir.path().join("model.toml"), echo.replace("service_ms = 1", runtime)).unwrap();
+    dir
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_never_returns_is_named_after_the_limit() {
+    let (forebay, package) = (session(), emulated("service_ms = 3600000"));
+    forebay.register_model("stuck", package.path().to_str().unwrap()).await.unwrap();
+    forebay.sql("SET forebay.no_progress_limit_s = 1").await.unwrap();
+    let error = error_of(&forebay, "SELECT ml_predict(MODEL stuck, 1)").await;
+    assert!(
+        error.contains("InferenceExec of model 'stuck' has made no progress for 1 s"),
+        "{error}"
+    );
+    assert!(error.contains("a batch on emulated:0 has not returned"), "{error}");
+    // Its thread cannot be stopped, so it keeps its share; the next query says so.
+    let error = error_of(&forebay, "SELECT ml_predict(MODEL stuck, 2)").await;
+    assert!(error.contains("has not"), "{error}");
+}

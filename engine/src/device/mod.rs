@@ -24,4 +24,4 @@ pub use devices::{Devices, LoadedModel};
 pub use inventory::{Accelerator, Inventory};
 pub use lease::Lease;
 pub use placement::Placement;
-pub(crate) use slot::{BatchError, Outcome, Slot};
+pub(crate) use slot::{BatchError, Outcome, Slot, Submitted};

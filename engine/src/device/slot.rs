@@ -6,8 +6,8 @@
 //! is woken, so no share of a device is ever given to someone who does not use it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
@@ -52,6 +52,23 @@ pub(crate) enum BatchError {
 struct Job {
     batch: Prepared,
     reply: oneshot::Sender<Outcome>,
+    computes: Arc<AtomicBool>,
+}
+
+/// A batch that was handed over.
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    /// Arrives when the batch has been computed.
+    pub(crate) outcome: oneshot::Receiver<Outcome>,
+    /// Set once the batch has its share of the device.
+    computes: Arc<AtomicBool>,
+}
+
+impl Submitted {
+    /// Whether the batch has its share of the device.
+    pub(crate) fn computes(&self) -> bool {
+        self.computes.load(Ordering::Relaxed)
+    }
 }
 
 /// One place where a replica runs. Its thread ends when the slot is dropped and the batch that it
@@ -82,11 +99,12 @@ impl Slot {
 
     /// Hands over a batch; the outcome arrives when it has been computed. The receiver of a batch
     /// that is no longer wanted may be dropped: the batch is skipped if it has not started.
-    pub(crate) fn submit(&self, batch: Prepared) -> oneshot::Receiver<Outcome> {
+    pub(crate) fn submit(&self, batch: Prepared) -> Submitted {
         let (reply, outcome) = oneshot::channel();
+        let computes = Arc::new(AtomicBool::new(false));
         // If the thread is gone or the stream broke its promise, the receiver reports it.
-        let _ = self.jobs.try_send(Job { batch, reply });
-        outcome
+        let _ = self.jobs.try_send(Job { batch, reply, computes: Arc::clone(&computes) });
+        Submitted { outcome, computes }
     }
 }
 
@@ -108,7 +126,7 @@ fn run(
             return refuse(jobs, || BatchError::Panic(text.clone()));
         }
     };
-    while let Ok(Job { batch, mut reply }) = jobs.recv() {
+    while let Ok(Job { batch, mut reply, computes }) = jobs.recv() {
         let waiting = Instant::now();
         let lease = {
             let lease = std::pin::pin!(devices.lease(device, model));
@@ -118,6 +136,7 @@ fn run(
                 Either::Right(_) => continue,
             }
         };
+        computes.store(true, Ordering::Relaxed);
         let started = Instant::now();
         let padded = batch.padded;
         let result = catch_unwind(AssertUnwindSafe(|| replica.forward(batch)));

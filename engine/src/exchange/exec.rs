@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bytesize::ByteSize;
@@ -53,6 +54,8 @@ pub struct ExchangeOptions {
     pub ordered: bool,
     /// Whether equal model inputs are computed once.
     pub sharing: Sharing,
+    /// For how long a replica waits for rows while nothing happens below.
+    pub no_progress_limit: Option<Duration>,
 }
 
 /// M partitions → N replicas, bounded by bytes, in batches as a model wants them.
@@ -145,7 +148,7 @@ impl StreamingExchangeExec {
 
     fn begin(&self, context: &Arc<TaskContext>) -> Result<Execution> {
         let producers = self.input.output_partitioning().partition_count();
-        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing } =
+        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit } =
             self.options.clone();
         let progress = std::mem::take(&mut *self.progress.lock());
         let reservation =
@@ -164,6 +167,8 @@ impl StreamingExchangeExec {
             schema: self.schema(),
             ordered,
             sharing,
+            input: Arc::clone(&self.input),
+            no_progress_limit,
             producers: Mutex::new(Producers::Waiting(inputs)),
         })
     }
@@ -192,7 +197,7 @@ fn with_column(schema: &SchemaRef, name: &str, data_type: DataType) -> SchemaRef
 
 impl DisplayAs for StreamingExchangeExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing } = &self.options;
+        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, .. } = &self.options;
         let shares_equal = *sharing == Sharing::EqualInputs;
         let from = self.input.output_partitioning().partition_count();
         let byte_budget = ByteSize(*byte_budget as u64);

@@ -30,6 +30,7 @@ mod queue;
 mod restore;
 mod rows;
 mod share;
+mod stall;
 mod stream;
 mod window;
 

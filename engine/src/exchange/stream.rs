@@ -13,6 +13,7 @@ use datafusion::common::instant::Instant;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::RecordOutput;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
@@ -22,8 +23,9 @@ use super::budget::Budget;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::queue::{Patience, Push, Queue, Take};
 use super::rows::slices;
+use super::stall::stalled;
 use super::window::{Block, Planned, Sharing};
-use crate::error::panic_text;
+use crate::error::{EngineError, panic_text};
 
 /// How long a replica with nothing to do waits for a batch to fill up.
 const LINGER: Duration = Duration::from_millis(50);
@@ -39,6 +41,10 @@ pub(super) struct Execution {
     pub(super) schema: SchemaRef,
     pub(super) ordered: bool,
     pub(super) sharing: Sharing,
+    /// What the producers read.
+    pub(super) input: Arc<dyn ExecutionPlan>,
+    /// For how long a replica waits while nothing happens in there.
+    pub(super) no_progress_limit: Option<Duration>,
     pub(super) producers: Mutex<Producers>,
 }
 
@@ -176,8 +182,24 @@ impl Replica {
         }
     }
 
-    /// Waits for a batch; flushes what there is when it has waited long enough.
+    /// Waits for a batch, for as long as the operators below do something.
     async fn wait(&self) -> Result<Option<Planned>> {
+        let Execution { input, no_progress_limit, .. } = self.execution.as_ref();
+        tokio::select! {
+            biased;
+            planned = self.batch() => planned,
+            stalled = stalled(input.as_ref(), *no_progress_limit) => {
+                Err(EngineError::NoProgress {
+                    operator: "StreamingExchangeExec".to_owned(),
+                    seconds: no_progress_limit.unwrap_or_default().as_secs(),
+                    waits_for: format!("no rows have come from {stalled}"),
+                }.into())
+            }
+        }
+    }
+
+    /// Waits for a batch; flushes what there is when it has waited long enough.
+    async fn batch(&self) -> Result<Option<Planned>> {
         let mut linger: Option<Pin<Box<Sleep>>> = None;
         poll_fn(|cx| {
             loop {

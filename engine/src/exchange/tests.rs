@@ -28,6 +28,7 @@ fn options(replicas: usize, batch: BatchLimits) -> ExchangeOptions {
         batch,
         ordered: false,
         sharing: Sharing::None,
+        no_progress_limit: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -42,6 +43,7 @@ pub struct InferenceExec {
     placement: Placement,
     /// Where the prepared columns are in the input.
     prepared: Vec<usize>,
+    no_progress_limit: Option<Duration>,
     /// Which input column each output column is.
     sources: Sources,
     properties: Arc<PlanProperties>,
@@ -128,11 +130,19 @@ impl InferenceExec {
             output_names,
             placement,
             prepared,
+            no_progress_limit: None,
             sources,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
             tallies: PerExecution::default(),
         })
+    }
+
+    /// Fails when a batch takes longer than this.
+    #[must_use]
+    pub fn with_no_progress_limit(mut self, limit: Option<Duration>) -> Self {
+        self.no_progress_limit = limit;
+        self
     }
 
     /// What it reads.
@@ -249,7 +259,8 @@ impl ExecutionPlan for InferenceExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = carry::only_child(children)?;
         let (model, placement) = (Arc::clone(&self.model), self.placement.clone());
-        Ok(Arc::new(Self::try_new(input, model, self.output_names.clone(), placement)?))
+        let inference = Self::try_new(input, model, self.output_names.clone(), placement)?;
+        Ok(Arc::new(inference.with_no_progress_limit(self.no_progress_limit)))
     }
 
     fn execute(
@@ -266,6 +277,7 @@ impl ExecutionPlan for InferenceExec {
             model: Arc::clone(&self.model),
             device: self.placement.devices[partition % self.placement.devices.len()],
             partition,
+            no_progress_limit: self.no_progress_limit,
             prepared: self.prepared.clone(),
             groups: column(SHARE_COLUMN),
             row_errors: column(ROW_ERROR_COLUMN),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::datatypes::{SchemaRef, UInt32Type};
@@ -14,7 +15,6 @@ use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError};
 use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
 use forebay_udf::{ErrorClass, RuntimeError};
 use futures::{StreamExt, TryFutureExt};
-use tokio::sync::oneshot;
 
 use super::batch::{ModelRows, join, null_outputs, pieces, slice};
 use super::bisect::Bisection;
@@ -23,7 +23,8 @@ use super::on_error::{route, row_errors};
 use super::tally::Tally;
 use crate::SHARE_COLUMN;
 use crate::carry::Sources;
-use crate::device::{BatchError, Devices, Outcome, Slot};
+use crate::device::{BatchError, Devices, Outcome, Slot, Submitted};
+use crate::error::EngineError;
 
 /// What a stream is told by its operator.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(super) struct Setup {
     pub(super) model: Arc<ModelDeclaration>,
     pub(super) device: Device,
     pub(super) partition: usize,
+    /// How long one batch may take.
+    pub(super) no_progress_limit: Option<Duration>,
     /// Where the prepared columns are in the input.
     pub(super) prepared: Vec<usize>,
     /// Where the numbers of equal inputs are, if these are shared.
@@ -46,6 +49,20 @@ pub(super) struct Setup {
     /// Which of the model's output columns are in the schema.
     pub(super) is_output_kept: Vec<bool>,
     pub(super) schema: SchemaRef,
+}
+
+impl Setup {
+    fn no_progress(&self, since: Instant, computes: bool) -> EngineError {
+        let (model, device) = (&self.model.name, self.device);
+        EngineError::NoProgress {
+            operator: format!("InferenceExec of model '{model}'"),
+            seconds: since.elapsed().as_secs(),
+            waits_for: match computes {
+                true => format!("a batch on {device} has not returned"),
+                false => format!("a batch has not got its share of {device}, which others hold"),
+            },
+        }
+    }
 }
 
 /// A loaded model and the thread that runs it.
@@ -67,10 +84,11 @@ struct InFlight {
     batch: RecordBatch,
     model_rows: ModelRows,
     outcome: Option<Pending>,
+    since: Instant,
 }
 
 enum Pending {
-    Computes(oneshot::Receiver<Outcome>),
+    Computes(Submitted),
     /// It failed before it reached the device.
     Failed(RuntimeError),
 }
@@ -159,13 +177,15 @@ impl Inference {
                     self.take_in(item)?;
                 }
                 (Some(current), false) => {
-                    let outcome = current.wait().await;
+                    let outcome = current.wait(&self.setup).await?;
                     return self.finish(outcome).await.map(Some);
                 }
                 (Some(current), true) => {
                     tokio::select! {
                         biased;
-                        outcome = current.wait() => return self.finish(outcome).await.map(Some),
+                        outcome = current.wait(&self.setup) => {
+                            return self.finish(outcome?).await.map(Some);
+                        }
                         item = self.input.next() => self.take_in(item)?,
                     }
                 }
@@ -241,7 +261,7 @@ impl Inference {
             Some(Ok(prepared)) => Some(Pending::Computes(self.running()?.slot.submit(prepared))),
             Some(Err(error)) => Some(Pending::Failed(error)),
         };
-        Ok(InFlight { batch, model_rows, outcome })
+        Ok(InFlight { batch, model_rows, outcome, since: Instant::now() })
     }
 
     /// The current batch with its outputs. The next one starts before, unless this one failed: its
@@ -339,10 +359,13 @@ impl Inference {
             let _timer = self.metrics.prepare_time.timer();
             self.device_inputs(columns)?
         };
-        Ok(match prepared {
-            Ok(prepared) => received(self.running()?.slot.submit(prepared).await),
-            Err(error) => Outcome::failed(BatchError::Runtime(error)),
-        })
+        match prepared {
+            Ok(prepared) => {
+                let mut submitted = self.running()?.slot.submit(prepared);
+                received(&mut submitted, Instant::now(), &self.setup).await
+            }
+            Err(error) => Ok(Outcome::failed(BatchError::Runtime(error))),
+        }
     }
 
     /// Cheap enough for an async worker, which is readied for the runtime just for it.
@@ -399,13 +422,16 @@ impl Inference {
 impl InFlight {
     /// Waits for the outcome; `None` if the model had nothing to do. May be dropped and called
     /// again.
-    async fn wait(&mut self) -> Option<Outcome> {
-        match self.outcome.as_mut()? {
-            Pending::Computes(outcome) => Some(received(outcome.await)),
-            Pending::Failed(_) => match self.outcome.take()? {
-                Pending::Failed(error) => Some(Outcome::failed(BatchError::Runtime(error))),
-                Pending::Computes(_) => None,
-            },
+    async fn wait(&mut self, setup: &Setup) -> Result<Option<Outcome>> {
+        match &mut self.outcome {
+            None => Ok(None),
+            Some(Pending::Computes(submitted)) => {
+                received(submitted, self.since, setup).await.map(Some)
+            }
+            failed => Ok(match failed.take() {
+                Some(Pending::Failed(error)) => Some(Outcome::failed(BatchError::Runtime(error))),
+                _ => None,
+            }),
         }
     }
 }
@@ -417,7 +443,23 @@ fn fill_permille(rows: usize, padded: usize, limits: &BatchLimits) -> usize {
     permille(rows, limits.max_rows).max(by_tokens).min(1000)
 }
 
-fn received(outcome: Result<Outcome, oneshot::error::RecvError>) -> Outcome {
-    outcome
-        .unwrap_or_else(|_| Outcome::failed(BatchError::Panic("its thread has ended".to_owned())))
+/// The outcome of a batch.
+///
+/// # Errors
+/// If it has not come within the limit.
+async fn received(submitted: &mut Submitted, since: Instant, setup: &Setup) -> Result<Outcome> {
+    let limit = async {
+        match setup.no_progress_limit {
+            Some(limit) => tokio::time::sleep((since + limit).duration_since(Instant::now())).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // A batch that is done is done, however late its outcome is asked for.
+        biased;
+        outcome = &mut submitted.outcome => Ok(outcome.unwrap_or_else(|_| {
+            Outcome::failed(BatchError::Panic("its thread has ended".to_owned()))
+        })),
+        () = limit => Err(setup.no_progress(since, submitted.computes()).into()),
+    }
 }

@@ -53,7 +53,9 @@ fn infer(
             Determinism::Volatile => Sharing::None,
             _ => Sharing::EqualInputs,
         };
-        let options = ExchangeOptions { replicas, byte_budget, batch, ordered, sharing };
+        let no_progress_limit = None;
+        let options =
+            ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit };
         plan = Arc::new(StreamingExchangeExec::try_new(plan, options).unwrap());
     }
     let placement = Placement { devices: vec![DEVICE; replicas] };

@@ -96,6 +96,7 @@ fn options(inference: &InferenceExec, ordered: bool, config: &ForebayConfig) -> 
         batch: model.batch.clone(),
         ordered,
         sharing: if may_share { Sharing::EqualInputs } else { Sharing::None },
+        no_progress_limit: config.no_progress_limit(),
     }
 }
 

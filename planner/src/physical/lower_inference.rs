@@ -13,6 +13,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use forebay_engine::{Devices, InferenceExec, TransformExec};
 
 use super::verdict::VerdictExec;
+use crate::config::ForebayConfig;
 use crate::logical::Inference;
 
 /// DataFusion's planner, extended by [`Inference`].
@@ -66,6 +67,8 @@ impl ExtensionPlanner for LowerInference {
         let names = inference.output_columns();
         let names = names.map(|column| is_kept(&column).then_some(column.name)).collect();
         let exec = InferenceExec::try_new(Arc::new(transform), model, names, placement)?;
-        Ok(Some(Arc::new(exec)))
+        let config = session.config_options().extensions.get::<ForebayConfig>();
+        let limit = config.cloned().unwrap_or_default().no_progress_limit();
+        Ok(Some(Arc::new(exec.with_no_progress_limit(limit))))
     }
 }
