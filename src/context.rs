@@ -170,7 +170,8 @@ impl ForebayBuilder {
             }
             (None, None) => RuntimeEnvBuilder::new().build_arc()?,
         };
-        let devices = Arc::new(Devices::new(self.inventory.unwrap_or_else(Inventory::detect)));
+        let devices = Devices::new(self.inventory.unwrap_or_else(Inventory::detect));
+        let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
         let config = self.config.unwrap_or_default().with_information_schema(true);
         let builder = SessionStateBuilder::new()
             .with_config(config)

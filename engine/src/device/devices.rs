@@ -1,9 +1,6 @@
 //! The state of this process that all its queries share: inventory, leases, loaded models.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hash;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::runtime::SpawnedTask;
@@ -11,15 +8,15 @@ use datafusion::common::{Result as DataFusionResult, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_udf::model::{
-    ModelDeclaration, Package, Precision, RuntimeKind, Signature, TransformKind,
+    Learned, ModelDeclaration, Package, Precision, RuntimeKind, Signature, TransformKind,
 };
 use forebay_udf::runtime::{self, Device, Replica};
 use forebay_udf::transform::{self, Transform};
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
 
 use super::inventory::{Accelerator, Cuda, Inventory};
 use super::lease::{Lease, Leases};
+use super::once::Once;
 use super::placement::{Placement, place};
 use crate::error::{EngineError, panic_text};
 
@@ -35,14 +32,25 @@ pub struct LoadedModel {
 /// Inventory, leases and loaded models of this process.
 ///
 /// A model is loaded once per device, however many streams and queries ask for it at the same
-/// time, and stays loaded when nobody uses it, until [`Devices::clear_idle`].
+/// time. It stays loaded when nobody uses it, until its memory is wanted for another one (the least
+/// recently used goes first), or until [`Devices::clear_idle`].
 pub struct Devices {
     inventory: Inventory,
     cuda: OnceLock<Result<Vec<Accelerator>, String>>,
     leases: Leases,
+    learned: Arc<Learned>,
     packages: Once<PackageKey, Package>,
     transforms: Once<TransformKey, dyn Transform>,
     models: Once<ModelKey, LoadedModel>,
+    /// Of the models that are loaded or being loaded; the least recently asked for first.
+    residents: Mutex<Vec<Resident>>,
+}
+
+/// A model that takes memory of a device.
+#[derive(Debug)]
+struct Resident {
+    key: ModelKey,
+    bytes: u64,
 }
 
 type PackageKey = (String, String);
@@ -63,9 +71,37 @@ impl Devices {
             leases: Leases::new(inventory.cpus),
             inventory,
             cuda: OnceLock::new(),
+            learned: Arc::default(),
             packages: Once::default(),
             transforms: Once::default(),
             models: Once::default(),
+            residents: Mutex::default(),
+        }
+    }
+
+    /// Keeps what running models teaches there.
+    #[must_use]
+    pub fn with_learned(mut self, learned: Arc<Learned>) -> Self {
+        self.learned = learned;
+        self
+    }
+
+    /// What running models has taught.
+    pub fn learned(&self) -> &Arc<Learned> {
+        &self.learned
+    }
+
+    /// What a device is called where lessons on it are kept: those of one accelerator do not hold
+    /// for another kind.
+    pub fn device_type(&self, device: Device) -> String {
+        match device {
+            Device::Cpu => "cpu".to_owned(),
+            Device::Emulated(_) => "emulated".to_owned(),
+            Device::Cuda(_) => {
+                let accelerators = self.cuda().unwrap_or_default();
+                let found = accelerators.into_iter().find(|found| found.device == device);
+                found.map_or("cuda".to_owned(), |found| found.name)
+            }
         }
     }
 
@@ -147,21 +183,59 @@ impl Devices {
         device: Device,
         env: &Arc<RuntimeEnv>,
     ) -> Result<Arc<LoadedModel>, EngineError> {
-        let key = ModelKey {
-            transform: transform_key(model),
-            runtime: model.runtime.clone(),
-            precision: model.precision,
-            device,
-        };
+        let key = model_key(model, device);
+        let resident = Resident { key: key.clone(), bytes: memory_of(model, device) };
         let load = Box::pin(async {
             let transform = self.transform(model, env).await?;
             let package = self.package(model, env).await?;
+            self.make_room(resident);
             let declaration = Arc::clone(model);
             let load = move || Ok(runtime::load(&declaration, &package, device)?);
             let replica = blocking(model, device, load).await?;
             Ok(Arc::new(LoadedModel { transform, replica }))
         });
+        self.used_now(&key);
         self.models.get(key, Box::pin(load)).await
+    }
+
+    fn used_now(&self, key: &ModelKey) {
+        let mut residents = self.residents.lock();
+        if let Some(at) = residents.iter().position(|resident| resident.key == *key) {
+            let resident = residents.remove(at);
+            residents.push(resident);
+        }
+    }
+
+    /// Unloads idle models of the device until the new one fits, the least recently used first.
+    /// What is in use stays: placement has checked that each model fits by itself, and what does
+    /// not fit together runs out of memory and says so.
+    fn make_room(&self, new: Resident) {
+        let device = new.key.device;
+        let capacity = self.memory_of_device(device);
+        let mut residents = self.residents.lock();
+        residents.retain(|resident| resident.key != new.key && self.models.has(&resident.key));
+        let on_device = |resident: &Resident| resident.key.device == device;
+        let mut used: u64 = residents.iter().filter(|r| on_device(r)).map(|r| r.bytes).sum();
+        residents.retain(|resident| {
+            let wanted = on_device(resident) && used.saturating_add(new.bytes) > capacity;
+            let unloaded = wanted && self.models.remove_idle(&resident.key);
+            if unloaded {
+                used -= resident.bytes;
+            }
+            !unloaded
+        });
+        residents.push(new);
+    }
+
+    fn memory_of_device(&self, device: Device) -> u64 {
+        match device {
+            Device::Cpu => self.inventory.memory,
+            _ => {
+                let cuda = self.cuda().unwrap_or_default();
+                let mut accelerators = self.inventory.emulated().iter().chain(&cuda);
+                accelerators.find(|found| found.device == device).map_or(u64::MAX, |a| a.memory)
+            }
+        }
     }
 
     /// Forgets the models that nobody uses at this moment; says how many.
@@ -170,6 +244,11 @@ impl Devices {
         self.transforms.clear_idle();
         self.packages.clear_idle();
         cleared
+    }
+
+    /// Whether a model is loaded on a device, in use or idle.
+    pub fn is_loaded(&self, model: &ModelDeclaration, device: Device) -> bool {
+        self.models.has(&model_key(model, device))
     }
 
     /// How many models are loaded, idle ones included.
@@ -189,8 +268,7 @@ impl Devices {
         let loaded = self.replica(model, device, &env).await.unwrap();
         let transform = Arc::clone(&loaded.transform);
         let replica = replica(Arc::clone(&loaded.replica));
-        let cell = OnceCell::new_with(Some(Arc::new(LoadedModel { transform, replica })));
-        *self.models.cells.lock().values_mut().next().unwrap() = Arc::new(cell);
+        self.models.replace_any(Arc::new(LoadedModel { transform, replica }));
     }
 
     async fn package(
@@ -212,6 +290,23 @@ impl fmt::Debug for Devices {
             .field("inventory", &self.inventory)
             .field("loaded", &self.loaded())
             .finish_non_exhaustive()
+    }
+}
+
+fn model_key(model: &ModelDeclaration, device: Device) -> ModelKey {
+    ModelKey {
+        transform: transform_key(model),
+        runtime: model.runtime.clone(),
+        precision: model.precision,
+        device,
+    }
+}
+
+/// What a loaded model takes of its device's memory, by its declaration.
+fn memory_of(model: &ModelDeclaration, device: Device) -> u64 {
+    match device {
+        Device::Cpu => model.resources.memory,
+        Device::Cuda(_) | Device::Emulated(_) => model.resources.gpu_memory,
     }
 }
 
@@ -246,42 +341,4 @@ fn ask_libtorch() -> Result<Vec<Accelerator>, String> {
         memory: found.memory_bytes,
     };
     Ok(info.cuda.as_ref().map_err(String::clone)?.iter().map(accelerator).collect())
-}
-
-/// Values that are made once per key, while everyone else who asks waits for the first.
-struct Once<K, V: ?Sized> {
-    cells: Mutex<HashMap<K, Arc<OnceCell<Arc<V>>>>>,
-}
-
-impl<K, V: ?Sized> Default for Once<K, V> {
-    fn default() -> Self {
-        Self { cells: Mutex::new(HashMap::new()) }
-    }
-}
-
-impl<K: Eq + Hash, V: ?Sized> Once<K, V> {
-    /// The value of `key`. A failure is not remembered: the next caller tries again. Callers box
-    /// `make`, which is large (it may download) and would be copied into every future around it.
-    async fn get(
-        &self,
-        key: K,
-        make: Pin<Box<impl Future<Output = Result<Arc<V>, EngineError>>>>,
-    ) -> Result<Arc<V>, EngineError> {
-        let cell = Arc::clone(self.cells.lock().entry(key).or_default());
-        cell.get_or_try_init(|| make).await.map(Arc::clone)
-    }
-
-    fn clear_idle(&self) -> usize {
-        let mut cells = self.cells.lock();
-        let before = cells.len();
-        cells.retain(|_, cell| {
-            let in_use = cell.get().is_none_or(|value| Arc::strong_count(value) > 1);
-            in_use || Arc::strong_count(cell) > 1
-        });
-        before - cells.len()
-    }
-
-    fn len(&self) -> usize {
-        self.cells.lock().values().filter(|cell| cell.initialized()).count()
-    }
 }

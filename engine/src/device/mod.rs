@@ -17,6 +17,7 @@
 mod devices;
 mod inventory;
 mod lease;
+mod once;
 mod placement;
 mod slot;
 

@@ -126,6 +126,7 @@ fn run(
             return refuse(jobs, || BatchError::Panic(text.clone()));
         }
     };
+    let mut lessons = Lessons::new(devices, model, device);
     while let Ok(Job { batch, mut reply, computes }) = jobs.recv() {
         let waiting = Instant::now();
         let lease = {
@@ -138,15 +139,65 @@ fn run(
         };
         computes.store(true, Ordering::Relaxed);
         let started = Instant::now();
-        let padded = batch.padded;
+        let (rows, padded) = (batch.rows, batch.padded);
         let result = catch_unwind(AssertUnwindSafe(|| replica.forward(batch)));
         let busy = started.elapsed();
         drop(lease);
+        lessons.learn(&result, rows, padded, busy);
         let result = match result {
             Ok(result) => result.map_err(BatchError::Runtime),
             Err(panic) => Err(BatchError::Panic(panic_text(&*panic))),
         };
         let _ = reply.send(Outcome { result, padded, lease_wait: started - waiting, busy });
+    }
+}
+
+/// What this thread has learned about the model. Kept when the thread ends, except for what did not
+/// fit, which is kept at once.
+struct Lessons<'a> {
+    devices: &'a Devices,
+    model: &'a ModelDeclaration,
+    device_type: String,
+    rows: usize,
+    busy: Duration,
+}
+
+/// A rate that was measured over less time says little.
+const MEASURED_FROM: Duration = Duration::from_secs(1);
+
+impl<'a> Lessons<'a> {
+    fn new(devices: &'a Devices, model: &'a ModelDeclaration, device: Device) -> Self {
+        let device_type = devices.device_type(device);
+        Self { devices, model, device_type, rows: 0, busy: Duration::ZERO }
+    }
+
+    fn learn<E>(
+        &mut self,
+        result: &Result<Result<Vec<ArrayRef>, RuntimeError>, E>,
+        rows: usize,
+        padded: usize,
+        busy: Duration,
+    ) {
+        match result {
+            Ok(Ok(_)) => {
+                self.rows += rows;
+                self.busy += busy;
+            }
+            Ok(Err(RuntimeError::OutOfMemory { .. })) if rows > 1 => {
+                let learned = self.devices.learned();
+                learned.did_not_fit(self.model, &self.device_type, padded as u64);
+            }
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+}
+
+impl Drop for Lessons<'_> {
+    fn drop(&mut self) {
+        if self.busy >= MEASURED_FROM {
+            let rate = self.rows as f64 / self.busy.as_secs_f64();
+            self.devices.learned().measured(self.model, &self.device_type, rate);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_plan::metrics::RecordOutput;
 use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError};
-use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
+use forebay_udf::runtime::{Device, Prepared, enter_thread};
 use forebay_udf::{ErrorClass, RuntimeError};
 use futures::{StreamExt, TryFutureExt};
 
@@ -23,7 +23,7 @@ use super::on_error::{route, row_errors};
 use super::tally::Tally;
 use crate::SHARE_COLUMN;
 use crate::carry::Sources;
-use crate::device::{BatchError, Devices, Outcome, Slot, Submitted};
+use crate::device::{BatchError, Devices, LoadedModel, Outcome, Slot, Submitted};
 use crate::error::EngineError;
 
 /// What a stream is told by its operator.
@@ -67,7 +67,8 @@ impl Setup {
 
 /// A loaded model and the thread that runs it.
 struct Running {
-    replica: Arc<dyn Replica>,
+    /// Held, so that the model counts as used.
+    loaded: Arc<LoadedModel>,
     slot: Slot,
 }
 
@@ -208,11 +209,12 @@ impl Inference {
         let ((loaded, loading), item) =
             futures::try_join!(load.map_err(DataFusionError::from), first)?;
         self.metrics.starved_time.add_duration(since.elapsed().saturating_sub(loading));
-        let (replica, item) = (Arc::clone(&loaded.replica), item.map(Ok));
+        let item = item.map(Ok);
         let (devices, model) = (Arc::clone(devices), Arc::clone(model));
-        let slot = Slot::start(devices, model, *device, Arc::clone(&replica), *partition)?;
+        let replica = Arc::clone(&loaded.replica);
+        let slot = Slot::start(devices, model, *device, replica, *partition)?;
         self.metrics.replicas.set(1);
-        self.running = Some(Running { replica, slot });
+        self.running = Some(Running { loaded, slot });
         self.take_in(item)
     }
 
@@ -370,7 +372,7 @@ impl Inference {
 
     /// Cheap enough for an async worker, which is readied for the runtime just for it.
     fn device_inputs(&self, columns: &[ArrayRef]) -> Result<Result<Prepared, RuntimeError>> {
-        let replica = &self.running()?.replica;
+        let replica = &self.running()?.loaded.replica;
         let Setup { model, device, .. } = &self.setup;
         Ok(enter_thread(model, *device).and_then(|_guard| replica.prepare(columns)))
     }

@@ -422,6 +422,57 @@ async fn queries_share_an_accelerator_and_a_loaded_model() {
     assert_eq!((devices.loaded(), devices.leased_millis(DEVICE)), (0, 0));
 }
 
+/// Runs a model over a few rows.
+async fn run(model: &Arc<ModelDeclaration>, devices: &Arc<Devices>) {
+    let batch = numbers(0..20, |_| false);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, model, "digest", Shape::Exchange, 1, 1 << 20);
+    let rows = collect_all(&plan, &context_of(Arc::clone(devices), pool())).await.unwrap();
+    assert_eq!(ids(&rows).len(), 20);
+}
+
+#[tokio::test]
+async fn the_least_recently_used_model_makes_room() {
+    let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 100)));
+    let dirs: Vec<TempDir> = (0..3).map(|_| TempDir::new().unwrap()).collect();
+    let models: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .zip(&dirs)
+        .map(|(name, dir)| {
+            let mut model = emulated_model(name);
+            model.resources.gpu_memory = 40;
+            with_package(model, dir.path())
+        })
+        .collect();
+    let is_loaded = |at: usize| devices.is_loaded(&models[at], DEVICE);
+    run(&models[0], &devices).await;
+    run(&models[1], &devices).await;
+    run(&models[0], &devices).await;
+    assert_eq!((devices.loaded(), is_loaded(0), is_loaded(1)), (2, true, true));
+    run(&models[2], &devices).await;
+    assert_eq!((is_loaded(0), is_loaded(1), is_loaded(2)), (true, false, true));
+    // In use, so it stays although there is no room for all.
+    let env = Arc::new(datafusion::execution::runtime_env::RuntimeEnv::default());
+    let held = devices.replica(&models[0], DEVICE, &env).await.unwrap();
+    let _held_too = devices.replica(&models[2], DEVICE, &env).await.unwrap();
+    run(&models[1], &devices).await;
+    assert_eq!((is_loaded(0), is_loaded(1), is_loaded(2)), (true, true, true));
+    drop(held);
+}
+
+#[tokio::test]
+async fn what_did_not_fit_is_remembered_for_the_next_query() {
+    let dir = TempDir::new().unwrap();
+    let mut model = emulated_model("m");
+    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(2) };
+    let model = with_package(model, dir.path());
+    let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 1 << 30)));
+    assert_eq!(devices.learned().get(&model, "emulated").padded_max, None);
+    run(&model, &devices).await;
+    assert_eq!(devices.learned().get(&model, "emulated").padded_max, Some(2));
+    assert_eq!(model.as_ref().clone().with_padded_max(2).batch.max_rows, 2);
+}
+
 #[test]
 fn what_explain_shows_and_what_is_refused() {
     let mut model = emulated_model("m");

@@ -10,7 +10,8 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
-use forebay_engine::{Devices, InferenceExec, TransformExec};
+use forebay_engine::{Devices, InferenceExec, Placement, TransformExec};
+use forebay_udf::model::ModelDeclaration;
 
 use super::verdict::VerdictExec;
 use crate::config::ForebayConfig;
@@ -31,6 +32,20 @@ impl QueryPlanner for ForebayQueryPlanner {
             DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
         let plan = planner.create_physical_plan(logical_plan, session).await?;
         Ok(VerdictExec::wrap(plan))
+    }
+}
+
+/// The model with batches that have not failed for want of memory on its device before.
+fn fitting(
+    model: &Arc<ModelDeclaration>,
+    placement: &Placement,
+    devices: &Devices,
+) -> Arc<ModelDeclaration> {
+    let Some(device) = placement.devices.first() else { return Arc::clone(model) };
+    let lesson = devices.learned().get(model, &devices.device_type(*device));
+    match lesson.padded_max {
+        Some(max) => Arc::new(model.as_ref().clone().with_padded_max(max)),
+        None => Arc::clone(model),
     }
 }
 
@@ -58,8 +73,8 @@ impl ExtensionPlanner for LowerInference {
             .iter()
             .map(|arg| planner.create_physical_expr(arg, logical.schema(), session, planning))
             .collect::<Result<Vec<_>>>()?;
-        let model = Arc::clone(inference.model());
-        let placement = devices.place(&model)?;
+        let placement = devices.place(inference.model())?;
+        let model = fitting(inference.model(), &placement, &devices);
         let is_kept = |column: &Column| !inference.dropped().contains(column);
         let columns = logical.schema().columns().into_iter().enumerate();
         let kept = columns.filter(|(_, column)| is_kept(column)).map(|(at, _)| at).collect();

@@ -124,7 +124,7 @@ async fn execute_on_models(
         }
         ModelStatement::Show => context.read_batch(models_table::models(&catalog)?),
         ModelStatement::Describe { name } => {
-            context.read_batch(models_table::describe(&catalog.get(&name)?)?)
+            context.read_batch(models_table::describe(&catalog.get(&name)?, catalog.learned())?)
         }
         ModelStatement::ShowCreate { name } => {
             let statement = models_table::create_statement(&catalog.get(&name)?);

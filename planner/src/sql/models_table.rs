@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::ObjectName;
-use forebay_udf::model::{Catalog, CatalogEntry, ModelOptions, type_name};
+use forebay_udf::model::{Catalog, CatalogEntry, Learned, ModelOptions, TransformKind, type_name};
 
 const SCHEMA: &str = "information_schema";
 const TABLE: &str = "models";
@@ -49,8 +49,8 @@ pub(super) fn models(catalog: &Catalog) -> Result<RecordBatch> {
     ])?)
 }
 
-/// One row per input, output, resource and option of one model.
-pub(super) fn describe(entry: &CatalogEntry) -> Result<RecordBatch> {
+/// One row per input, output, resource and option of one model, and what running it has taught.
+pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<RecordBatch> {
     let model = &entry.declaration;
     let mut rows: Vec<(&str, String, String)> = vec![];
     let mut add = |kind, name: &str, value: String| rows.push((kind, name.to_owned(), value));
@@ -75,6 +75,18 @@ pub(super) fn describe(entry: &CatalogEntry) -> Result<RecordBatch> {
     add("package", "content_hash", model.content_hash.clone());
     add("package", "license", entry.license.clone().unwrap_or_else(|| "not stated".to_owned()));
     add("package", "source", entry.source.clone().unwrap_or_else(|| "not stated".to_owned()));
+    for (device, lesson) in learned.all(model) {
+        if let Some(rate) = lesson.rows_per_second {
+            add("measured", &format!("rows_per_second on {device}"), format!("{rate:.1}"));
+        }
+        if let Some(max) = lesson.padded_max {
+            let unit = match model.transform {
+                TransformKind::Tokenize { .. } => "tokens",
+                TransformKind::Tensor => "rows",
+            };
+            add("learned", &format!("max_batch_{unit} on {device}"), max.to_string());
+        }
+    }
     let column = |text: fn(&(&str, String, String)) -> String| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(text(row))).collect::<StringArray>())
     };

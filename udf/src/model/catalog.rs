@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::declaration::ModelDeclaration;
+use super::learned::Learned;
 use super::options::ModelOptions;
 use super::package::hex;
 use crate::error::{ModelError, nearest_hint};
@@ -84,6 +85,7 @@ pub struct Catalog {
     storage: Storage,
     /// Models of this process only; they hide stored ones of the same name.
     temporary: Mutex<BTreeMap<String, CatalogEntry>>,
+    learned: Arc<Learned>,
 }
 
 #[derive(Debug)]
@@ -115,7 +117,16 @@ impl Catalog {
     }
 
     fn with_storage(storage: Storage) -> Self {
-        Self { storage, temporary: Mutex::default() }
+        let learned = match &storage {
+            Storage::Directory(dir, _) => Learned::in_folder(dir.join("learned")),
+            Storage::Memory(_) => Learned::default(),
+        };
+        Self { storage, temporary: Mutex::default(), learned: Arc::new(learned) }
+    }
+
+    /// What running its models has taught.
+    pub fn learned(&self) -> &Arc<Learned> {
+        &self.learned
     }
 
     /// The model of this name.
@@ -161,6 +172,9 @@ impl Catalog {
     /// # Errors
     /// [`ModelError::ModelExists`] or [`ModelError::Catalog`].
     pub fn create(&self, entry: CatalogEntry, if_exists: IfExists) -> Result<bool, ModelError> {
+        if if_exists == IfExists::Replace {
+            self.learned.forget(&entry.declaration.content_hash);
+        }
         if entry.temporary {
             return insert(&mut self.temporary.lock(), entry, if_exists);
         }

@@ -133,6 +133,19 @@ impl ModelDeclaration {
             || (self.on_error != OnError::Fail && self.max_error_ratio < 1.0)
     }
 
+    /// With batches of at most this padded size, in tokens, or in rows for models without tokens.
+    #[must_use]
+    pub fn with_padded_max(mut self, padded_max: u64) -> Self {
+        let max = u32::try_from(padded_max).unwrap_or(u32::MAX).max(1);
+        match (&self.transform, self.batch.max_tokens) {
+            (TransformKind::Tokenize { .. }, known) => {
+                self.batch.max_tokens = Some(known.map_or(max, |known| known.min(max)));
+            }
+            (TransformKind::Tensor, _) => self.batch.max_rows = self.batch.max_rows.min(max),
+        }
+        self
+    }
+
     /// This declaration with the options' overrides.
     #[must_use]
     pub fn with_options(mut self, options: &ModelOptions) -> Self {

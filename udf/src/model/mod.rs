@@ -6,6 +6,7 @@
 
 mod catalog;
 mod declaration;
+mod learned;
 mod manifest;
 mod options;
 mod package;
@@ -15,6 +16,7 @@ mod signature;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
+pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 pub use package::{FileCheck, Package, packages_dir, parse_location};
