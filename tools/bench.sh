@@ -9,6 +9,8 @@ binary=$(cargo metadata --format-version 1 --no-deps --offline |
 results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
 {
     cargo bench --quiet --bench embedding
+    cargo bench --quiet --bench lengths
+    cargo bench --quiet --bench operators
     tools/export/python benches/start.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"

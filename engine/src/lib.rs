@@ -18,6 +18,7 @@
 //! here knows a tensor, and nothing here knows SQL.
 
 mod carry;
+mod checker;
 pub mod device;
 pub mod error;
 pub mod exchange;

@@ -55,6 +55,12 @@ impl Budget {
         // A block without bytes counts as one, or several of them would all be "alone".
         let held = bytes.max(1);
         state.held_bytes += held;
+        debug_assert!(
+            alone || state.held_bytes <= self.bytes_max.max(1),
+            "{} bytes held of {}",
+            state.held_bytes,
+            self.bytes_max
+        );
         state.held_bytes_peak = state.held_bytes_peak.max(state.held_bytes);
         let reserved_bytes = if reserved { bytes } else { 0 };
         Some(Permit { budget: Arc::clone(self), bytes: held, reserved_bytes })

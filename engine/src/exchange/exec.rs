@@ -35,6 +35,7 @@ use super::order::OrderProgress;
 use super::queue::Queue;
 use super::stream::{Execution, Producers, Replica};
 use super::window::Sharing;
+use crate::checker::Ledger;
 use crate::per_execution::PerExecution;
 use crate::{SEQUENCE_COLUMN, SHARE_COLUMN, TOKENS_COLUMN, carry};
 
@@ -155,8 +156,9 @@ impl StreamingExchangeExec {
             MemoryConsumer::new("StreamingExchangeExec").register(context.memory_pool());
         let budget = Arc::new(Budget::new(byte_budget, reservation));
         let queue = Queue::new(producers, replicas, batch, Arc::clone(&budget), progress);
+        let ledger = Ledger::new(Self::static_name(), replicas);
         let input = |partition| {
-            let stream = self.input.execute(partition, Arc::clone(context))?;
+            let stream = ledger.input(self.input.execute(partition, Arc::clone(context))?);
             Ok((stream, ProducerMetrics::new(&self.metrics, partition)))
         };
         let inputs = (0..producers).map(input).collect::<Result<Vec<_>>>()?;
@@ -169,6 +171,7 @@ impl StreamingExchangeExec {
             sharing,
             input: Arc::clone(&self.input),
             no_progress_limit,
+            ledger: Arc::clone(&ledger),
             producers: Mutex::new(Producers::Waiting(inputs)),
         })
     }
@@ -278,9 +281,10 @@ impl ExecutionPlan for StreamingExchangeExec {
         let begin = || self.begin(&context);
         let execution = self.executions.get(partition, self.options.replicas, begin)?;
         let metrics = ReplicaMetrics::new(&self.metrics, partition);
+        let ledger = Arc::clone(&execution.ledger);
         let stream = Replica { execution, partition, metrics }.into_stream();
         let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
-        Ok(make_cooperative(stream))
+        Ok(make_cooperative(ledger.output(stream)))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -33,6 +33,7 @@ use super::exec::StreamingExchangeExec;
 use super::order::{OrderProgress, Reorder};
 use super::rows::batch_bytes;
 use crate::carry::{self, Sources};
+use crate::checker::Ledger;
 use crate::inference::InferenceExec;
 use crate::{SEQUENCE_COLUMN, TransformExec};
 
@@ -188,8 +189,9 @@ impl ExecutionPlan for RestoreOrderExec {
         let progress = find_exchange(&self.input, Sources::new())
             .map(|(exchange, _)| Watched::new(exchange.next_progress()));
         let partitions = self.input.output_partitioning().partition_count();
+        let ledger = Ledger::new(Self::static_name(), 1);
         let inputs = (0..partitions)
-            .map(|partition| self.input.execute(partition, Arc::clone(&context)))
+            .map(|partition| Ok(ledger.input(self.input.execute(partition, Arc::clone(&context))?)))
             .collect::<Result<Vec<_>>>()?;
         let restorer = Restorer {
             inputs: Inputs::Waiting(inputs),
@@ -209,7 +211,8 @@ impl ExecutionPlan for RestoreOrderExec {
         let stream = futures::stream::try_unfold(restorer, |mut restorer| async move {
             Ok(restorer.next().await?.map(|batch| (batch, restorer)))
         });
-        Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream))))
+        let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
+        Ok(make_cooperative(ledger.output(stream)))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -25,6 +25,7 @@ use super::queue::{Patience, Push, Queue, Take};
 use super::rows::slices;
 use super::stall::stalled;
 use super::window::{Block, Planned, Sharing};
+use crate::checker::Ledger;
 use crate::error::{EngineError, panic_text};
 
 /// How long a replica with nothing to do waits for a batch to fill up.
@@ -45,6 +46,7 @@ pub(super) struct Execution {
     pub(super) input: Arc<dyn ExecutionPlan>,
     /// For how long a replica waits while nothing happens in there.
     pub(super) no_progress_limit: Option<Duration>,
+    pub(super) ledger: Arc<Ledger>,
     pub(super) producers: Mutex<Producers>,
 }
 

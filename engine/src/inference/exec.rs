@@ -28,6 +28,7 @@ use super::metrics::InferenceMetrics;
 use super::stream::{Inference, Setup};
 use super::tally::Tally;
 use crate::carry::{self, Sources};
+use crate::checker::Ledger;
 use crate::device::{Devices, Placement};
 use crate::per_execution::PerExecution;
 use crate::{ROW_ERROR_COLUMN, SEQUENCE_COLUMN, SHARE_COLUMN};
@@ -286,10 +287,12 @@ impl ExecutionPlan for InferenceExec {
             is_output_kept: self.output_names.iter().map(Option::is_some).collect(),
             schema: self.schema(),
         };
-        let input = self.input.execute(partition, context)?;
+        let ledger = Ledger::new(Self::static_name(), 1);
+        let input = ledger.input(self.input.execute(partition, context)?);
         let metrics = InferenceMetrics::new(&self.metrics, partition);
         let stream = Inference::new(setup, input, metrics).into_stream();
-        Ok(make_cooperative(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream))))
+        let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
+        Ok(make_cooperative(ledger.output(stream)))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

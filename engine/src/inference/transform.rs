@@ -34,6 +34,7 @@ use super::batch::{join, null_outputs, slice};
 use super::bisect::Bisection;
 use crate::ROW_ERROR_COLUMN;
 use crate::carry::{self, Sources};
+use crate::checker::Ledger;
 use crate::device::Devices;
 use crate::error::EngineError;
 
@@ -209,8 +210,9 @@ impl ExecutionPlan for TransformExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let devices = Devices::from_context(&context)?;
+        let ledger = Ledger::new(Self::static_name(), 1);
         let transformer = Transformer {
-            input: self.input.execute(partition, Arc::clone(&context))?,
+            input: ledger.input(self.input.execute(partition, Arc::clone(&context))?),
             current: None,
             transform: None,
             model: Arc::clone(&self.model),
@@ -224,7 +226,7 @@ impl ExecutionPlan for TransformExec {
         let stream = futures::stream::try_unfold(transformer, |mut transformer| async move {
             Ok(transformer.next().await?.map(|batch| (batch, transformer)))
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream)))
+        Ok(ledger.output(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream))))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

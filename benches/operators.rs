@@ -1,0 +1,194 @@
+//! What the operators cost around a model that costs nothing or a known time, in one run.
+//!
+//! - exchange: a no-op model over a million rows, with and without the exchange
+//! - overlap: an emulated accelerator (40 ms per 64 rows) behind CPU work that takes 80% as long,
+//!   against the slower of the two alone
+//! - planner: a query with 20 model calls, against one with 20 plain calls
+//!
+//! `cargo bench --bench operators`
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark that cannot run should say why at once, and prints its result"
+)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::datasource::MemTable;
+use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
+use forebay::prelude::*;
+use forebay::{Catalog, Inventory};
+
+const ROUNDS: usize = 7;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        exchange().await;
+        overlap().await;
+        planner().await;
+    });
+}
+
+/// A session with emulated accelerators and an emulated model `m` (BIGINT → BIGINT).
+async fn session(
+    accelerators: u16,
+    partitions: usize,
+    runtime: &str,
+    batch: &str,
+) -> ForebayContext {
+    let forebay = ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_inventory(Inventory::detect().with_emulated(accelerators, 1 << 40))
+        .with_config(SessionConfig::new().with_target_partitions(partitions))
+        .build()
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = format!(
+        "format = 1\nname = \"m\"\nversion = \"1\"\n\
+         [[input]]\nname = \"id\"\ntype = \"BIGINT\"\n\
+         [[output]]\nname = \"digest\"\ntype = \"BIGINT\"\n\
+         [transform]\nkind = \"tensor\"\n[runtime]\nkind = \"emulated\"\n{runtime}\n\
+         [resources]\ncpus = 0\ngpus = 1\nmemory = \"1 MiB\"\n[batch]\n{batch}\n"
+    );
+    std::fs::write(dir.path().join("model.toml"), manifest).unwrap();
+    forebay.register_model("m", dir.path().to_str().unwrap()).await.unwrap();
+    // The session reads it whenever a query runs.
+    std::mem::forget(dir);
+    forebay
+}
+
+/// `t (id BIGINT)` in batches of 8,192 rows.
+fn table(forebay: &ForebayContext, rows: i64, partitions: usize) {
+    let batch = |start: i64| {
+        let ids = Int64Array::from_iter_values(start..(start + 8192).min(rows));
+        RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef)]).unwrap()
+    };
+    let mut parts = vec![vec![]; partitions];
+    for (at, start) in (0..rows).step_by(8192).enumerate() {
+        parts[at % partitions].push(batch(start));
+    }
+    let schema = parts[0][0].schema();
+    let table = MemTable::try_new(schema, parts).unwrap();
+    forebay.session().register_table("t", Arc::new(table)).unwrap();
+}
+
+async fn seconds(forebay: &ForebayContext, sql: &str, rows: usize) -> f64 {
+    let start = Instant::now();
+    let batches = forebay.sql(sql).await.unwrap().collect().await.unwrap();
+    let elapsed = start.elapsed().as_secs_f64();
+    let found = batches[0].column(0).as_primitive::<Int64Type>().value(0);
+    assert_eq!(usize::try_from(found).unwrap(), rows);
+    elapsed
+}
+
+async fn exchange() {
+    const ROWS: i64 = 1_000_000;
+    const QUERY: &str = "SELECT count(digest) FROM ml_predict(TABLE t, MODEL m, DESCRIPTOR(id))";
+    let forebay = session(2, 2, "service_ms = 0", "max_rows = 1024\nwindow_rows = 8192").await;
+    table(&forebay, ROWS, 2);
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for round in 0..=ROUNDS {
+        for (at, (exchange, share)) in
+            [(false, false), (true, false), (true, true)].into_iter().enumerate()
+        {
+            for (option, value) in [("exchange", exchange), ("share_equal_inputs", share)] {
+                forebay.sql(&format!("SET forebay.{option} = {value}")).await.unwrap();
+            }
+            let time = seconds(&forebay, QUERY, ROWS as usize).await;
+            if round > 0 {
+                times[at].push(time);
+            }
+        }
+    }
+    let [without, with, sharing] = times.map(|mut times| median(&mut times));
+    let ns_per_row = |time: f64| (time - without) / ROWS as f64 * 1e9;
+    println!(
+        "{{\"name\": \"exchange around a no-op model, 1 million rows\", \"seconds_without\": \
+         {without:.3}, \"seconds_with\": {with:.3}, \"seconds_sharing\": {sharing:.3}, \
+         \"ns_per_row\": {:.0}, \"ns_per_row_sharing\": {:.0}, \"ratio\": {:.3}}}",
+        ns_per_row(with),
+        ns_per_row(sharing),
+        with / without
+    );
+}
+
+async fn overlap() {
+    const ROWS: i64 = 64 * 50;
+    // 64 rows take 32 ms on the CPU and 40 ms on the accelerator.
+    const CPU_PER_ROW: Duration = Duration::from_micros(500);
+    let forebay = session(1, 1, "service_ms = 40", "max_rows = 64\nwindow_rows = 256").await;
+    let burn = |args: &[ColumnarValue]| {
+        let ids = ColumnarValue::values_to_arrays(args)?.remove(0);
+        let until = Instant::now() + CPU_PER_ROW * ids.len() as u32;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        Ok(ColumnarValue::Array(ids))
+    };
+    let types = (vec![DataType::Int64], DataType::Int64);
+    let burn = create_udf("burn", types.0, types.1, Volatility::Volatile, Arc::new(burn));
+    forebay.session().register_udf(burn);
+    // Small batches, as a decoder of images would make them.
+    let batches = (0..ROWS).step_by(32).map(|start| {
+        let ids = Int64Array::from_iter_values(start..start + 32);
+        RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef)]).unwrap()
+    });
+    let batches: Vec<_> = batches.collect();
+    let table = MemTable::try_new(batches[0].schema(), vec![batches]).unwrap();
+    forebay.session().register_table("t", Arc::new(table)).unwrap();
+
+    let cpu = "SELECT count(burn(id)) FROM t";
+    let accelerator = "SELECT count(digest) FROM ml_predict(TABLE t, MODEL m, DESCRIPTOR(id))";
+    let both = "SELECT count(digest) FROM ml_predict((SELECT burn(id) AS id FROM t), MODEL m, \
+                DESCRIPTOR(id))";
+    let (mut limits, mut walls) = (vec![], vec![]);
+    for _ in 0..3 {
+        let alone = [
+            seconds(&forebay, cpu, ROWS as usize).await,
+            seconds(&forebay, accelerator, ROWS as usize).await,
+        ];
+        limits.push(alone[0].max(alone[1]));
+        walls.push(seconds(&forebay, both, ROWS as usize).await);
+    }
+    let (limit, wall) = (median(&mut limits), median(&mut walls));
+    println!(
+        "{{\"name\": \"CPU work at 80% in front of an emulated accelerator, wall / slower alone\", \
+         \"seconds_limit\": {limit:.3}, \"seconds\": {wall:.3}, \"ratio\": {:.3}}}",
+        wall / limit
+    );
+}
+
+async fn planner() {
+    let forebay = session(1, 2, "service_ms = 0", "max_rows = 64\nwindow_rows = 256").await;
+    table(&forebay, 100, 1);
+    let query = |call: &dyn Fn(usize) -> String| {
+        let calls: Vec<String> = (0..20).map(call).collect();
+        format!("SELECT {} FROM t WHERE id > 3", calls.join(", "))
+    };
+    let models = query(&|i| format!("ml_predict(MODEL m, id + {i})"));
+    let plain = query(&|i| format!("abs(id + {i})"));
+    let (mut with_models, mut without) = (vec![], vec![]);
+    for _ in 0..=ROUNDS {
+        for (sql, times) in [(&models, &mut with_models), (&plain, &mut without)] {
+            let start = Instant::now();
+            forebay.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    let (with_models, without) = (median(&mut with_models), median(&mut without));
+    println!(
+        "{{\"name\": \"planning 20 model calls\", \"ms\": {with_models:.1}, \"ms_plain_calls\": \
+         {without:.1}, \"ratio\": {:.1}}}",
+        with_models / without
+    );
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
