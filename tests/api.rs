@@ -8,6 +8,7 @@
 )]
 
 mod api {
+    mod cancellation;
     mod dataframe;
     mod failures;
     mod minilm;

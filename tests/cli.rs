@@ -399,3 +399,89 @@ fn doctor_reports_what_is_there_and_what_is_wrong() {
     );
     assert!(report.stdout.contains("not a folder"), "{}", report.stdout);
 }
+
+/// Rows that grow a thousandfold in front of a slow accelerator: 1 KB of text for each of 300,000
+/// rows, none of which is in the table.
+const EXPANDING: &str = "SELECT count(digest) FROM ml_predict(
+    (SELECT repeat(CAST(n AS VARCHAR), 200) AS text
+     FROM (SELECT value, unnest(range(0, 1000)) AS n FROM range(0, 300))),
+    MODEL slow, DESCRIPTOR(text))";
+
+/// Runs the shell; its answer and the most memory that it had resident, in bytes.
+fn with_peak(home: &Home, arguments: &[&str]) -> (String, u64) {
+    let options = ["shell", "--emulated-accelerators", "1", "-q", "--format", "csv"];
+    let command = home.command(&[&options[..], arguments].concat());
+    // The kernel knows the peak of a process until it is reaped; the shell's own child is not.
+    let mut timed = Command::new("python3");
+    timed
+        .args(["-c", PEAK])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .current_dir(home.dir.path())
+        .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let output = timed.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    let peak_kb: u64 = stderr.trim().lines().last().unwrap().parse().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), peak_kb * 1024)
+}
+
+const PEAK: &str = "
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:]).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+";
+
+#[test]
+fn a_fast_producer_in_front_of_a_slow_model_stays_within_its_memory_limit() {
+    const LIMIT: u64 = 256 << 20;
+    let home = Home::new();
+    let manifest = manifest("slow", 1)
+        .replace("\"n\"\ntype = \"BIGINT\"", "\"text\"\ntype = \"STRING\"")
+        .replace("max_rows = 4\nwindow_rows = 16", "max_rows = 1024\nwindow_rows = 4096")
+        .replace("gpus = 1", "gpus = 0.5");
+    let manifest = manifest.split("[files]").next().unwrap();
+    let package = home.write("slow/model.toml", manifest);
+    let package = Path::new(&package).parent().unwrap().display().to_string();
+    let create = format!("CREATE MODEL slow LOCATION '{package}'");
+    home.shell(&["-c", &create]).succeeds();
+    let limit = ["--memory-limit", "256MB"];
+    let (_, baseline) = with_peak(&home, &[&limit[..], &["-c", "select 1"]].concat());
+
+    let (answer, peak) = with_peak(&home, &[&limit[..], &["-c", EXPANDING]].concat());
+    assert!(answer.contains("300000"), "{answer}");
+    assert!(peak - baseline < 2 * LIMIT, "{} MiB", (peak - baseline) >> 20);
+
+    // Two such queries at once, as two branches of one statement.
+    let twice = format!("({EXPANDING}) UNION ALL ({EXPANDING})").replace("count(digest)", "sum(1)");
+    let twice = twice.replacen("sum(1)", "count(digest)", 2);
+    let (answer, peak) = with_peak(&home, &[&limit[..], &["-c", &twice]].concat());
+    assert_eq!(answer.matches("300000").count(), 2, "{answer}");
+    assert!(peak - baseline < 2 * LIMIT, "{} MiB", (peak - baseline) >> 20);
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error_and_leaves_no_file() {
+    let home = Home::new();
+    let package = home.package("echo", 0);
+    home.shell(&["-c", &format!("CREATE MODEL echo LOCATION '{package}'")]).succeeds();
+    let sql = "COPY (SELECT * FROM ml_predict((SELECT value AS n FROM range(0, 100000)), \
+               MODEL echo, DESCRIPTOR(n), max_batch_rows => 10000, batch_window_rows => 20000)) \
+               TO 'out.parquet'";
+    let shell = home.command(&["shell", "--emulated-accelerators", "1", "-q", "-c", sql]);
+    // A limit on the size of files stands for a full disk: writing fails, at once and for ever.
+    let mut limited = Command::new("bash");
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\""])
+        .arg(shell.get_program())
+        .args(shell.get_args())
+        .current_dir(home.dir.path())
+        .envs(shell.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let error = Ran::of(limited.output().unwrap()).fails();
+    assert!(error.contains("out.parquet") && error.contains("File too large"), "{error}");
+    let left: Vec<_> = fs::read_dir(home.dir.path()).unwrap().flatten().collect();
+    let left: Vec<String> =
+        left.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!left.iter().any(|name| name.starts_with("out")), "{left:?}");
+}

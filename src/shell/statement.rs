@@ -33,6 +33,15 @@ const TICK: Duration = Duration::from_millis(200);
 /// Batches that wait to be printed.
 const BATCHES_WAITING_MAX: usize = 2;
 
+/// What a statement writes to. Errors of writing do not say it.
+fn target(plan: &LogicalPlan) -> Option<String> {
+    match plan {
+        LogicalPlan::Copy(copy) => Some(format!("COPY TO '{}'", copy.output_url)),
+        LogicalPlan::Dml(dml) => Some(format!("{} {}", dml.op, dml.table_name)),
+        _ => None,
+    }
+}
+
 /// A running query, watched while its rows are awaited. Dropping it cancels the query.
 struct Running {
     stream: SendableRecordBatchStream,
@@ -60,11 +69,16 @@ impl Shell {
         let plan = rows.create_physical_plan().await?;
         let format = self.format(plan.as_ref())?;
         let schema = plan.schema();
+        let target = target(rows.logical_plan());
         let running = Running::start(plan, Arc::clone(&task), self.progress)?;
-        match RowWriter::new(format, PipeOut(stdout())) {
+        let printed = match RowWriter::new(format, PipeOut(stdout())) {
             Some(writer) => self.print_rows(running, writer, &schema, started).await,
             None => self.print_table(running, schema, maxrows, &task, started).await,
-        }
+        };
+        printed.map_err(|error| match target {
+            Some(target) => error.context(target),
+            None => error,
+        })
     }
 
     /// The format for this plan: a table needs an end.

@@ -1,0 +1,123 @@
+//! Queries that are dropped or fail at any moment give everything back: leases, threads, reserved
+//! bytes, temporary files.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use forebay::prelude::*;
+use forebay::{Catalog, Inventory};
+use forebay_udf::runtime::Device;
+use futures::StreamExt;
+
+const MOMENTS: u64 = 200;
+const ROWS: u64 = 600;
+const EMULATED: Device = Device::Emulated(0);
+
+/// Sorted below and aggregated above two models, so that many operators are on the way.
+const QUERY: &str = "
+    SELECT label, count(*), max(digest) FROM ml_predict(
+      (SELECT * FROM ml_predict((SELECT id, text FROM t ORDER BY text), MODEL sentiment,
+                                DESCRIPTOR(text))),
+      MODEL echo, DESCRIPTOR(id)) GROUP BY label";
+
+async fn session(models: &tempfile::TempDir) -> ForebayContext {
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(GreedyMemoryPool::new(64 << 20)))
+        .with_temp_file_path(models.path().join("spill"))
+        .build_arc()
+        .unwrap();
+    let forebay = ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_inventory(Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30))
+        .with_config(SessionConfig::new().with_target_partitions(2).with_batch_size(64))
+        .with_runtime(runtime)
+        .build()
+        .unwrap();
+    for name in ["sentiment", "echo"] {
+        forebay.register_model(name, &format!("tests/models/{name}")).await.unwrap();
+    }
+    let table = format!(
+        "CREATE TABLE t AS SELECT value AS id, CAST(value * 7919 % {ROWS} AS VARCHAR) AS text \
+         FROM range(0, {ROWS})"
+    );
+    forebay.sql(&table).await.unwrap().collect().await.unwrap();
+    forebay
+}
+
+/// A number that looks random, the same in every run.
+fn scrambled(seed: u64) -> u64 {
+    let z = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 27)
+}
+
+fn slot_threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let name =
+        |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.map(name).filter(|name| name.starts_with("forebay-")).count()
+}
+
+/// Waits until nothing is left. Never returns if something is: the test runner's limit tells.
+async fn until_nothing_is_left(forebay: &ForebayContext, before: usize) {
+    let environment = forebay.session().runtime_env();
+    let left = || {
+        environment.memory_pool.reserved() > before
+            || forebay.devices().leased_millis(EMULATED) > 0
+            || slot_threads() > 0
+    };
+    while left() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(environment.memory_pool.reserved(), before);
+    assert_eq!(environment.disk_manager.used_disk_space(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_at_any_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let forebay = session(&folder).await;
+    let before = forebay.session().runtime_env().memory_pool.reserved();
+    for moment in 0..MOMENTS {
+        let mut rows = forebay.sql(QUERY).await.unwrap().execute_stream().await.unwrap();
+        let limit = Duration::from_micros(scrambled(moment) % 100_000);
+        // Ends with the rows, or in the middle of them.
+        let _ = tokio::time::timeout(limit, async { while rows.next().await.is_some() {} }).await;
+        drop(rows);
+        until_nothing_is_left(&forebay, before).await;
+    }
+    let rows = forebay.sql(QUERY).await.unwrap().collect().await.unwrap();
+    assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), ROWS as usize);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_at_any_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let forebay = session(&folder).await;
+    let echo = fs::read_to_string("tests/models/echo/model.toml").unwrap();
+    let before = forebay.session().runtime_env().memory_pool.reserved();
+    for moment in 0..MOMENTS {
+        // A row of the second model, or a row below the first one.
+        let row = scrambled(moment) % ROWS;
+        let query = match moment % 2 {
+            0 => {
+                let failing =
+                    echo.replace("service_ms = 1", &format!("service_ms = 0\nfail_on = \"{row}\""));
+                let package = folder.path().join(format!("m{moment}"));
+                fs::create_dir_all(&package).unwrap();
+                fs::write(package.join("model.toml"), failing).unwrap();
+                forebay.register_model("failing", package.to_str().unwrap()).await.unwrap();
+                QUERY.replace("MODEL echo", "MODEL failing")
+            }
+            _ => QUERY
+                .replace("SELECT id, text", &format!("SELECT id + 1 / (id - {row}) AS id, text")),
+        };
+        let error = async { forebay.sql(&query).await?.collect().await }.await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("fails on") || text.contains("Divide by zero"), "{text}");
+        until_nothing_is_left(&forebay, before).await;
+    }
+}
