@@ -12,6 +12,7 @@ from candidate import Candidate
 from program import graphs
 
 RUNS = 3
+LENGTH_MAX = 64
 
 
 def determinism_of(candidate: Candidate, path: Path) -> tuple[str, str]:
@@ -22,7 +23,8 @@ def determinism_of(candidate: Candidate, path: Path) -> tuple[str, str]:
     )
     if random:
         return "volatile", f"it draws random numbers ({', '.join(random)})"
-    arguments = candidate.transform.example(3, max(candidate.transform.lengths()))
+    length = max(length for length in candidate.transform.lengths() if length <= LENGTH_MAX)
+    arguments = candidate.transform.example(3, length)
     runs = []
     for seed in range(RUNS):
         torch.manual_seed(seed)

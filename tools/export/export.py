@@ -2,8 +2,9 @@
 
     tools/export/python tools/export/export.py --source FOLDER_OR_NAME --output PACKAGE
 
-What can be exported, and to which columns, is in docs/models.md. Progress goes to stderr; the last line on stdout is the package's path. Nothing appears at the
-output path until the program has been reloaded and compared with the original model.
+What can be exported, and to which columns, is in docs/models.md. Progress goes to stderr; the last
+line on stdout is the package's path. Nothing appears at the output path until the program has been
+reloaded and compared with the original model.
 """
 
 import argparse
@@ -103,7 +104,9 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="export", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--source", required=True, help="folder of the model, its Hugging Face name, or torchvision/NAME"
+        "--source",
+        required=True,
+        help="folder of the model, its Hugging Face name, or torchvision/NAME",
     )
     parser.add_argument("--output", required=True, help="folder of the package to write")
     parser.add_argument(

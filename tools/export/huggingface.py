@@ -34,7 +34,7 @@ def load(folder: Path, kind: type) -> transformers.PreTrainedModel:
     missing = sorted(info["missing_keys"])
     if missing:
         raise ExportError(
-            f"{folder}: the folder lacks weights of {type(model).__name__}: {', '.join(missing[:3])}"
+            f"{folder}: it lacks weights of {type(model).__name__}: {', '.join(missing[:3])}"
         )
     return model.float().eval().requires_grad_(False)
 

@@ -17,7 +17,7 @@ from huggingface import labels_of, load, write_labels
 
 
 class Tagger(torch.nn.Module):
-    """Token ids and character offsets in; per token label, score and offsets out, and which count."""
+    """Token ids and offsets in; per token label, score and offsets out, and which tokens count."""
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:
         super().__init__()

@@ -20,7 +20,10 @@ TASKS = {
     "token-classification": "…ForTokenClassification",
     "image-classification": "…ForImageClassification, torchvision/NAME",
 }
+# In this order: the ends of class names of transformers, and `None` for those of no task.
 _BY_HEAD = {
+    "LMHeadModel": None,
+    "DoubleHeadsModel": None,
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "token-classification",
     "ForImageClassification": "image-classification",
@@ -81,14 +84,14 @@ def _stated_task(source: Source) -> str:
     architectures = config.get("architectures") or []
     if not architectures:
         return "embedding"
-    head = next((head for head in _BY_HEAD if architectures[0].endswith(head)), None)
-    if head is None:
+    tasks = (task for head, task in _BY_HEAD.items() if architectures[0].endswith(head))
+    task = next(tasks, None)
+    if task is None:
         supported = "; ".join(f"{task}: {what}" for task, what in TASKS.items())
         raise ExportError(
             f"{source.name}: the architecture {architectures[0]} is not supported; these are: "
             f"{supported}. Tested families: {_FAMILIES}"
         )
-    task = _BY_HEAD[head]
     return "rerank" if task == "classification" and _scores_pairs(config) else task
 
 

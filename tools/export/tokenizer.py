@@ -48,9 +48,9 @@ def write_tokenizer(
 
     `preprocess` is what the result is checked against, for single texts.
     """
-    _write(tokenizer, path)
+    written = _write(tokenizer, path, max_tokens)
     for text in PROBES:
-        _, types = _check(path, text, max_tokens, preprocess)
+        _, types = _check(written, text, preprocess)
         if types is not None and any(types):
             raise ExportError(
                 "the tokenizer gives token types other than 0, which a package of a model of one "
@@ -66,9 +66,9 @@ def write_pair_tokenizer(
     preprocess: Preprocess,
 ) -> None:
     """The same for a model of two texts, and for their token types if it takes them."""
-    _write(tokenizer, path)
+    written = _write(tokenizer, path, max_tokens)
     for pair in PROBE_PAIRS:
-        found, expected = _check(path, pair, max_tokens, preprocess)
+        found, expected = _check(written, pair, preprocess)
         if takes_types and found != expected:
             raise ExportError(
                 f"tokenizer.json gives other token types than the model for "
@@ -76,7 +76,8 @@ def write_pair_tokenizer(
             )
 
 
-def _write(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+def _write(tokenizer: PreTrainedTokenizerBase, path: Path, max_tokens: int) -> Tokenizer:
+    """Writes the file, and reads it as a package's reader does."""
     if not tokenizer.is_fast:
         raise ExportError(
             "the tokenizer has no tokenizers (Rust) form; convert it to a fast tokenizer first"
@@ -85,19 +86,21 @@ def _write(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     plain.no_truncation()
     plain.no_padding()
     plain.save(str(path))
+    written = Tokenizer.from_file(str(path))
+    written.enable_truncation(max_tokens)
+    return written
 
 
 def _check(
-    path: Path, text: str | tuple[str, str], max_tokens: int, preprocess: Preprocess
+    tokenizer: Tokenizer, text: str | tuple[str, str], preprocess: Preprocess
 ) -> tuple[list[int], list[int] | None]:
     """Compares the ids of one probe; returns the token types found and expected."""
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.enable_truncation(max_tokens)
+    texts = (text,) if isinstance(text, str) else text
     features = preprocess(text)
     expected = features["input_ids"][0].tolist()
-    encoding = tokenizer.encode(*((text,) if isinstance(text, str) else text))
+    encoding = tokenizer.encode(*texts)
     if encoding.ids != expected:
-        shown = [part[:20] for part in ((text,) if isinstance(text, str) else text)]
+        shown = [part[:20] for part in texts]
         raise ExportError(
             f"tokenizer.json gives other token ids than the model for {shown!r}: "
             f"{encoding.ids[:12]} instead of {expected[:12]}"

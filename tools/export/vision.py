@@ -20,8 +20,8 @@ from errors import ExportError
 from huggingface import labels_of, load, write_labels
 from source import Source
 
+# Where a folder does not say it: those of ImageNet.
 IMAGE_SIZE = 224
-# Of ImageNet, which all of torchvision's classification weights are trained on.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -53,9 +53,9 @@ class ImageClassifier(torch.nn.Module):
 def image_classification(source: Source, options: argparse.Namespace) -> Candidate:
     """The candidate of an image classifier."""
     if source.torchvision is not None:
-        model, labels = _torchvision(source.torchvision, options)
+        model, labels, preset = _torchvision(source.torchvision, options)
         logits, channels = model, 3
-        size, normalize = IMAGE_SIZE, (MEAN, DEVIATION)
+        size, normalize = preset.crop_size[0], (tuple(preset.mean), tuple(preset.std))
     else:
         import transformers
 
@@ -97,8 +97,11 @@ def _preprocessing(folder: Path, config: object) -> tuple[int, tuple]:
     return size, (tuple(mean), tuple(deviation))
 
 
-def _torchvision(name: str, options: argparse.Namespace) -> tuple[torch.nn.Module, list[str]]:
-    """A classifier of torchvision with the weights of a file, or with those it downloads."""
+def _torchvision(
+    name: str, options: argparse.Namespace
+) -> tuple[torch.nn.Module, list[str], torch.nn.Module]:
+    """A classifier with the weights of a file, or with those it downloads; its labels; and how
+    torchvision preprocesses images for it."""
     from torchvision import models
 
     if name not in models.list_models(module=models):
@@ -107,10 +110,11 @@ def _torchvision(name: str, options: argparse.Namespace) -> tuple[torch.nn.Modul
             "has are resnet18, resnet50 and vit_b_16"
         )
     default = models.get_model_weights(name).DEFAULT
-    labels = list(default.meta["categories"])
+    labels, preset = list(default.meta["categories"]), default.transforms()
     try:
         if options.weights is None:
-            return models.get_model(name, weights=default).eval().requires_grad_(False), labels
+            model = models.get_model(name, weights=default).eval().requires_grad_(False)
+            return model, labels, preset
         state = _read_weights(options.weights)
         with torch.device("meta"):
             names = list(models.get_model(name, weights=None).state_dict())
@@ -124,7 +128,8 @@ def _torchvision(name: str, options: argparse.Namespace) -> tuple[torch.nn.Modul
             f"torchvision/{name}: its weights cannot be loaded: {reason}; pass --weights FILE with "
             "a state dictionary (.pth or .safetensors) of this model"
         ) from error
-    return model.eval().requires_grad_(False), _labels(options.labels, labels, classes)
+    labels = _labels(options.labels, labels, classes)
+    return model.eval().requires_grad_(False), labels, preset
 
 
 def _read_weights(path: Path) -> dict[str, torch.Tensor]:

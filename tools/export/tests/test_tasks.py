@@ -189,10 +189,12 @@ def test_cross_encoders_saved_by_older_versions_are_known(tmp_path: Path) -> Non
 def test_unsupported_architectures_are_told_what_is(
     classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = _copy(classifier, tmp_path, architectures=["LlamaForCausalLM"])
-    assert _export(source, tmp_path / "package") == 1
-    message = capsys.readouterr().err
-    assert "LlamaForCausalLM is not supported" in message
+    for index, architecture in enumerate(["LlamaForCausalLM", "GPT2LMHeadModel"]):
+        work = tmp_path / str(index)
+        source = _copy(classifier, work, architectures=[architecture])
+        assert _export(source, work / "package") == 1
+        message = capsys.readouterr().err
+        assert f"{architecture} is not supported" in message
     assert "ForTokenClassification" in message and "ModernBERT" in message
 
 
@@ -235,7 +237,7 @@ def test_normalizing_programs_take_plain_values(tmp_path: Path) -> None:
     assert_close(found, tiny_tasks._classify_images(source, {"pixels": wanted.flatten(1).tolist()}))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vit_b_16"])
 def test_torchvision_with_a_file_of_weights(name: str, tmp_path: Path) -> None:
     from torchvision import models
 

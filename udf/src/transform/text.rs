@@ -168,6 +168,27 @@ impl Tokenize {
         })
     }
 
+    /// Of each row, what becomes one sequence: nothing where a text is NULL.
+    fn rows<'a>(
+        &self,
+        inputs: &'a [ArrayRef],
+    ) -> Result<Vec<Option<EncodeInput<'a>>>, RuntimeError> {
+        match inputs {
+            [text] if self.inputs.len() == 1 => {
+                let texts = self.texts(0, text)?.into_iter();
+                Ok(texts.map(|text| text.map(EncodeInput::from)).collect())
+            }
+            [first, second] if self.inputs.len() == 2 => {
+                let pairs = self.texts(0, first)?.into_iter().zip(self.texts(1, second)?);
+                Ok(pairs.map(|(first, second)| Some((first?, second?).into())).collect())
+            }
+            _ => {
+                let (found, expected) = (inputs.len(), self.inputs.len());
+                Err(self.problem(0, format!("found {found} columns, expected {expected}")))
+            }
+        }
+    }
+
     fn problem(&self, input: usize, problem: String) -> RuntimeError {
         let input = self.inputs.get(input).cloned().unwrap_or_default();
         RuntimeError::Transform { model: self.model.clone(), input, problem }
@@ -188,32 +209,15 @@ impl Transform for Tokenize {
     }
 
     fn apply(&self, inputs: &[ArrayRef]) -> Result<Vec<ArrayRef>, RuntimeError> {
-        let (firsts, seconds) = match inputs {
-            [text] if self.inputs.len() == 1 => (self.texts(0, text)?, None),
-            [first, second] if self.inputs.len() == 2 => {
-                (self.texts(0, first)?, Some(self.texts(1, second)?))
-            }
-            _ => {
-                let (found, expected) = (inputs.len(), self.inputs.len());
-                return Err(self.problem(0, format!("found {found} columns, expected {expected}")));
-            }
-        };
-        let mut lengths = Vec::with_capacity(firsts.len());
-        let mut values = vec![Vec::with_capacity(firsts.len() * 32); self.columns.len()];
-        for (row, first) in firsts.iter().enumerate() {
-            let input = match (first, &seconds) {
-                (Some(text), None) => Some(EncodeInput::from(*text)),
-                (Some(first), Some(seconds)) => {
-                    seconds[row].map(|second| EncodeInput::from((*first, second)))
-                }
-                (None, _) => None,
-            };
-            let encoding = input.map(|input| self.encode(input)).transpose()?;
+        let rows = self.rows(inputs)?;
+        let mut lengths = Vec::with_capacity(rows.len());
+        let mut values = vec![Vec::with_capacity(rows.len() * 32); self.columns.len()];
+        for row in rows {
+            let encoding = row.map(|input| self.encode(input)).transpose()?;
             lengths.push(encoding.as_ref().map_or(0, Encoding::len));
-            if let Some(encoding) = encoding {
-                for (column, values) in self.columns.iter().zip(&mut values) {
-                    column.append(&encoding, values);
-                }
+            let Some(encoding) = encoding else { continue };
+            for (column, values) in self.columns.iter().zip(&mut values) {
+                column.append(&encoding, values);
             }
         }
         if i32::try_from(lengths.iter().sum::<usize>()).is_err() {
