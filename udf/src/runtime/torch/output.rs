@@ -109,9 +109,8 @@ impl Output {
                 found: format!("the shapes {:?} and {size:?}", result.size()),
             });
         }
-        let on_cpu = kept.f_to_device(tch::Device::Cpu)?;
-        let lengths = on_cpu.f_sum_dim_intlist([1_i64].as_slice(), false, Kind::Int64)?;
-        let lengths = Vec::<i64>::try_from(&lengths)?;
+        let lengths = kept.f_sum_dim_intlist([1_i64].as_slice(), false, Kind::Int64)?;
+        let lengths = Vec::<i64>::try_from(&lengths.f_to_device(tch::Device::Cpu)?)?;
         let lengths = lengths.iter().map(|length| *length as usize);
         let values = result.f_masked_select(kept)?;
         let count = lengths.clone().sum();
@@ -143,4 +142,71 @@ fn read_labels(
     let labels: Vec<String> = serde_json::from_reader(BufReader::new(opened))
         .map_err(|error| problem(error.to_string()))?;
     Ok(StringArray::from(labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int32Array;
+
+    use super::*;
+    use crate::model::parse_type;
+
+    fn output(sql_type: &str, labels: Option<&[&str]>) -> Output {
+        super::super::info().unwrap();
+        let field = Field::new("o", parse_type(sql_type).unwrap(), true);
+        let labels = labels.map(|labels| StringArray::from(labels.to_vec()));
+        Output { field: Arc::new(field), labels }
+    }
+
+    fn list(output: Output, values: Tensor, kept: &Tensor) -> Result<ArrayRef, String> {
+        let item = list_item(&output.field).unwrap();
+        output.list(item, values, kept, 3).map_err(|mismatch| match mismatch {
+            Mismatch::Shape { expected, found } => format!("{expected}: {found}"),
+            Mismatch::Torch(error) => error.to_string(),
+        })
+    }
+
+    fn kept() -> Tensor {
+        Tensor::from_slice2(&[[false, true, true], [false, false, false], [true, false, true]])
+    }
+
+    #[test]
+    fn lists_hold_what_is_kept_row_by_row() {
+        let output = output("INT[]", None);
+        let values = Tensor::from_slice2(&[[1_i32, 2, 3], [4, 5, 6], [7, 8, 9]]);
+        let found = list(output, values, &kept()).unwrap();
+        assert_eq!(type_name(found.data_type()), "INT[]");
+        let rows: Vec<Vec<i32>> = (0..3)
+            .map(|row| {
+                let row = found.as_list::<i32>().value(row);
+                row.as_any().downcast_ref::<Int32Array>().unwrap().values().to_vec()
+            })
+            .collect();
+        assert_eq!(rows, [vec![2, 3], vec![], vec![7, 9]]);
+    }
+
+    #[test]
+    fn lists_of_labels_are_text() {
+        let output = output("STRING[]", Some(&["a", "b"]));
+        let values = Tensor::from_slice2(&[[9_i64, 0, 1], [9, 9, 9], [1, 9, 0]]);
+        let found = list(output, values, &kept()).unwrap();
+        let texts = found.as_list::<i32>().values().as_string::<i32>().clone();
+        assert_eq!(texts, StringArray::from(vec!["a", "b", "b", "a"]));
+    }
+
+    #[test]
+    fn lists_that_disagree_with_their_tokens_are_refused() {
+        let ones = |shape: &[i64], kind| Tensor::ones(shape, (kind, tch::Device::Cpu));
+        for (values, kept, expected) in [
+            (&[3, 2][..], (&[3, 3][..], Kind::Bool), "the shapes [3, 2] and [3, 3]"),
+            (&[3, 3], (&[3, 3], Kind::Int64), "a last result that is bool"),
+            (&[3], (&[3], Kind::Bool), "the shapes [3] and [3]"),
+            (&[2, 3], (&[2, 3], Kind::Bool), "FLOAT[] for 3 rows"),
+        ] {
+            let output = output("FLOAT[]", None);
+            let message =
+                list(output, ones(values, Kind::Float), &ones(kept.0, kept.1)).unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
 }
