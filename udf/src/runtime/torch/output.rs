@@ -43,7 +43,8 @@ impl Outputs {
         Ok(Self { outputs, has_lists })
     }
 
-    /// How many tensors the program returns.
+    /// How many tensors the program returns: one per output, and for lists the one that says which
+    /// tokens they hold.
     pub(super) fn results(&self) -> usize {
         self.outputs.len() + usize::from(self.has_lists)
     }
