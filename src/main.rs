@@ -109,7 +109,7 @@ enum ModelCommand {
 
 #[derive(Debug, Args)]
 struct ExportArgs {
-    /// Folder or Hugging Face name of the model
+    /// Folder or Hugging Face name of the model, or torchvision/NAME
     source: String,
     /// Folder of the package to write
     #[arg(long, value_name = "DIR")]
@@ -126,9 +126,22 @@ struct ExportArgs {
     /// One line for listings
     #[arg(long)]
     description: Option<String>,
+    /// What the model is for [default: what the source says]: embedding, classification, rerank,
+    /// token-classification, image-classification
+    #[arg(long)]
+    task: Option<String>,
     /// Longest input in tokens [default: the source's]
     #[arg(long, value_name = "TOKENS")]
     max_tokens: Option<u32>,
+    /// For images: let the program normalize pixels, which then are from 0 to 1
+    #[arg(long)]
+    normalize: bool,
+    /// For torchvision: file of the weights [default: downloaded]
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// For torchvision: file of labels, one per line [default: ImageNet's]
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
     /// Replace the package if it exists
     #[arg(long)]
     force: bool,

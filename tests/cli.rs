@@ -310,7 +310,7 @@ fn fake_export_tool(home: &Home) -> String {
     home.write("tool/export.py", "");
     let script = format!(
         "#!/bin/sh\n[ \"$3\" = good ] || {{ echo 'export: no such model' >&2; exit 1; }}\n\
-         echo progress\ncp -r '{package}' \"$5\"\necho \"$5\"\n"
+         echo progress\necho \"$@\" > arguments\ncp -r '{package}' \"$5\"\necho \"$5\"\n"
     );
     let python = home.write("tool/python", &script);
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
@@ -329,6 +329,11 @@ fn export_runs_the_tool_and_adds_the_model() {
     assert!(message.starts_with("export: no such model\nerror: the export failed"), "{message}");
     let printed = export("good", &["--add"]).succeeds();
     assert!(printed.starts_with("out\nadded model made_of_it, version 7"), "{printed}");
+    fs::remove_dir_all(home.path("out")).unwrap();
+    let options = "--task image-classification --weights w.pth --labels l.txt --normalize --force";
+    export("good", &options.split(' ').collect::<Vec<_>>()).succeeds();
+    let given = fs::read_to_string(home.path("arguments")).unwrap();
+    assert!(given.ends_with(&format!("--output out {options}\n")), "{given}");
     let message = home.run(&["model", "export", "x", "--output", "y"]);
     // Found beside the executable if it lies in a checkout, otherwise refused with the remedy.
     assert_eq!(message.status, Some(1), "{}", message.stdout);

@@ -28,14 +28,22 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
         ("--version", &args.version),
         ("--license", &args.license),
         ("--description", &args.description),
+        ("--task", &args.task),
         ("--max-tokens", &max_tokens),
     ] {
         if let Some(value) = value {
             command.arg(option).arg(value);
         }
     }
-    if args.force {
-        command.arg("--force");
+    for (option, file) in [("--weights", &args.weights), ("--labels", &args.labels)] {
+        if let Some(file) = file {
+            command.arg(option).arg(file);
+        }
+    }
+    for (option, is_given) in [("--normalize", args.normalize), ("--force", args.force)] {
+        if is_given {
+            command.arg(option);
+        }
     }
     let output = match command.output() {
         Ok(output) => output,

@@ -1,9 +1,4 @@
-"""Loads a text encoder and makes it one function of token ids.
-
-In: a folder that sentence-transformers can read. Out: an `Encoder`, whose
-`forward(input_ids, attention_mask)` is what the package's program will compute. Must not know how
-programs are traced or packages are written.
-"""
+"""The task `embedding`: one text → one vector, by all stages of a sentence-transformers model."""
 
 import inspect
 from pathlib import Path
@@ -11,8 +6,11 @@ from pathlib import Path
 import torch
 from sentence_transformers import SentenceTransformer
 
+from candidate import Candidate, Column, Tokens, encoder_activation_bytes
 from errors import ExportError
+from huggingface import load_errors, max_tokens
 from source import check_stages
+from tokenizer import pad_id, write_tokenizer
 
 
 class Encoder(torch.nn.Module):
@@ -34,24 +32,51 @@ class Encoder(torch.nn.Module):
         return features["sentence_embedding"]
 
 
+def embedding(folder: Path, tokens: int | None) -> Candidate:
+    """The candidate of an encoder; `tokens` overrides the limit that the folder states."""
+    model = load_model(folder, tokens)
+    config = model[0].auto_model.config
+    transform = Tokens(
+        max_tokens=model.max_seq_length,
+        pad_id=pad_id(model.tokenizer),
+        vocabulary=min(len(model.tokenizer), config.vocab_size),
+    )
+    module = Encoder(model).eval()
+    with torch.no_grad():
+        dimensions = module(*transform.example(1, 3)).shape[1]
+
+    def write_files(package: Path) -> None:
+        write_tokenizer(
+            model.tokenizer,
+            package / "tokenizer.json",
+            transform.max_tokens,
+            lambda text: model.preprocess([text]),
+        )
+
+    return Candidate(
+        module=module,
+        inputs=(Column("text", "STRING"),),
+        outputs=(Column("embedding", f"FLOAT[{dimensions}]"),),
+        transform=transform,
+        description=f"Sentence embeddings, {dimensions} dimensions",
+        activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
+        write_files=write_files,
+    )
+
+
 def load_model(folder: Path, tokens: int | None = None) -> SentenceTransformer:
     """The model on the CPU in 32-bit floats; its `max_seq_length` is one it can compute.
 
     `tokens` overrides the limit that the folder states.
     """
     check_stages(folder)
-    try:
+    with load_errors(folder, "sentence-transformers"):
         model = SentenceTransformer(
             str(folder),
             device="cpu",
             local_files_only=True,
             model_kwargs={"dtype": torch.float32},
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ExportError(
-            f"{folder}: sentence-transformers cannot load this model: {reason}"
-        ) from error
     model.float().eval().requires_grad_(False)
     first = model[0]
     if (
@@ -61,6 +86,13 @@ def load_model(folder: Path, tokens: int | None = None) -> SentenceTransformer:
         raise ExportError(
             f"{folder}: not a text encoder; only models that embed text can be exported"
         )
+    check_prompt(folder, model)
+    model.max_seq_length = max_tokens(first.auto_model, tokens or model.max_seq_length)
+    return model
+
+
+def check_prompt(folder: Path, model: torch.nn.Module) -> None:
+    """Refuses a model of sentence-transformers that adds words to its texts by itself."""
     prompt = model.prompts.get(model.default_prompt_name or "", "")
     if prompt:
         raise ExportError(
@@ -68,19 +100,3 @@ def load_model(folder: Path, tokens: int | None = None) -> SentenceTransformer:
             "cannot express; remove default_prompt_name from config_sentence_transformers.json and "
             "prepend the prompt in SQL"
         )
-    model.max_seq_length = _max_tokens(model, tokens)
-    return model
-
-
-def _max_tokens(model: SentenceTransformer, requested: int | None) -> int:
-    """The longest input with special tokens: sentence-transformers' limit, or fewer positions."""
-    limits = [requested or model.max_seq_length or 0]
-    for name, module in model[0].auto_model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            # RoBERTa and MPNet count positions from padding_idx + 1.
-            reserved = 0 if module.padding_idx is None else module.padding_idx + 1
-            limits.append(module.num_embeddings - reserved)
-    limit = min(limits)
-    if not 2 < limit <= 1_000_000:
-        raise ExportError("the model states no usable max_seq_length; pass --max-tokens")
-    return limit

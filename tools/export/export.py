@@ -1,9 +1,10 @@
-"""Exports a sentence-transformers or Hugging Face text encoder as a model package.
+"""Exports a model of sentence-transformers, transformers or torchvision as a model package.
 
     tools/export/python tools/export/export.py --source FOLDER_OR_NAME --output PACKAGE
 
-Progress goes to stderr; the last line on stdout is the package's path. Nothing appears at the
-output path until the program has been reloaded and compared with the original model.
+What can be exported, and to which columns, is in docs/models.md. Progress goes to stderr; the last
+line on stdout is the package's path. Nothing appears at the output path until the program has been
+reloaded and compared with the original model.
 """
 
 import argparse
@@ -17,7 +18,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from errors import ExportError  # noqa: E402 (the variables above count at import)
-from source import check_stages, find_source, read_license  # noqa: E402
+from source import Source, check_stages, find_source, read_license  # noqa: E402
+from tasks import TASKS, find_task, make_candidate  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,67 +46,72 @@ def export(options: argparse.Namespace) -> Path:
         )
     if output.exists() and any(output.iterdir()) and not (output / "model.toml").exists():
         raise ExportError(f"{output} is not a model package, so --force does not replace it")
-    folder = find_source(options.source)
-    check_stages(folder)
+    source = find_source(options.source)
+    task = find_task(source, options.task)
+    if task == "embedding":
+        check_stages(source.folder)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir=output.parent, prefix=f".{output.name}.partial-"
     ) as partial:
         package = Path(partial) / "package"
         package.mkdir()
-        _fill(package, folder, options)
+        _fill(package, source, task, options)
         if output.exists():
             output.rename(Path(partial) / "replaced")
         package.rename(output)
     return output
 
 
-def _fill(package: Path, folder: Path, options: argparse.Namespace) -> None:
+def _fill(package: Path, source: Source, task: str, options: argparse.Namespace) -> None:
     """Writes all files of the package."""
-    _say(f"loading {folder}")
+    _say(f"loading {source.folder} for {task}")
     import transformers
 
-    from encoder import Encoder, load_model
-    from package import Description, write_description
+    from determinism import determinism_of
+    from package import About, write_description
     from program import test_program, write_program
-    from tokenizer import pad_id, write_tokenizer
 
     transformers.utils.logging.disable_progress_bar()
-    model = load_model(folder, options.max_tokens)
-    pad = pad_id(model)
-    write_tokenizer(model, package / "tokenizer.json")
+    candidate = make_candidate(source, task, options)
+    candidate.write_files(package)
 
     _say("tracing")
-    encoder = Encoder(model).eval()
-    vocabulary = min(len(model.tokenizer), model[0].auto_model.config.vocab_size)
     program = package / "model.pt"
-    write_program(encoder, program, vocabulary, pad)
+    write_program(candidate, program)
+    determinism, reason = determinism_of(candidate, program)
+    if reason:
+        _say(f"warning: recorded as {determinism}: {reason}")
     _say("comparing the program with the model")
-    worst, dimensions = test_program(encoder, program, vocabulary, pad, model.max_seq_length)
+    worst = test_program(candidate, program, determinism)
     _say(f"largest difference: {worst:.1e}")
 
-    license_id = options.license or read_license(folder)
+    license_id = options.license or read_license(source.folder)
     if license_id is None:
         _say("warning: no license found in README.md; recorded as NOASSERTION (pass --license)")
-    about = Description(
+    is_folder = Path(options.source).is_dir()
+    about = About(
         name=options.name or _default_name(options.source),
         version=options.version,
-        description=options.description or f"Sentence embeddings, {dimensions} dimensions",
+        description=options.description or candidate.description,
         license=license_id or "NOASSERTION",
-        source=options.origin or (folder.name if Path(options.source).is_dir() else options.source),
-        dimensions=dimensions,
-        max_tokens=model.max_seq_length,
-        pad_id=pad,
+        source=options.origin or (source.folder.name if is_folder else options.source),
+        determinism=determinism,
     )
-    write_description(package, about, model)
+    write_description(package, about, candidate)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="export", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--source", required=True, help="folder of the model, or its Hugging Face name"
+        "--source",
+        required=True,
+        help="folder of the model, its Hugging Face name, or torchvision/NAME",
     )
     parser.add_argument("--output", required=True, help="folder of the package to write")
+    parser.add_argument(
+        "--task", choices=TASKS, help="what the model is for (default: what the source says)"
+    )
     parser.add_argument(
         "--name", type=_name, help="name of the model in SQL (default: the source's name)"
     )
@@ -114,6 +121,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--origin", help="where the weights come from (default: the source's name)")
     parser.add_argument(
         "--max-tokens", type=int, help="longest input (default: the model's max_seq_length)"
+    )
+    parser.add_argument(
+        "--normalize",
+        action="store_true",
+        help="images: the program takes values from 0 to 1 and normalizes them itself",
+    )
+    parser.add_argument(
+        "--weights", type=Path, help="torchvision: file of the weights (default: its download)"
+    )
+    parser.add_argument(
+        "--labels", type=Path, help="torchvision: file with one label per line (default: ImageNet)"
     )
     parser.add_argument("--force", action="store_true", help="replace the package if it exists")
     return parser.parse_args(arguments)

@@ -1,11 +1,12 @@
-"""Makes the packages that Rust tests load: a tiny encoder of every architecture.
+"""Makes the packages that Rust tests load: tiny models of every architecture and task.
 
     tools/export/python tools/export/fixtures.py OUTPUT
 
-Writes OUTPUT/<architecture>/package, and beside it reference.json: mixed texts and what
-sentence-transformers' `encode` returns for them. Seeded: the same bytes each time.
+Writes OUTPUT/<name>/package, and beside it reference.json: columns of inputs, and the columns of
+outputs that the model's own library gives for them. Seeded: the same bytes each time.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -18,9 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # The models are tiny; more threa
 import transformers  # noqa: E402
 
 import export  # noqa: E402
-from reference import embed, write  # noqa: E402
+from reference import embed  # noqa: E402
 from texts import MIXED  # noqa: E402
 from tiny import ARCHITECTURES, build_model  # noqa: E402
+from tiny_tasks import MODELS, Columns, Tiny  # noqa: E402
 
 
 def main() -> int:
@@ -30,27 +32,35 @@ def main() -> int:
         return 2
     transformers.utils.logging.disable_progress_bar()
     output = Path(sys.argv[1])
-    for architecture in ARCHITECTURES:
-        folder = output / architecture
+    encoders = {name: _encoder(name) for name in ARCHITECTURES}
+    for name, model in {**encoders, **MODELS}.items():
+        folder = output / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with tempfile.TemporaryDirectory() as work:
-            build_model(architecture, Path(work))
-            source = Path(work) / "model"
-            arguments = ["--source", str(source), "--output", str(folder / "package")]
-            about = [
-                "--name",
-                f"tiny-{architecture}",
-                "--license",
-                "CC0-1.0",
-                "--origin",
-                "random weights",
-            ]
-            code = export.main(arguments + about)
+            source = Path(work)
+            model.build(source)
+            arguments = ["--source", work, "--output", str(folder / "package")]
+            about = ["--name", f"tiny-{name}", "--license", "CC0-1.0", "--origin", "random weights"]
+            code = export.main([*arguments, *about, *model.arguments])
             if code != 0:
                 return code
-            write(folder / "reference.json", MIXED, embed(source, MIXED))
+            outputs = model.expected(source, model.inputs)
+        reference = json.dumps({"inputs": model.inputs, "outputs": outputs}, ensure_ascii=False)
+        (folder / "reference.json").write_text(reference, encoding="utf-8")
     return 0
+
+
+def _encoder(architecture: str) -> Tiny:
+    def build(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as work:
+            build_model(architecture, Path(work))
+            shutil.copytree(Path(work) / "model", folder, dirs_exist_ok=True)
+
+    def expected(folder: Path, inputs: Columns) -> Columns:
+        return {"embedding": embed(folder, inputs["text"]).tolist()}
+
+    return Tiny(build, {"text": list(MIXED)}, expected)
 
 
 if __name__ == "__main__":

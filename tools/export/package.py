@@ -5,39 +5,40 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentence_transformers import SentenceTransformer
+from candidate import Candidate, Column, Tensors, Tokens
 
 MIB = 1024 * 1024
 BATCH_ROWS = 64
 BATCH_TOKENS = 1024
+BATCH_ROWS_TENSORS = 16
 
 
 @dataclass(frozen=True)
-class Description:
-    """What a package says about itself."""
+class About:
+    """What a package says about itself, apart from what its program takes and gives."""
 
     name: str
     version: str
     description: str
     license: str
     source: str
-    dimensions: int
-    max_tokens: int
-    pad_id: int
+    determinism: str
 
 
-def write_description(folder: Path, about: Description, model: SentenceTransformer) -> None:
+def write_description(folder: Path, about: About, candidate: Candidate) -> None:
     """Writes `model.toml` into `folder`, with the hash of every file that is already there."""
     hashes = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
     }
-    batch_tokens = max(BATCH_TOKENS, about.max_tokens)
-    weights, activations = _memory_bytes(model, batch_tokens, about.max_tokens)
-    # Loading holds the file and the weights at once; then the rest of the process comes on top.
-    memory = _round_up_mib(2 * weights + activations + 128 * MIB, 50)
-    gpu_memory = _round_up_mib(weights + 2 * activations + 512 * MIB, 256)
     files = "\n".join(f"{_quote(name)} = {_quote(digest)}" for name, digest in hashes.items())
+    columns = "\n".join(
+        _column(kind, column)
+        for kind, columns in (("input", candidate.inputs), ("output", candidate.outputs))
+        for column in columns
+    )
+    transform, batch, batch_size = _transform(candidate.transform)
+    memory, gpu_memory = _memory_mib(candidate, batch_size)
     text = f"""\
 format = 1
 name = {_quote(about.name)}
@@ -45,22 +46,11 @@ version = {_quote(about.version)}
 description = {_quote(about.description)}
 license = {_quote(about.license)}
 source = {_quote(about.source)}
-determinism = "deterministic"
+determinism = {_quote(about.determinism)}
 
-[[input]]
-name = "text"
-type = "STRING"
-
-[[output]]
-name = "embedding"
-type = "FLOAT[{about.dimensions}]"
-
+{columns}
 [transform]
-kind = "tokenize"
-tokenizer = "tokenizer.json"
-max_tokens = {about.max_tokens}
-pad_id = {about.pad_id}
-arguments = ["input_ids", "attention_mask"]
+{transform}
 
 [runtime]
 kind = "torch"
@@ -73,9 +63,7 @@ memory = "{memory} MiB"
 gpu_memory = "{gpu_memory} MiB"
 
 [batch]
-max_rows = {BATCH_ROWS}
-max_tokens = {batch_tokens}
-window_rows = 2048
+{batch}
 
 [files]
 {files}
@@ -83,18 +71,40 @@ window_rows = 2048
     (folder / "model.toml").write_text(text, encoding="utf-8")
 
 
-def _memory_bytes(
-    model: SentenceTransformer, batch_tokens: int, max_tokens: int
-) -> tuple[int, int]:
-    """Bytes of the weights, and an estimate of what one batch needs at the widest layer."""
-    weights = sum(p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()])
-    config = model[0].auto_model.config
-    hidden = config.hidden_size
-    heads = getattr(config, "num_attention_heads", 1)
-    # Per token: about 8 vectors of the hidden size, 2 of the inner size (4 x hidden), and two rows
-    # of attention scores per head.
-    activations = 4 * batch_tokens * (16 * hidden + 2 * heads * max_tokens)
-    return weights, activations
+def _column(kind: str, column: Column) -> str:
+    lines = [f"[[{kind}]]", f"name = {_quote(column.name)}", f"type = {_quote(column.type)}"]
+    if column.labels is not None:
+        lines.append(f"labels = {_quote(column.labels)}")
+    if column.shape is not None:
+        lines.append(f"shape = {list(column.shape)}")
+    return "\n".join(lines) + "\n"
+
+
+def _transform(transform: Tokens | Tensors) -> tuple[str, str, int]:
+    """The sections [transform] and [batch], and the tokens (or rows) in the largest batch."""
+    if isinstance(transform, Tensors):
+        rows = BATCH_ROWS_TENSORS
+        return 'kind = "tensor"', f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows
+    batch_tokens = max(BATCH_TOKENS, transform.max_tokens)
+    section = f"""\
+kind = "tokenize"
+tokenizer = "tokenizer.json"
+max_tokens = {transform.max_tokens}
+pad_id = {transform.pad_id}
+arguments = {json.dumps(list(transform.arguments))}"""
+    batch = f"max_rows = {BATCH_ROWS}\nmax_tokens = {batch_tokens}\nwindow_rows = 2048"
+    return section, batch, batch_tokens
+
+
+def _memory_mib(candidate: Candidate, batch_size: int) -> tuple[int, int]:
+    """What one replica needs on a CPU and on a GPU."""
+    module = candidate.module
+    weights = sum(p.numel() * p.element_size() for p in [*module.parameters(), *module.buffers()])
+    activations = candidate.activation_bytes(batch_size)
+    # Loading holds the file and the weights at once; then the rest of the process comes on top.
+    memory = _round_up_mib(2 * weights + activations + 128 * MIB, 50)
+    gpu_memory = _round_up_mib(weights + 2 * activations + 512 * MIB, 256)
+    return memory, gpu_memory
 
 
 def _round_up_mib(size: int, step: int) -> int:

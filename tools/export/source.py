@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -17,7 +18,29 @@ _SPDX = """
 """.split()
 
 
-def find_source(source: str) -> Path:
+TORCHVISION = "torchvision/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from."""
+
+    # As the user gave it.
+    name: str
+    # The model's files; for torchvision, whose models are code, a folder that need not exist.
+    folder: Path
+    # The name of torchvision's model, if it is one.
+    torchvision: str | None = None
+
+
+def find_source(name: str) -> Source:
+    """A folder, a Hugging Face name, or `torchvision/NAME`."""
+    if name.startswith(TORCHVISION) and not Path(name).is_dir():
+        return Source(name, Path(name), name.removeprefix(TORCHVISION))
+    return Source(name, _find_folder(name))
+
+
+def _find_folder(source: str) -> Path:
     """The folder itself, or the local snapshot of a Hugging Face name."""
     folder = Path(source)
     if folder.is_dir():

@@ -88,14 +88,20 @@ def _assemble(
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = splitter
+    pair = f"{first} $A {last} {last} $B {last}"
+    if first == "[CLS]":
+        pair = f"{first} $A {last} $B:1 {last}:1"
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
+        pair=pair,
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
     )
     return tokenizer
 
 
-def _config(kind: type, tokenizer: Tokenizer, pad_id: int) -> transformers.PretrainedConfig:
+def _config(
+    kind: type, tokenizer: Tokenizer, pad_id: int, **more: object
+) -> transformers.PretrainedConfig:
     # A wide initial range: small random weights would make all embeddings alike.
     return kind(
         vocab_size=tokenizer.get_vocab_size(),
@@ -107,7 +113,24 @@ def _config(kind: type, tokenizer: Tokenizer, pad_id: int) -> transformers.Pretr
         max_position_embeddings=POSITIONS,
         pad_token_id=pad_id,
         initializer_range=0.2,
+        **_MORE.get(kind, {}),
+        **more,
     )
+
+
+# Of single architectures. ModernBERT: windows shorter than most texts, and two kinds of layers.
+_MORE = {
+    transformers.ElectraConfig: {"embedding_size": HIDDEN // 2},
+    transformers.ModernBertConfig: {
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+        "initializer_cutoff_factor": 3.0,
+        "bos_token_id": 1,
+        "cls_token_id": 1,
+        "eos_token_id": 2,
+        "sep_token_id": 2,
+    },
+}
 
 
 # Per architecture: its configuration, its tokenizer, and the stages after the transformer.
@@ -143,19 +166,37 @@ ARCHITECTURES: dict[
             Normalize(),
         ],
     ),
+    "electra": (
+        transformers.ElectraConfig,
+        lambda: _wordpiece(bert=True),
+        lambda: [Pooling(HIDDEN, "mean"), Normalize()],
+    ),
+    "modernbert": (
+        transformers.ModernBertConfig,
+        lambda: _wordpiece(bert=True),
+        lambda: [Pooling(HIDDEN, "cls")],
+    ),
 }
+# Those whose tokenizers tell the texts of a pair apart by token types.
+_TYPED = ("bert", "electra")
 
 
-def build_encoder(architecture: str, folder: Path) -> None:
-    """Saves a plain Hugging Face encoder (transformer and tokenizer) in `folder`."""
+def build_encoder(
+    architecture: str, folder: Path, auto: type = transformers.AutoModel, **config: object
+) -> None:
+    """Saves a plain Hugging Face model (transformer, head of the `auto` class, and tokenizer)."""
     kind, make_tokenizer, _ = ARCHITECTURES[architecture]
     tokenizer = make_tokenizer()
     pad = next(token for token in ("[PAD]", "<pad>") if tokenizer.token_to_id(token) is not None)
+    types = ["token_type_ids"] if architecture in _TYPED else []
     torch.manual_seed(7)
-    config = _config(kind, tokenizer, tokenizer.token_to_id(pad))
-    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    config = _config(kind, tokenizer, tokenizer.token_to_id(pad), **config)
+    auto.from_config(config).save_pretrained(folder)
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=pad, model_max_length=MAX_TOKENS
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        model_max_length=MAX_TOKENS,
+        model_input_names=["input_ids", *types, "attention_mask"],
     ).save_pretrained(folder)
 
 

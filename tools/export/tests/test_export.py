@@ -16,9 +16,10 @@ from tokenizers import Tokenizer
 import export
 import program
 import tiny
-from encoder import load_model
+from encoder import embedding
 from errors import ExportError
 from reference import embed
+from run import run
 from texts import MIXED
 
 
@@ -61,13 +62,13 @@ def test_program_holds_no_device(exported: tuple[Path, Path]) -> None:
 
 
 def test_a_plain_trace_is_refused(bert: Path, tmp_path: Path) -> None:
-    encoder = program.Encoder(load_model(bert)).eval()
-    example = torch.tensor([[1, 5, 6, 2]]), torch.ones(1, 4, dtype=torch.int64)
-    traced = torch.jit.trace(encoder, example, check_trace=False)
+    candidate = embedding(bert, None)
+    example = candidate.transform.example(1, 4)
+    traced = torch.jit.trace(candidate.module, example, check_trace=False)
     assert "device cpu" in program.baked_constants(traced)
     traced.save(str(tmp_path / "model.pt"))
     with pytest.raises(ExportError, match="runs on the CPU only"):
-        program.check_moves(tmp_path / "model.pt")
+        program.check_moves(candidate, tmp_path / "model.pt")
 
 
 def test_description_states_hashes_and_signature(exported: tuple[Path, Path]) -> None:
@@ -194,17 +195,4 @@ def _copy(source: Path, tmp_path: Path) -> Path:
 
 
 def _run(package: Path, texts: tuple[str, ...], rows: int) -> np.ndarray:
-    """What a reader of the package computes: tokenize, pad with the stated id, call the program."""
-    transform = tomllib.loads((package / "model.toml").read_text())["transform"]
-    tokenizer = Tokenizer.from_file(str(package / transform["tokenizer"]))
-    tokenizer.enable_truncation(transform["max_tokens"])
-    tokenizer.enable_padding(pad_id=transform["pad_id"])
-    loaded = torch.jit.load(package / "model.pt")
-    results = []
-    for start in range(0, len(texts), rows):
-        encodings = tokenizer.encode_batch(texts[start : start + rows])
-        ids = torch.tensor([encoding.ids for encoding in encodings])
-        mask = torch.tensor([encoding.attention_mask for encoding in encodings])
-        with torch.no_grad():
-            results.append(loaded(ids, mask).numpy())
-    return np.concatenate(results)
+    return np.asarray(run(package, {"text": list(texts)}, rows)["embedding"], dtype="<f4")

@@ -55,7 +55,7 @@ pub struct ModelDeclaration {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TransformKind {
-    /// One text column → token ids.
+    /// One text column, or a pair of them → token ids.
     Tokenize {
         /// File in the package.
         tokenizer: String,
@@ -63,7 +63,8 @@ pub enum TransformKind {
         max_tokens: u32,
         /// Fills a batch up to its longest row.
         pad_id: i64,
-        /// What the program takes, in order: `input_ids`, `attention_mask`, `token_type_ids`.
+        /// What the program takes, in order: `input_ids`, `attention_mask`, `token_type_ids`,
+        /// `token_starts`, `token_ends`.
         arguments: Vec<String>,
     },
     /// Numbers and vectors as they are.

@@ -16,7 +16,10 @@ use crate::error::{ModelError, nearest_hint};
 /// Name of the description within a package.
 pub(super) const MANIFEST: &str = "model.toml";
 const FORMAT: u32 = 1;
-const ARGUMENTS: [&str; 3] = ["input_ids", "attention_mask", "token_type_ids"];
+const ARGUMENTS: [&str; 5] =
+    ["input_ids", "attention_mask", "token_type_ids", "token_starts", "token_ends"];
+/// Those that say where in the text a token is; of two texts they would not say in which.
+const OFFSETS: [&str; 2] = ["token_starts", "token_ends"];
 
 /// The description of a package.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +38,10 @@ pub struct Manifest {
     pub determinism: Determinism,
     /// Columns in and out.
     pub signature: Signature,
+    /// By input: the shape in which the program takes one row of a vector, if not as a vector.
+    pub shapes: Vec<Option<Vec<u32>>>,
+    /// By output: the file of the texts that the program's numbers stand for, if they do.
+    pub labels: Vec<Option<String>>,
     /// How input columns become the program's arguments.
     pub transform: TransformKind,
     /// What executes it.
@@ -60,14 +67,34 @@ struct ManifestText {
     source: Option<String>,
     #[serde(default)]
     determinism: Determinism,
-    input: Vec<ColumnText>,
-    output: Vec<ColumnText>,
+    input: Vec<InputText>,
+    output: Vec<OutputText>,
     transform: TransformKind,
     runtime: RuntimeKind,
     resources: Resources,
     batch: BatchLimits,
     #[serde(default)]
     files: BTreeMap<String, String>,
+}
+
+/// An `[[input]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InputText {
+    name: String,
+    #[serde(rename = "type")]
+    sql_type: String,
+    shape: Option<Vec<u32>>,
+}
+
+/// An `[[output]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutputText {
+    name: String,
+    #[serde(rename = "type")]
+    sql_type: String,
+    labels: Option<String>,
 }
 
 /// Read first, so that a newer format is called that and not an unknown field.
@@ -96,7 +123,17 @@ impl Manifest {
         }
         let parsed: ManifestText = toml::from_str(text).map_err(parse_error)?;
         debug_assert_eq!(parsed.format, FORMAT, "checked above");
-        let columns = SignatureText { input: parsed.input, output: parsed.output };
+        let (input, shapes): (Vec<_>, Vec<_>) = parsed
+            .input
+            .into_iter()
+            .map(|c| (ColumnText { name: c.name, sql_type: c.sql_type }, c.shape))
+            .unzip();
+        let (output, labels): (Vec<_>, Vec<_>) = parsed
+            .output
+            .into_iter()
+            .map(|c| (ColumnText { name: c.name, sql_type: c.sql_type }, c.labels))
+            .unzip();
+        let columns = SignatureText { input, output };
         let manifest = Self {
             name: parsed.name,
             version: parsed.version,
@@ -105,6 +142,8 @@ impl Manifest {
             source: parsed.source,
             determinism: parsed.determinism,
             signature: Signature::try_from(columns).map_err(|e| problem(e.to_string()))?,
+            shapes,
+            labels,
             transform: parsed.transform,
             runtime: parsed.runtime,
             resources: parsed.resources,
@@ -146,6 +185,7 @@ impl Manifest {
         check_columns("input", &self.signature.inputs)?;
         check_columns("output", &self.signature.outputs)?;
         self.check_transform()?;
+        self.check_shapes()?;
         self.check_runtime()?;
         self.resources.gpus.check_gpus("resources.gpus").map_err(|e| e.to_string())?;
         let BatchLimits { max_rows, max_tokens, max_bytes, window_rows } = self.batch;
@@ -165,10 +205,9 @@ impl Manifest {
         let inputs = &self.signature.inputs;
         match &self.transform {
             TransformKind::Tokenize { max_tokens, arguments, .. } => {
-                if inputs.len() != 1 || inputs[0].data_type() != &DataType::Utf8 {
-                    return Err(
-                        "transform 'tokenize' takes one [[input]] of type STRING".to_owned()
-                    );
+                if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
+                    return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
+                        .to_owned());
                 }
                 if *max_tokens == 0 {
                     return Err("transform.max_tokens is 0, expected at least 1".to_owned());
@@ -176,11 +215,18 @@ impl Manifest {
                 if arguments.is_empty() {
                     return Err("transform.arguments is empty".to_owned());
                 }
-                match arguments.iter().find(|name| !ARGUMENTS.contains(&name.as_str())) {
-                    Some(name) => Err(format!(
+                let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
+                if let Some(name) = arguments.iter().find(unknown) {
+                    return Err(format!(
                         "transform.arguments holds '{name}', expected {}{}",
                         ARGUMENTS.join(", "),
                         nearest_hint(name, ARGUMENTS)
+                    ));
+                }
+                let of_one = |name: &&String| OFFSETS.contains(&name.as_str());
+                match arguments.iter().find(of_one).filter(|_| inputs.len() > 1) {
+                    Some(name) => Err(format!(
+                        "transform.arguments holds '{name}', which a model of two texts cannot take"
                     )),
                     None => Ok(()),
                 }
@@ -200,21 +246,56 @@ impl Manifest {
         }
     }
 
+    fn check_shapes(&self) -> Result<(), String> {
+        for (field, shape) in self.signature.inputs.iter().zip(&self.shapes) {
+            let Some(shape) = shape else { continue };
+            let items = shape.iter().try_fold(1_u32, |items, size| items.checked_mul(*size));
+            let fits = match field.data_type() {
+                DataType::FixedSizeList(_, length) => items == u32::try_from(*length).ok(),
+                _ => false,
+            };
+            if !fits || self.transform != TransformKind::Tensor {
+                return Err(format!(
+                    "input '{}' of type {} cannot have the shape {shape:?}, which is for a vector \
+                     of as many numbers with transform 'tensor'",
+                    field.name(),
+                    type_name(field.data_type())
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_runtime(&self) -> Result<(), String> {
         let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
-        let gives = |data_type: &DataType| match data_type {
-            DataType::Utf8 => !is_torch,
-            other => is_tensor_type(other),
-        };
-        match self.signature.outputs.iter().find(|field| !gives(field.data_type())) {
-            Some(field) => Err(format!(
-                "runtime '{}' cannot give output '{}' of type {}",
-                self.runtime.name(),
-                field.name(),
-                type_name(field.data_type())
-            )),
-            None => Ok(()),
+        let tokenizes = matches!(self.transform, TransformKind::Tokenize { .. });
+        for (field, labels) in self.signature.outputs.iter().zip(&self.labels) {
+            let (name, sql_type) = (field.name(), type_name(field.data_type()));
+            let (item, is_possible) = match field.data_type() {
+                DataType::List(item) => (item.data_type(), is_torch && tokenizes),
+                other => (other, true),
+            };
+            let is_text = item == &DataType::Utf8;
+            if !is_possible || !is_text && !is_tensor_type(item) {
+                return Err(format!(
+                    "runtime '{}' cannot give output '{name}' of type {sql_type}",
+                    self.runtime.name(),
+                ));
+            }
+            if is_torch && is_text && labels.is_none() {
+                return Err(format!(
+                    "runtime 'torch' cannot give output '{name}' of type {sql_type} without \
+                     labels: a JSON file of the texts that the program's numbers stand for"
+                ));
+            }
+            if labels.is_some() && !(is_torch && is_text) {
+                return Err(format!(
+                    "output '{name}' of type {sql_type} has labels, which are for STRING and \
+                     STRING[] of runtime 'torch'"
+                ));
+            }
         }
+        Ok(())
     }
 
     fn check_files(&self) -> Result<(), String> {
@@ -239,9 +320,11 @@ impl Manifest {
             RuntimeKind::Torch { program } => Some(("runtime.program", program)),
             RuntimeKind::Emulated { .. } => None,
         };
+        let labels = self.labels.iter().flatten().map(|name| ("labels", name));
         let missing = [tokenizer, program]
             .into_iter()
             .flatten()
+            .chain(labels)
             .find(|(_, name)| !self.files.contains_key(*name));
         match missing {
             Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),
@@ -330,7 +413,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let cases: [(&str, &str, &str); 20] = [
+        let cases: [(&str, &str, &str); 24] = [
             ("format = 1", "format = 2", "format is 2, this version reads format 1"),
             ("format = 1", "", "format is missing"),
             ("format = 1", "format = ", "line 2:"),
@@ -338,7 +421,19 @@ mod tests {
             ("name = \"test\"", "name = \" \"", "name is empty"),
             ("STRING", "TEXTS", "'TEXTS'"),
             ("STRING", "BIGINT", "one [[input]] of type STRING"),
-            ("FLOAT[3]", "STRING", "runtime 'torch' cannot give output 'embedding' of type STRING"),
+            ("FLOAT[3]", "STRING", "cannot give output 'embedding' of type STRING without labels"),
+            ("FLOAT[3]", "BINARY", "runtime 'torch' cannot give output 'embedding' of type BINARY"),
+            (
+                "\"FLOAT[3]\"",
+                "\"FLOAT[3]\"\nlabels = \"l.json\"",
+                "output 'embedding' of type FLOAT[3] has labels",
+            ),
+            (
+                "\"FLOAT[3]\"",
+                "\"STRING\"\nlabels = \"l.json\"",
+                "labels is 'l.json', which [files] does not list",
+            ),
+            ("\"STRING\"", "\"STRING\"\nshape = [2, 2]", "cannot have the shape [2, 2]"),
             ("kind = \"tokenize\"", "kind = \"tokenise\"", "unknown variant `tokenise`"),
             ("max_tokens = 8", "max_tokens = 0", "transform.max_tokens is 0"),
             ("\"attention_mask\"", "\"mask\"", "holds 'mask'"),

@@ -74,7 +74,7 @@ pub(crate) fn columns_text(fields: &Fields) -> String {
     fields.iter().map(column).collect::<Vec<_>>().join(", ")
 }
 
-/// The Arrow type of a SQL type name, for example `STRING` or `FLOAT[384]`.
+/// The Arrow type of a SQL type name, for example `STRING`, `FLOAT[384]` or `STRING[]`.
 ///
 /// # Errors
 /// [`ModelError::InvalidValue`] for a type that models cannot take or give.
@@ -83,13 +83,20 @@ pub fn parse_type(text: &str) -> Result<DataType, ModelError> {
         option: "type".to_owned(),
         value: text.to_owned(),
         expected:
-            "STRING, BINARY, BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, or a vector such as FLOAT[384]"
+            "STRING, BINARY, BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, a vector such as FLOAT[384], or \
+             a list such as STRING[]"
                 .to_owned(),
     };
     let upper = text.trim().to_uppercase();
     if let Some((item, length)) = upper.strip_suffix(']').and_then(|rest| rest.split_once('[')) {
-        let length: i32 = length.trim().parse().map_err(|_| unknown())?;
         let item = parse_type(item)?;
+        if length.trim().is_empty() {
+            return match item.is_numeric() || item == DataType::Utf8 {
+                true => Ok(DataType::new_list(item, true)),
+                false => Err(unknown()),
+            };
+        }
+        let length: i32 = length.trim().parse().map_err(|_| unknown())?;
         if length < 1 || !item.is_numeric() {
             return Err(unknown());
         }
@@ -120,6 +127,7 @@ pub fn type_name(data_type: &DataType) -> String {
         DataType::FixedSizeList(item, length) => {
             format!("{}[{length}]", type_name(item.data_type()))
         }
+        DataType::List(item) => format!("{}[]", type_name(item.data_type())),
         other => other.to_string(),
     }
 }
@@ -130,18 +138,34 @@ mod tests {
 
     #[test]
     fn types_survive_a_round_trip() {
-        for text in
-            ["STRING", "BINARY", "BOOLEAN", "INT", "BIGINT", "FLOAT", "DOUBLE", "FLOAT[384]"]
-        {
+        for text in [
+            "STRING",
+            "BINARY",
+            "BOOLEAN",
+            "INT",
+            "BIGINT",
+            "FLOAT",
+            "DOUBLE",
+            "FLOAT[384]",
+            "STRING[]",
+            "INT[]",
+        ] {
             assert_eq!(type_name(&parse_type(text).unwrap()), text);
         }
     }
 
     #[test]
     fn types_that_models_cannot_take_are_refused() {
-        for text in
-            ["", "VECTOR", "FLOAT[]", "FLOAT[0]", "FLOAT[-1]", "STRING[3]", "FLOAT[99999999999]"]
-        {
+        for text in [
+            "",
+            "VECTOR",
+            "BINARY[]",
+            "FLOAT[][]",
+            "FLOAT[0]",
+            "FLOAT[-1]",
+            "STRING[3]",
+            "FLOAT[99999999999]",
+        ] {
             let message = parse_type(text).unwrap_err().to_string();
             assert!(message.contains(&format!("'{text}'")), "{message}");
         }

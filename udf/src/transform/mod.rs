@@ -8,6 +8,8 @@
 mod tensor;
 mod text;
 
+pub(crate) use text::TokenColumn;
+
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -33,7 +35,7 @@ pub trait Transform: std::fmt::Debug + Send + Sync {
 /// The prepared columns of a model, without loading anything: for planning.
 pub fn output_fields(model: &ModelDeclaration) -> Vec<FieldRef> {
     match &model.transform {
-        TransformKind::Tokenize { .. } => text::output_fields(),
+        TransformKind::Tokenize { .. } => text::output_fields(model),
         TransformKind::Tensor => tensor::output_fields(&model.signature),
     }
 }

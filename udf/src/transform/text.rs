@@ -1,34 +1,105 @@
-//! Text → token ids.
+//! Text, or a pair of texts → token ids.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, ListArray};
-use arrow::buffer::OffsetBuffer;
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef};
-use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
+use tokenizers::{EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationParams};
 
 use super::Transform;
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, TransformKind, type_name};
 
-/// Name of the prepared column: one list of token ids per row.
-const TOKENS: &str = "__forebay_tokens";
+/// What is prepared of each token: one column of lists each, all of the same lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenColumn {
+    /// The id in the vocabulary. Always there, and first: the engine forms batches by its lengths.
+    Id,
+    /// 0 in the first text of a pair, 1 in the second. Of single texts all are 0, so it is left out.
+    Type,
+    /// Where the token begins in the text, in characters; -1 for one that is no part of the text.
+    Start,
+    /// Where it ends.
+    End,
+}
 
-pub(super) fn output_fields() -> Vec<FieldRef> {
-    vec![Arc::new(Field::new(TOKENS, DataType::List(item_field()), true))]
+impl TokenColumn {
+    /// The columns of a model, in the order in which they are prepared.
+    pub(crate) fn of(model: &ModelDeclaration) -> Vec<Self> {
+        let TransformKind::Tokenize { arguments, .. } = &model.transform else { return vec![] };
+        let is_pair = model.signature.inputs.len() > 1;
+        let is_needed = |column: &Self| match column {
+            Self::Id => true,
+            Self::Type if !is_pair => false,
+            other => arguments.iter().any(|argument| argument == other.argument()),
+        };
+        [Self::Id, Self::Type, Self::Start, Self::End].into_iter().filter(is_needed).collect()
+    }
+
+    /// The argument of the program that gets the column.
+    pub(crate) fn argument(self) -> &'static str {
+        match self {
+            Self::Id => "input_ids",
+            Self::Type => "token_type_ids",
+            Self::Start => "token_starts",
+            Self::End => "token_ends",
+        }
+    }
+
+    /// What fills a row up to the longest of its batch.
+    pub(crate) fn padding(self, pad_id: i64) -> i64 {
+        match self {
+            Self::Id => pad_id,
+            Self::Type => 0,
+            Self::Start | Self::End => -1,
+        }
+    }
+
+    fn field(self) -> FieldRef {
+        let name = match self {
+            Self::Id => "__forebay_tokens",
+            Self::Type => "__forebay_token_types",
+            Self::Start => "__forebay_token_starts",
+            Self::End => "__forebay_token_ends",
+        };
+        Arc::new(Field::new(name, DataType::List(item_field()), true))
+    }
+
+    fn append(self, encoding: &Encoding, values: &mut Vec<i32>) {
+        let offset = |pick: fn(&(usize, usize)) -> usize| {
+            let offsets = encoding.get_offsets().iter();
+            let in_text = move |(offsets, special): (&(usize, usize), &u32)| match special {
+                0 => pick(offsets) as i32,
+                _ => -1,
+            };
+            offsets.zip(encoding.get_special_tokens_mask()).map(in_text)
+        };
+        match self {
+            Self::Id => values.extend(encoding.get_ids().iter().map(|id| *id as i32)),
+            Self::Type => values.extend(encoding.get_type_ids().iter().map(|id| *id as i32)),
+            Self::Start => values.extend(offset(|(start, _)| *start)),
+            Self::End => values.extend(offset(|(_, end)| *end)),
+        }
+    }
+}
+
+pub(super) fn output_fields(model: &ModelDeclaration) -> Vec<FieldRef> {
+    TokenColumn::of(model).into_iter().map(TokenColumn::field).collect()
 }
 
 fn item_field() -> FieldRef {
     Arc::new(Field::new_list_field(DataType::Int32, false))
 }
 
-/// Tokenizes one text column.
+/// Tokenizes one text column, or a pair of them as one sequence.
 ///
 /// Each call works on its own thread only: the producers in front of an exchange are parallel
 /// already.
 pub(super) struct Tokenize {
     model: String,
-    input: String,
+    inputs: Vec<String>,
+    columns: Vec<TokenColumn>,
     tokenizer: Tokenizer,
 }
 
@@ -47,50 +118,80 @@ impl Tokenize {
         };
         let mut tokenizer = Tokenizer::from_file(package.file(file))
             .map_err(|e| load_error(model, file, &e.to_string()))?;
-        let special = tokenizer.get_post_processor().map_or(0, |p| p.added_tokens(false));
+        let inputs = &model.signature.inputs;
+        let special =
+            tokenizer.get_post_processor().map_or(0, |p| p.added_tokens(inputs.len() > 1));
         if special >= max_tokens as usize {
             let problem =
                 format!("it adds {special} special tokens, but max_tokens is {max_tokens}");
             return Err(load_error(model, file, &problem));
         }
+        // Of a pair, the longer text is cut first.
         let truncation =
             TruncationParams { max_length: max_tokens as usize, ..TruncationParams::default() };
         tokenizer.with_padding(None);
         tokenizer
             .with_truncation(Some(truncation))
             .map_err(|e| load_error(model, file, &e.to_string()))?;
-        let input = model.signature.inputs.first().map_or("", |field| field.name());
-        Ok(Self { model: model.name.clone(), input: input.to_owned(), tokenizer })
+        Ok(Self {
+            model: model.name.clone(),
+            inputs: inputs.iter().map(|field| field.name().clone()).collect(),
+            columns: TokenColumn::of(model),
+            tokenizer,
+        })
     }
 
-    fn tokenize<'a>(
+    fn encode(&self, input: EncodeInput<'_>) -> Result<Encoding, RuntimeError> {
+        let wants_offsets =
+            self.columns.contains(&TokenColumn::Start) || self.columns.contains(&TokenColumn::End);
+        let encoding = if wants_offsets {
+            self.tokenizer.encode_char_offsets(input, true)
+        } else {
+            self.tokenizer.encode_fast(input, true)
+        };
+        encoding.map_err(|e| self.problem(0, format!("the tokenizer failed: {e}")))
+    }
+
+    fn texts<'a>(
         &self,
-        texts: impl ExactSizeIterator<Item = Option<&'a str>>,
-        column: &dyn Array,
-    ) -> Result<ArrayRef, RuntimeError> {
-        let mut ids: Vec<i32> = Vec::with_capacity(texts.len() * 32);
-        let mut lengths = Vec::with_capacity(texts.len());
-        for text in texts {
-            let before = ids.len();
-            if let Some(text) = text {
-                let encoding = self
-                    .tokenizer
-                    .encode_fast(text, true)
-                    .map_err(|e| self.problem(format!("the tokenizer failed: {e}")))?;
-                ids.extend(encoding.get_ids().iter().map(|id| *id as i32));
+        input: usize,
+        column: &'a ArrayRef,
+    ) -> Result<Vec<Option<&'a str>>, RuntimeError> {
+        Ok(match column.data_type() {
+            DataType::Utf8 => column.as_string::<i32>().iter().collect(),
+            DataType::LargeUtf8 => column.as_string::<i64>().iter().collect(),
+            DataType::Utf8View => column.as_string_view().iter().collect(),
+            other => {
+                let found = type_name(other);
+                return Err(self.problem(input, format!("found {found}, expected STRING")));
             }
-            lengths.push(ids.len() - before);
-        }
-        if i32::try_from(ids.len()).is_err() {
-            return Err(self.problem("more than 2147483647 tokens in one batch".to_owned()));
-        }
-        let offsets = OffsetBuffer::from_lengths(lengths);
-        let nulls = column.logical_nulls();
-        Ok(Arc::new(ListArray::new(item_field(), offsets, Arc::new(Int32Array::from(ids)), nulls)))
+        })
     }
 
-    fn problem(&self, problem: String) -> RuntimeError {
-        RuntimeError::Transform { model: self.model.clone(), input: self.input.clone(), problem }
+    /// Of each row, what becomes one sequence: nothing where a text is NULL.
+    fn rows<'a>(
+        &self,
+        inputs: &'a [ArrayRef],
+    ) -> Result<Vec<Option<EncodeInput<'a>>>, RuntimeError> {
+        match inputs {
+            [text] if self.inputs.len() == 1 => {
+                let texts = self.texts(0, text)?.into_iter();
+                Ok(texts.map(|text| text.map(EncodeInput::from)).collect())
+            }
+            [first, second] if self.inputs.len() == 2 => {
+                let pairs = self.texts(0, first)?.into_iter().zip(self.texts(1, second)?);
+                Ok(pairs.map(|(first, second)| Some((first?, second?).into())).collect())
+            }
+            _ => {
+                let (found, expected) = (inputs.len(), self.inputs.len());
+                Err(self.problem(0, format!("found {found} columns, expected {expected}")))
+            }
+        }
+    }
+
+    fn problem(&self, input: usize, problem: String) -> RuntimeError {
+        let input = self.inputs.get(input).cloned().unwrap_or_default();
+        RuntimeError::Transform { model: self.model.clone(), input, problem }
     }
 }
 
@@ -104,23 +205,33 @@ fn load_error(model: &ModelDeclaration, file: &str, problem: &str) -> RuntimeErr
 
 impl Transform for Tokenize {
     fn output_fields(&self) -> Vec<FieldRef> {
-        output_fields()
+        self.columns.iter().copied().map(TokenColumn::field).collect()
     }
 
     fn apply(&self, inputs: &[ArrayRef]) -> Result<Vec<ArrayRef>, RuntimeError> {
-        let [column] = inputs else {
-            return Err(self.problem(format!("found {} columns, expected one", inputs.len())));
-        };
-        let tokens = match column.data_type() {
-            DataType::Utf8 => self.tokenize(column.as_string::<i32>().iter(), column)?,
-            DataType::LargeUtf8 => self.tokenize(column.as_string::<i64>().iter(), column)?,
-            DataType::Utf8View => self.tokenize(column.as_string_view().iter(), column)?,
-            other => {
-                let found = type_name(other);
-                return Err(self.problem(format!("found {found}, expected STRING")));
+        let rows = self.rows(inputs)?;
+        let mut lengths = Vec::with_capacity(rows.len());
+        let mut values = vec![Vec::with_capacity(rows.len() * 32); self.columns.len()];
+        for row in rows {
+            let encoding = row.map(|input| self.encode(input)).transpose()?;
+            lengths.push(encoding.as_ref().map_or(0, Encoding::len));
+            let Some(encoding) = encoding else { continue };
+            for (column, values) in self.columns.iter().zip(&mut values) {
+                column.append(&encoding, values);
             }
+        }
+        if i32::try_from(lengths.iter().sum::<usize>()).is_err() {
+            return Err(self.problem(0, "more than 2147483647 tokens in one batch".to_owned()));
+        }
+        let offsets = OffsetBuffer::<i32>::from_lengths(lengths);
+        let nulls = inputs.iter().fold(None, |nulls: Option<NullBuffer>, column| {
+            NullBuffer::union(nulls.as_ref(), column.logical_nulls().as_ref())
+        });
+        let column = |values: Vec<i32>| {
+            let values = Arc::new(Int32Array::from(values));
+            Arc::new(ListArray::new(item_field(), offsets.clone(), values, nulls.clone())) as _
         };
-        Ok(vec![tokens])
+        Ok(values.into_iter().map(column).collect())
     }
 }
 
@@ -146,7 +257,11 @@ mod tests {
             "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}},
                 {"Sequence": {"id": "A", "type_id": 0}},
                 {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
-            "pair": [],
+            "pair": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+                {"Sequence": {"id": "B", "type_id": 1}},
+                {"SpecialToken": {"id": "[SEP]", "type_id": 1}}],
             "special_tokens": {
                 "[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]},
                 "[SEP]": {"id": "[SEP]", "ids": [2], "tokens": ["[SEP]"]}}
@@ -193,6 +308,49 @@ mod tests {
         let long = "1 2 3 4 5 6 7 8 9 ".repeat(20_000);
         let expected = vec![1, 11, 12, 13, 14, 15, 16, 2];
         assert_eq!(tokens(StringArray::from(vec![long.as_str()])), [Some(expected)]);
+    }
+
+    /// `TEXT` with a second input and these arguments.
+    fn pair(arguments: &str) -> String {
+        let second = "[[input]]\nname = \"other\"\ntype = \"STRING\"\n\n[[output]]";
+        TEXT.replace("[[output]]", second).replace("\"attention_mask\"", arguments)
+    }
+
+    fn lists(column: &ArrayRef) -> Vec<Option<Vec<i32>>> {
+        let rows = column.as_list::<i32>().iter();
+        rows.map(|row| Some(row?.as_primitive::<Int32Type>().values().to_vec())).collect()
+    }
+
+    #[test]
+    fn pairs_are_one_sequence_and_the_longer_text_is_cut_first() {
+        let transform = try_load(&pair("\"token_type_ids\""), TOKENIZER).unwrap();
+        let names: Vec<String> =
+            transform.output_fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!(names, ["__forebay_tokens", "__forebay_token_types"]);
+        let first = StringArray::from(vec![Some("1"), None, Some("2"), Some("1 2 3 4 5 6 7")]);
+        let second = StringArray::from(vec![Some("2 3"), Some("3"), None, Some("8 9")]);
+        let prepared = transform.apply(&[Arc::new(first), Arc::new(second)]).unwrap();
+        let ids = [Some(vec![1, 11, 2, 12, 13, 2]), None, None];
+        assert_eq!(lists(&prepared[0])[..3], ids);
+        assert_eq!(lists(&prepared[0])[3], Some(vec![1, 11, 12, 13, 2, 18, 19, 2]));
+        let types = [Some(vec![0, 0, 0, 1, 1, 1]), None, None, Some(vec![0, 0, 0, 0, 0, 1, 1, 1])];
+        assert_eq!(lists(&prepared[1]), types);
+
+        // A model that takes no types has no column of them.
+        let transform = try_load(&pair("\"attention_mask\""), TOKENIZER).unwrap();
+        assert_eq!(transform.output_fields().len(), 1);
+    }
+
+    #[test]
+    fn offsets_count_characters_and_leave_special_tokens_out() {
+        let arguments = "\"token_starts\", \"token_ends\"";
+        let description = TEXT.replace("\"attention_mask\"", arguments);
+        let transform = try_load(&description, TOKENIZER).unwrap();
+        let text = StringArray::from(vec!["ä 12  3"]);
+        let prepared = transform.apply(&[Arc::new(text)]).unwrap();
+        assert_eq!(lists(&prepared[0]), [Some(vec![1, 3, 3, 13, 2])]);
+        assert_eq!(lists(&prepared[1]), [Some(vec![-1, 0, 2, 6, -1])]);
+        assert_eq!(lists(&prepared[2]), [Some(vec![-1, 1, 4, 7, -1])]);
     }
 
     #[test]

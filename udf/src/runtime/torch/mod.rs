@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
 mod library;
+mod output;
 mod replica;
 mod shim;
 mod tensor;

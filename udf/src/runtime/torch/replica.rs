@@ -4,17 +4,23 @@ use arrow::array::{Array, ArrayRef};
 use tch::{Kind, TchError, Tensor};
 
 use super::super::{Device, Prepared, Replica};
+use super::output::Outputs;
 use super::shim::{self, Module};
-use super::tensor::{Mismatch, Tokens, borrow_column, to_column};
+use super::tensor::{Mismatch, Tokens, borrow_column};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, Precision, RuntimeKind, Signature, TransformKind};
+use crate::model::{ModelDeclaration, Package, Precision, RuntimeKind, TransformKind};
+use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
 #[derive(Debug)]
 pub(super) struct TorchReplica {
     model: String,
-    signature: Signature,
     transform: TransformKind,
+    /// The prepared columns of tokens, in order.
+    columns: Vec<TokenColumn>,
+    /// By input, the shape of one row.
+    shapes: Vec<Option<Vec<u32>>>,
+    outputs: Outputs,
     device: Device,
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
@@ -41,8 +47,10 @@ impl TorchReplica {
             .map_err(|message| load_error(model, &file, device, &message))?;
         Ok(Self {
             model: model.name.clone(),
-            signature: model.signature.clone(),
             transform: model.transform.clone(),
+            columns: TokenColumn::of(model),
+            shapes: package.manifest.shapes.clone(),
+            outputs: Outputs::load(model, package)?,
             device,
             kind: match model.precision {
                 Precision::Fp32 => None,
@@ -65,28 +73,40 @@ impl TorchReplica {
         }
     }
 
-    /// The program's arguments, on its device.
+    /// The program's arguments, on its device, and the padded size of tokens.
     fn arguments(&self, columns: &[ArrayRef]) -> Result<(Vec<Tensor>, Option<usize>), TchError> {
         match &self.transform {
             TransformKind::Tokenize { pad_id, arguments, .. } => {
-                let tokens = columns.first().and_then(Tokens::of).ok_or_else(|| {
-                    TchError::Convert("expected one column of token lists".to_owned())
-                })?;
+                let no_tokens = || TchError::Convert("expected columns of token lists".to_owned());
+                let tokens = columns.iter().map(Tokens::of).collect::<Option<Vec<_>>>();
+                let tokens = tokens.filter(|tokens| tokens.len() == self.columns.len());
+                let tokens = tokens.ok_or_else(no_tokens)?;
+                let ids = tokens.first().ok_or_else(no_tokens)?;
                 let tensors = arguments.iter().map(|argument| {
-                    self.on_device(match argument.as_str() {
-                        "input_ids" => tokens.ids(*pad_id)?,
-                        "attention_mask" => tokens.mask()?,
-                        _ => tokens.zeros()?,
+                    let is_it = |column: &TokenColumn| column.argument() == argument;
+                    self.on_device(match self.columns.iter().position(is_it) {
+                        Some(at) => tokens[at].padded_with(self.columns[at].padding(*pad_id))?,
+                        None if argument == "attention_mask" => ids.mask()?,
+                        // Token types of single texts.
+                        None => ids.zeros()?,
                     })
                 });
-                Ok((tensors.collect::<Result<_, _>>()?, Some(tokens.padded())))
+                Ok((tensors.collect::<Result<_, _>>()?, Some(ids.padded())))
             }
             TransformKind::Tensor => {
-                // SAFETY: `Inputs` keeps the columns for as long as the tensors, `to_column`
-                // copies results that share their memory, and packages promise not to write to
-                // their arguments (docs/model-packages.md).
-                let tensors =
-                    columns.iter().map(|column| self.on_device(unsafe { borrow_column(column) }?));
+                let tensors = columns.iter().zip(&self.shapes).map(|(column, shape)| {
+                    // SAFETY: `Inputs` keeps the columns for as long as the tensors, `to_column`
+                    // copies results that share their memory, and packages promise not to write
+                    // to their arguments (docs/model-packages.md).
+                    let mut tensor = unsafe { borrow_column(column) }?;
+                    if let Some(shape) = shape {
+                        let sizes = shape.iter().map(|size| i64::from(*size));
+                        let sizes: Vec<i64> =
+                            [column.len() as i64].into_iter().chain(sizes).collect();
+                        tensor = tensor.f_view(sizes.as_slice())?;
+                    }
+                    self.on_device(tensor)
+                });
                 Ok((tensors.collect::<Result<_, _>>()?, None))
             }
         }
@@ -119,26 +139,22 @@ impl Replica for TorchReplica {
         let Ok(inputs) = batch.inputs.downcast::<Inputs>() else {
             return Err(self.failed(rows, "the batch was prepared by another replica"));
         };
-        let fields = &self.signature.outputs;
-        let outputs = self.module.forward(&inputs.tensors, fields.len()).map_err(|message| {
-            // Work that was started before the failure may still read the inputs.
-            if let Device::Cuda(ordinal) = self.device {
-                shim::synchronize(ordinal).ok();
-            }
-            self.failed(rows, &message)
-        })?;
-        let columns = outputs.into_iter().zip(fields).map(|(output, field)| {
-            to_column(output, field, rows, &inputs.tensors).map_err(|mismatch| match mismatch {
+        let results =
+            self.module.forward(&inputs.tensors, self.outputs.results()).map_err(|message| {
+                // Work that was started before the failure may still read the inputs.
+                if let Device::Cuda(ordinal) = self.device {
+                    shim::synchronize(ordinal).ok();
+                }
+                self.failed(rows, &message)
+            })?;
+        self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {
+            match mismatch {
                 Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
-                Mismatch::Shape { expected, found } => RuntimeError::Output {
-                    model: self.model.clone(),
-                    output: field.name().clone(),
-                    expected,
-                    found,
-                },
-            })
-        });
-        columns.collect()
+                Mismatch::Shape { expected, found } => {
+                    RuntimeError::Output { model: self.model.clone(), output, expected, found }
+                }
+            }
+        })
     }
 }
 

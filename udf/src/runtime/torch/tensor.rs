@@ -14,7 +14,8 @@ use tch::{Kind, TchError, Tensor};
 
 use crate::model::type_name;
 
-/// One row's token ids after the other, and how long the longest is.
+/// One row's tokens after the other (their ids, or another number of each), and how long the
+/// longest row is.
 pub(super) struct Tokens<'a> {
     ids: &'a [i32],
     offsets: &'a [i32],
@@ -45,14 +46,14 @@ impl<'a> Tokens<'a> {
         &self.ids[self.offsets[row] as usize..self.offsets[row + 1] as usize]
     }
 
-    /// `[rows, longest]` token ids, the rest of each row filled with `pad_id`.
-    pub(super) fn ids(&self, pad_id: i64) -> Result<Tensor, TchError> {
+    /// `[rows, longest]` numbers, the rest of each row filled with `pad`.
+    pub(super) fn padded_with(&self, pad: i64) -> Result<Tensor, TchError> {
         self.filled(|row, target| {
             let (tokens, padding) = target.split_at_mut(row.len());
             for (to, from) in tokens.iter_mut().zip(row) {
                 *to = i64::from(*from);
             }
-            padding.fill(pad_id);
+            padding.fill(pad);
         })
     }
 

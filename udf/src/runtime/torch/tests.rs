@@ -5,9 +5,11 @@ use std::path::Path;
 
 use arrow::array::ArrayRef;
 use arrow::array::{
-    Array, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, StringArray,
+    Array, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, ListArray,
+    StringArray,
 };
-use arrow::datatypes::{Float32Type, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, FieldRef, Fields, Float32Type, Float64Type, Int64Type, Schema};
+use arrow::json::ReaderBuilder;
 use tch::{CModule, Kind, Tensor};
 
 use super::*;
@@ -87,41 +89,139 @@ fn libtorch_is_found_and_says_why_there_is_no_cuda() {
     }
 }
 
-#[test]
-fn every_exported_architecture_gives_the_embeddings_of_sentence_transformers() {
-    for name in ["bert", "distilbert", "roberta", "mpnet", "xlm-roberta"] {
-        let folder = prepared("fixtures").join(name);
-        let reference = fs::read_to_string(folder.join("reference.json")).unwrap();
-        let reference: serde_json::Value = serde_json::from_str(&reference).unwrap();
-        let texts: Vec<&str> =
-            reference["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
-        let expected: Vec<f32> = reference["embeddings"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .flat_map(|row| row.as_array().unwrap())
-            .map(|value| value.as_f64().unwrap() as f32)
-            .collect();
+/// The columns of a fixture's reference.json, of the types that its package declares.
+fn reference(folder: &Path, kind: &str, fields: &Fields) -> Vec<ArrayRef> {
+    let text = fs::read_to_string(folder.join("reference.json")).unwrap();
+    let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = reference[kind][fields[0].name()].as_array().unwrap().len();
+    let row = |row: usize| -> serde_json::Value {
+        let value = |field: &FieldRef| {
+            let name = field.name().clone();
+            let value = reference[kind][&name][row].clone();
+            (name, value)
+        };
+        serde_json::Value::Object(fields.iter().map(value).collect())
+    };
+    let rows: Vec<serde_json::Value> = (0..rows).map(row).collect();
+    let schema = Arc::new(Schema::new(fields.clone()));
+    let mut decoder =
+        ReaderBuilder::new(schema).with_batch_size(rows.len()).build_decoder().unwrap();
+    decoder.serialize(&rows).unwrap();
+    decoder.flush().unwrap().unwrap().columns().to_vec()
+}
 
+/// Equal in all but floats, and these within 1e-5.
+fn assert_same(found: &ArrayRef, expected: &ArrayRef, what: &str) {
+    assert_eq!(found.data_type(), expected.data_type(), "{what}");
+    assert_eq!(found.len(), expected.len(), "{what}");
+    if let (Some(found), Some(expected)) =
+        (found.as_list_opt::<i32>(), expected.as_list_opt::<i32>())
+    {
+        assert!(found.offsets().lengths().eq(expected.offsets().lengths()), "{what}");
+        // A slice's values are those of the whole.
+        let values = |list: &ListArray| {
+            let start = list.value_offsets()[0] as usize;
+            list.values().slice(start, list.offsets().lengths().sum())
+        };
+        return assert_same(&values(found), &values(expected), what);
+    }
+    if let (Some(found), Some(expected)) =
+        (found.as_fixed_size_list_opt(), expected.as_fixed_size_list_opt())
+    {
+        return assert_same(found.values(), expected.values(), what);
+    }
+    match found.data_type() {
+        DataType::Float32 => assert_close(&floats(found), &floats(expected), 1e-5),
+        _ => assert_eq!(found, expected, "{what}"),
+    }
+}
+
+#[test]
+fn every_exported_model_gives_what_its_own_library_gives() {
+    let folders = fs::read_dir(prepared("fixtures")).unwrap().map(|entry| entry.unwrap());
+    let mut count = 0;
+    for folder in folders {
+        let (what, folder) = (folder.file_name().into_string().unwrap(), folder.path());
         let (model, package) = open(&folder.join("package"));
+        let inputs = reference(&folder, "inputs", &model.signature.inputs);
+        let expected = reference(&folder, "outputs", &model.signature.outputs);
+        let rows = inputs[0].len();
         let transform = transform::load(&model, &package).unwrap();
-        let tokens = transform.apply(&[Arc::new(StringArray::from(texts.clone()))]).unwrap();
+        let columns = transform.apply(&inputs).unwrap();
         let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
         let _thread = super::super::enter_thread(&model, Device::Cpu).unwrap();
 
-        let batch = replica.prepare(&tokens).unwrap();
-        let longest = tokens[0].as_list::<i32>().iter().map(|row| row.unwrap().len()).max();
-        assert_eq!(batch.padded, texts.len() * longest.unwrap());
+        let batch = replica.prepare(&columns).unwrap();
+        let lists = columns[0].as_list_opt::<i32>();
+        let longest = lists.map_or(1, |lists| lists.offsets().lengths().max().unwrap());
+        assert_eq!(batch.padded, rows * longest, "{what}");
         let together = replica.forward(batch).unwrap();
-        assert_eq!(together[0].data_type(), model.signature.outputs[0].data_type());
-        assert_close(&floats(&together[0]), &expected, 1e-5);
+        for (found, expected) in together.iter().zip(&expected) {
+            assert_same(found, expected, &what);
+        }
 
         // Neither padding nor neighbors count.
-        for row in 0..texts.len() {
-            let alone = run(&*replica, &[tokens[0].slice(row, 1)]).unwrap();
-            assert_close(&floats(&alone[0]), &floats(&together[0].slice(row, 1)), 1e-5);
+        for row in 0..rows {
+            let columns: Vec<ArrayRef> = columns.iter().map(|c| c.slice(row, 1)).collect();
+            let alone = run(&*replica, &columns).unwrap();
+            for (found, together) in alone.iter().zip(&together) {
+                assert_same(found, &together.slice(row, 1), &what);
+            }
         }
+        count += 1;
     }
+    assert!(count >= 20, "{count} fixtures");
+}
+
+/// A classifier of two numbers: the program's index is the first of them.
+fn labelled(labels: &str, output: &str) -> Folder {
+    let columns = [("x", "FLOAT[2]")];
+    let folder = traced(&columns, &[("y", "BIGINT")], &[example()], |x| {
+        vec![x[0].select(1, 0).to_kind(Kind::Int64)]
+    });
+    fs::write(folder.path().join("labels.json"), labels).unwrap();
+    let description = tensors(&columns, &[("y", "STRING")], TORCH)
+        .replace("name = \"y\"\n", &format!("name = \"y\"\n{output}\n"));
+    folder.describe(&description, &["model.pt", "labels.json"]);
+    folder
+}
+
+#[test]
+fn numbers_become_their_labels() {
+    let folder = labelled(r#"["no", "ja ✓"]"#, "labels = \"labels.json\"");
+    let replica = load_on_cpu(&folder).unwrap();
+    let found = run(&*replica, &[vectors(&[[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])]).unwrap();
+    assert_eq!(found[0].as_string::<i32>(), &StringArray::from(vec!["ja ✓", "no", "ja ✓"]));
+
+    for unknown in [2.0, -1.0] {
+        let error = run(&*replica, &[vectors(&[[unknown, 0.0]])]).unwrap_err().to_string();
+        let expected =
+            format!("declared as STRING of 2 labels but the program returned the index {unknown}");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn labels_that_are_no_list_of_texts_are_named() {
+    let error = load_on_cpu(&labelled("{}", "labels = \"labels.json\"")).unwrap_err().to_string();
+    assert!(error.starts_with("model 'm': labels.json cannot be loaded: "), "{error}");
+    assert!(error.ends_with("expected a JSON list of texts"), "{error}");
+}
+
+#[test]
+fn vectors_get_the_shape_that_the_program_takes() {
+    let inputs = [("x", "FLOAT[6]")];
+    info().unwrap();
+    let example = Tensor::from_slice(&[0_f32; 12]).reshape([2, 1, 2, 3]);
+    let folder = traced(&inputs, &[("y", "FLOAT[3]")], &[example], |x| {
+        vec![x[0].sum_dim_intlist([1_i64, 2].as_slice(), false, Kind::Float)]
+    });
+    let description = tensors(&inputs, &[("y", "FLOAT[3]")], TORCH)
+        .replace("FLOAT[6]\"\n", "FLOAT[6]\"\nshape = [1, 2, 3]\n");
+    folder.describe(&description, &["model.pt"]);
+    let replica = load_on_cpu(&folder).unwrap();
+    let rows = vectors(&[[9.0; 6], [1.0, 2.0, 3.0, 10.0, 20.0, 30.0]]);
+    assert_eq!(floats(&run(&*replica, &[rows.slice(1, 1)]).unwrap()[0]), [11.0, 22.0, 33.0]);
 }
 
 #[test]

@@ -1,0 +1,114 @@
+"""What every task makes of a source: a module to trace, and what its package says of it.
+
+In between `tasks.py`, which makes candidates, and `program.py` and `package.py`, which know only
+them: a new task needs a file that returns a `Candidate`, nothing else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+LABELS_FILE = "labels.json"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One `[[input]]` or `[[output]]`; the fields are those of docs/model-packages.md."""
+
+    name: str
+    type: str
+    labels: str | None = None
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The transform `tokenize`: text → the named arguments, each `[rows, longest]`."""
+
+    max_tokens: int
+    pad_id: int
+    vocabulary: int
+    arguments: tuple[str, ...] = ("input_ids", "attention_mask")
+
+    def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
+        """Seeded random ids; the first row is full, the others shorter and padded."""
+        generator = torch.Generator().manual_seed(rows * 10_007 + length)
+        ids = torch.randint(0, self.vocabulary, (rows, length), generator=generator)
+        ids[ids == self.pad_id] = (self.pad_id + 1) % self.vocabulary
+        mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+        starts = torch.arange(length).expand(rows, length).clone()
+        starts[:, 0] = -1
+        for row in range(rows):
+            used = length
+            if row > 0:
+                used = int(torch.randint(2, length + 1, (1,), generator=generator))
+            types[row, int(torch.randint(1, used, (1,), generator=generator)) : used] = 1
+            ids[row, used:] = self.pad_id
+            mask[row, used:] = 0
+            starts[row, used - 1 :] = -1
+        ends = torch.where(starts < 0, starts, starts + 1)
+        made = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": types,
+            "token_starts": starts,
+            "token_ends": ends,
+        }
+        return tuple(made[name] for name in self.arguments)
+
+    def lengths(self) -> list[int]:
+        """The lengths at which a program is compared with its model."""
+        longest = self.max_tokens
+        return sorted({3, 4, min(37, longest), longest // 2 + 1, longest})
+
+    def last_alone(self, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The last row without its padding."""
+        used = int(arguments[self.arguments.index("attention_mask")][-1].sum())
+        return tuple(argument[-1:, :used] for argument in arguments)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The transform `tensor`: one `FLOAT[n]` column → `[rows, *shape]`."""
+
+    shape: tuple[int, ...]
+
+    def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
+        """Seeded random values; `length` does not count, shapes are fixed."""
+        generator = torch.Generator().manual_seed(rows * 10_007 + length)
+        return (torch.randn((rows, *self.shape), generator=generator),)
+
+    def lengths(self) -> list[int]:
+        """One: the shape is fixed."""
+        return [1]
+
+    def last_alone(self, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The last row."""
+        return tuple(argument[-1:] for argument in arguments)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model of any task on its way to a package."""
+
+    # `forward(*arguments)` returns a tensor or a tuple of them, in the order of `outputs`.
+    module: torch.nn.Module
+    inputs: tuple[Column, ...]
+    outputs: tuple[Column, ...]
+    transform: Tokens | Tensors
+    description: str
+    # Bytes that a batch of so many tokens (rows, for tensors) needs at the widest layer.
+    activation_bytes: Callable[[int], int]
+    # Writes the files that the transform and the outputs need into a folder.
+    write_files: Callable[[Path], None] = field(default=lambda folder: None)
+
+
+def encoder_activation_bytes(config: object, max_tokens: int) -> Callable[[int], int]:
+    """The estimate for a transformer encoder over batches of tokens."""
+    hidden = config.hidden_size
+    heads = getattr(config, "num_attention_heads", 1)
+    # Per token: about 8 vectors of the hidden size, 2 of the inner size (4 x hidden), and two rows
+    # of attention scores per head.
+    return lambda tokens: 4 * tokens * (16 * hidden + 2 * heads * max_tokens)

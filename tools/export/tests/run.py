@@ -1,0 +1,67 @@
+"""What a reader of a package computes, in Python: the format's description, as a program."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+Columns = dict[str, list]
+
+
+def run(package: Path, inputs: Columns, rows: int) -> Columns:
+    """The output columns for the input columns, in batches of `rows`."""
+    about = tomllib.loads((package / "model.toml").read_text())
+    program = torch.jit.load(package / "model.pt")
+    columns = [inputs[column["name"]] for column in about["input"]]
+    outputs: Columns = {column["name"]: [] for column in about["output"]}
+    for start in range(0, len(columns[0]), rows):
+        batch = [column[start : start + rows] for column in columns]
+        with torch.no_grad():
+            results = program(*_arguments(package, about, batch))
+        results = list(results) if isinstance(results, tuple) else [results]
+        lists = any(column["type"].endswith("[]") for column in about["output"])
+        kept = results.pop() if lists else None
+        for column, result in zip(about["output"], results, strict=True):
+            labels = column.get("labels")
+            names = json.loads((package / labels).read_text()) if labels else None
+            for row, values in enumerate(result):
+                if column["type"].endswith("[]"):
+                    values = values[kept[row]]
+                values = values.tolist()
+                if names is not None:
+                    is_list = isinstance(values, list)
+                    values = [names[i] for i in values] if is_list else names[values]
+                outputs[column["name"]].append(values)
+    return outputs
+
+
+def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tensor]:
+    transform = about["transform"]
+    if transform["kind"] == "tensor":
+        shapes = [column["shape"] for column in about["input"]]
+        return [torch.tensor(v).reshape(-1, *s) for v, s in zip(batch, shapes, strict=True)]
+    tokenizer = Tokenizer.from_file(str(package / transform["tokenizer"]))
+    tokenizer.enable_truncation(transform["max_tokens"])
+    tokenizer.enable_padding(pad_id=transform["pad_id"])
+    texts = batch[0] if len(batch) == 1 else list(zip(*batch, strict=True))
+    encodings = tokenizer.encode_batch(texts)
+
+    def offsets(side: int) -> list[list[int]]:
+        return [
+            [
+                -1 if special else pair[side]
+                for pair, special in zip(e.offsets, e.special_tokens_mask, strict=True)
+            ]
+            for e in encodings
+        ]
+
+    made = {
+        "input_ids": [encoding.ids for encoding in encodings],
+        "attention_mask": [encoding.attention_mask for encoding in encodings],
+        "token_type_ids": [encoding.type_ids for encoding in encodings],
+        "token_starts": offsets(0),
+        "token_ends": offsets(1),
+    }
+    return [torch.tensor(made[name]) for name in transform["arguments"]]

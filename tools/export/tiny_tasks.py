@@ -1,0 +1,175 @@
+"""Tiny models of the tasks other than embedding, and what their own libraries compute with them.
+
+Each entry of `MODELS` is a fixture: `build` saves it, `inputs` are the columns of test rows, and
+`expected` gives the output columns that Forebay must give for these rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from sentence_transformers import CrossEncoder
+
+import tiny
+from texts import MIXED
+
+Columns = dict[str, list]
+
+LABELS = ("negative", "größer als", "neutral")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC")
+# Every text as a query, with another one as its passage: short and long on either side.
+PAIRS = tuple(zip(MIXED, (*MIXED[7:], *MIXED[:7]), strict=True))
+PIXELS = 32
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A tiny model with its test."""
+
+    build: Callable[[Path], None]
+    inputs: Columns
+    expected: Callable[[Path, Columns], Columns]
+    # For export.py.
+    arguments: tuple[str, ...] = ()
+
+
+def _classifier(
+    architecture: str, labels: Sequence[str] = LABELS, problem: str | None = None
+) -> Tiny:
+    names = {"id2label": dict(enumerate(labels)), "problem_type": problem}
+    auto = transformers.AutoModelForSequenceClassification
+    return Tiny(
+        build=lambda folder: tiny.build_encoder(architecture, folder, auto, **names),
+        inputs={"text": list(MIXED)},
+        expected=_classify,
+        arguments=("--task", "classification"),
+    )
+
+
+def _classify(folder: Path, inputs: Columns) -> Columns:
+    """What transformers' own pipeline gives, one text at a time."""
+    pipeline = transformers.pipeline("text-classification", str(folder), device="cpu")
+    index = {name: i for i, name in pipeline.model.config.id2label.items()}
+    outputs: Columns = {"label": [], "score": [], "scores": []}
+    for text in inputs["text"]:
+        [ranked] = pipeline([text], top_k=None, truncation=True)
+        outputs["label"].append(ranked[0]["label"])
+        outputs["score"].append(ranked[0]["score"])
+        scores = {index[entry["label"]]: entry["score"] for entry in ranked}
+        outputs["scores"].append([scores[label] for label in range(len(scores))])
+    if len(index) == 1:
+        del outputs["scores"]
+    return outputs
+
+
+def _reranker(architecture: str, activation: torch.nn.Module, labels: int = 1) -> Tiny:
+    def build(folder: Path) -> None:
+        auto = transformers.AutoModelForSequenceClassification
+        head = folder / "head"
+        tiny.build_encoder(architecture, head, auto, num_labels=labels)
+        model = CrossEncoder(str(head), device="cpu", activation_fn=activation)
+        model.save(str(folder))
+
+    pairs = {"query": [query for query, _ in PAIRS], "passage": [other for _, other in PAIRS]}
+    return Tiny(build, pairs, _rank)
+
+
+def _rank(folder: Path, inputs: Columns) -> Columns:
+    model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    pairs = list(zip(inputs["query"], inputs["passage"], strict=True))
+    scores = torch.tensor(model.predict(pairs))
+    if scores.dim() == 1:
+        return {"score": scores.tolist()}
+    best, index = scores.max(dim=1)
+    names = model.config.id2label
+    labels = [names[i] for i in index.tolist()]
+    return {"label": labels, "score": best.tolist(), "scores": scores.tolist()}
+
+
+def _tagger(architecture: str) -> Tiny:
+    names = {"id2label": dict(enumerate(TAGS))}
+    auto = transformers.AutoModelForTokenClassification
+    return Tiny(
+        build=lambda folder: tiny.build_encoder(architecture, folder, auto, **names),
+        inputs={"text": list(MIXED)},
+        expected=_tag,
+    )
+
+
+def _tag(folder: Path, inputs: Columns) -> Columns:
+    pipeline = transformers.pipeline(
+        "token-classification", str(folder), device="cpu", ignore_labels=[]
+    )
+    outputs: Columns = {"labels": [], "scores": [], "starts": [], "ends": []}
+    for text in inputs["text"]:
+        tokens = pipeline(text, aggregation_strategy="none") if text else []
+        for column, key in zip(outputs, ("entity", "score", "start", "end"), strict=True):
+            kind = float if key == "score" else str if key == "entity" else int
+            outputs[column].append([kind(token[key]) for token in tokens])
+    return outputs
+
+
+def _images(kind: type, *arguments: str, **config: object) -> Tiny:
+    def build(folder: Path) -> None:
+        torch.manual_seed(9)
+        auto = transformers.AutoModelForImageClassification
+        auto.from_config(kind(id2label=dict(enumerate(LABELS)), **config)).save_pretrained(folder)
+
+    return Tiny(build, {"pixels": _pixels()}, _classify_images, arguments)
+
+
+def _pixels() -> list[list[float]]:
+    generator = torch.Generator().manual_seed(11)
+    return torch.randn((5, 3 * PIXELS * PIXELS), generator=generator).tolist()
+
+
+def _classify_images(folder: Path, inputs: Columns) -> Columns:
+    model = transformers.AutoModelForImageClassification.from_pretrained(str(folder)).eval()
+    pixels = torch.tensor(inputs["pixels"]).reshape(-1, 3, PIXELS, PIXELS)
+    with torch.no_grad():
+        scores = model(pixel_values=pixels).logits.softmax(-1)
+    best, index = scores.max(dim=1)
+    labels = [model.config.id2label[i] for i in index.tolist()]
+    return {"label": labels, "score": best.tolist(), "scores": scores.tolist()}
+
+
+_RESNET = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 16],
+    "depths": [1, 2],
+    "image_size": PIXELS,
+}
+_VIT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "image_size": PIXELS,
+    "patch_size": 8,
+    "initializer_range": 0.2,
+}
+
+MODELS: dict[str, Tiny] = {
+    "classification-bert": _classifier("bert"),
+    "classification-distilbert": _classifier("distilbert", LABELS[:2]),
+    "classification-roberta": _classifier("roberta", problem="multi_label_classification"),
+    "classification-xlm-roberta": _classifier("xlm-roberta"),
+    "classification-electra": _classifier("electra", LABELS[:1]),
+    "classification-modernbert": _classifier("modernbert"),
+    "classification-mpnet": _classifier("mpnet", LABELS[:1], problem="regression"),
+    "rerank-bert": _reranker("bert", torch.nn.Sigmoid()),
+    "rerank-roberta": _reranker("roberta", torch.nn.Identity()),
+    "rerank-xlm-roberta": _reranker("xlm-roberta", torch.nn.Sigmoid()),
+    "rerank-electra": _reranker("electra", torch.nn.Identity(), labels=3),
+    "rerank-modernbert": _reranker("modernbert", torch.nn.Sigmoid()),
+    "tokens-bert": _tagger("bert"),
+    "tokens-roberta": _tagger("roberta"),
+    "tokens-distilbert": _tagger("distilbert"),
+    "tokens-xlm-roberta": _tagger("xlm-roberta"),
+    "tokens-electra": _tagger("electra"),
+    "tokens-modernbert": _tagger("modernbert"),
+    "images-resnet": _images(transformers.ResNetConfig, **_RESNET),
+    "images-vit": _images(transformers.ViTConfig, **_VIT),
+}
