@@ -54,30 +54,38 @@ async fn run() {
     // 32 rows as they come, padded to the longest of them: what an operator without a window does.
     let arrival = "MAP {'max_batch_rows': '32', 'max_batch_tokens': '1000000', \
                    'batch_window_rows': '32'}";
-    for (name, texts) in [("no duplicates", &unique), ("15% duplicates", &copied)] {
+    for (name, texts) in [("15% duplicates", &copied), ("no duplicates", &unique)] {
         table(&forebay, texts);
         peer.load(texts);
-        let (mut ours, mut theirs, mut unsorted) = (vec![], vec![], vec![]);
+        let (mut ours, mut theirs) = (vec![], vec![]);
         for round in 0..=ROUNDS {
             let (seconds, sum) = embed(&forebay, grouped).await;
             let (peer_seconds, peer_sum) = peer.encode();
             assert!((sum - peer_sum).abs() < 1e-2, "{sum} {peer_sum}");
-            let arrived = embed(&forebay, arrival).await.0;
             if round > 0 {
                 ours.push(seconds);
                 theirs.push(peer_seconds);
-                unsorted.push(arrived);
             }
         }
-        let [ours, theirs, unsorted] = [ours, theirs, unsorted].map(|mut times| median(&mut times));
+        let [ours, theirs] = [ours, theirs].map(|mut times| median(&mut times));
         println!(
             "{{\"name\": \"log-normal lengths, {name}\", \"rows\": {ROWS}, \"seconds\": {ours:.3}, \
-             \"seconds_sentence_transformers\": {theirs:.3}, \"seconds_arrival_order\": \
-             {unsorted:.3}, \"speed_up\": {:.3}, \"speed_up_over_arrival_order\": {:.3}}}",
-            theirs / ours,
-            unsorted / ours
+             \"seconds_sentence_transformers\": {theirs:.3}, \"speed_up\": {:.3}}}",
+            theirs / ours
         );
     }
+    // The table has the texts without duplicates now.
+    let (mut grouped_times, mut arrival_times) = (vec![], vec![]);
+    for _ in 0..2 {
+        grouped_times.push(embed(&forebay, grouped).await.0);
+        arrival_times.push(embed(&forebay, arrival).await.0);
+    }
+    let (ours, unsorted) = (median(&mut grouped_times), median(&mut arrival_times));
+    println!(
+        "{{\"name\": \"log-normal lengths, batches by length against order of arrival\", \
+         \"seconds\": {ours:.3}, \"seconds_arrival_order\": {unsorted:.3}, \"speed_up\": {:.3}}}",
+        unsorted / ours
+    );
 }
 
 /// Seconds, and the sum of the first coordinates.
@@ -96,6 +104,7 @@ fn table(forebay: &ForebayContext, texts: &[String]) {
     let column: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
     let batch = RecordBatch::try_from_iter([("text", column)]).unwrap();
     let table = MemTable::try_new(batch.schema(), vec![vec![batch]]).unwrap();
+    forebay.session().deregister_table("texts").unwrap();
     forebay.session().register_table("texts", Arc::new(table)).unwrap();
 }
 

@@ -53,6 +53,8 @@ pub(super) enum Patience {
     Flush,
 }
 
+const WINDOW_BYTES_MAX: usize = 1 << 30;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -115,9 +117,10 @@ impl Queue {
         (self.window_bytes_max() / 4).max(1)
     }
 
-    /// Half of the budget for the open window, so that it fills while the sealed one is taken.
+    /// Half of the budget for the open window, so that it fills while the sealed one is taken. No
+    /// more than what 32-bit offsets can address in one gathered column, whatever the budget.
     fn window_bytes_max(&self) -> usize {
-        self.budget.bytes_max() / 2
+        (self.budget.bytes_max() / 2).min(WINDOW_BYTES_MAX)
     }
 
     /// Puts a block in, or keeps it in `block` and waits until there is room.

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{JoinType, Result};
+use datafusion::common::{Column, JoinType, Result};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -58,8 +58,9 @@ fn pushed(plan: &LogicalPlan, join: &Join) -> Result<Option<LogicalPlan>> {
     if let Some(inference) = Inference::of(plan) {
         let is_below = |expr: &Expr| {
             let columns = expr.column_refs();
-            let right = join.right.schema();
-            columns.iter().all(|c| right.has_column(c) || inference.input().schema().has_column(c))
+            let (left, right) = (inference.input().schema(), join.right.schema());
+            let is_output = |column: &Column| inference.output_columns().any(|o| o == *column);
+            columns.iter().all(|c| !is_output(c) && (right.has_column(c) || left.has_column(c)))
         };
         let blocked = inference.model().needs_its_rows() || keys.iter().any(Expr::is_volatile);
         if blocked || !keys.iter().chain(&join.filter).all(is_below) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use datafusion::common::format::ExplainFormat;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -23,11 +24,13 @@ pub(super) struct VerdictExec {
 }
 
 impl VerdictExec {
-    /// The plan as it is, unless it is an `EXPLAIN ANALYZE`.
+    /// The plan as it is, unless it is an `EXPLAIN ANALYZE` for people: a program that reads JSON
+    /// gets the one document that it expects.
     pub(super) fn wrap(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-        match plan.is::<AnalyzeExec>() {
-            true => Arc::new(Self { input: plan }),
-            false => plan,
+        let format = plan.downcast_ref::<AnalyzeExec>().map(AnalyzeExec::format);
+        match format {
+            Some(ExplainFormat::Indent | ExplainFormat::Tree) => Arc::new(Self { input: plan }),
+            _ => plan,
         }
     }
 }

@@ -1,15 +1,20 @@
 //! One TorchScript program on one device.
 
-use arrow::array::{Array, ArrayRef};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, Int32Array, ListArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
-use super::super::{Device, Prepared, Replica};
+use super::super::{Device, Prepared, Replica, enter_thread};
 use super::output::Outputs;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, Precision, RuntimeKind, TransformKind};
-use crate::transform::TokenColumn;
+use crate::transform::{TokenColumn, output_fields};
 
 /// A program with its weights, and what it takes to call it.
 #[derive(Debug)]
@@ -45,7 +50,7 @@ impl TorchReplica {
         };
         let module = Module::load(&package.file(&file), device, model.precision)
             .map_err(|message| load_error(model, &file, device, &message))?;
-        Ok(Self {
+        let replica = Self {
             model: model.name.clone(),
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
@@ -58,7 +63,21 @@ impl TorchReplica {
                 Precision::Fp16 => Some(Kind::Half),
             },
             module,
-        })
+        };
+        replica.warm_up(model);
+        Ok(replica)
+    }
+
+    /// Runs the program once on made-up rows: on its first call libtorch compiles it and its
+    /// libraries choose and set up their kernels, which belongs to loading. A program that refuses
+    /// made-up rows is none the worse for it.
+    fn warm_up(&self, model: &ModelDeclaration) {
+        let Some(columns) = made_up_row(model) else { return };
+        let warm = enter_thread(model, self.device)
+            .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
+        if let Err(error) = warm {
+            log::debug!("model '{}' was not warmed up: {error}", self.model);
+        }
     }
 
     fn failed(&self, rows: usize, message: &str) -> RuntimeError {
@@ -156,6 +175,30 @@ impl Replica for TorchReplica {
             }
         })
     }
+}
+
+/// One row of zeros in each prepared column; `None` for columns that zeros cannot be made of.
+fn made_up_row(model: &ModelDeclaration) -> Option<Vec<ArrayRef>> {
+    const TOKENS: i32 = 8;
+    let zeros = |count: i32, data_type: &DataType| {
+        cast(&Int32Array::from_iter_values((0..count).map(|_| 0)), data_type).ok()
+    };
+    let column = |field: FieldRef| -> Option<ArrayRef> {
+        Some(match field.data_type() {
+            DataType::List(item) => {
+                let items = zeros(TOKENS, item.data_type())?;
+                let offsets = OffsetBuffer::from_lengths([items.len()]);
+                Arc::new(ListArray::new(Arc::clone(item), offsets, items, None))
+            }
+            DataType::FixedSizeList(item, length) => {
+                let items = zeros(*length, item.data_type())?;
+                Arc::new(FixedSizeListArray::new(Arc::clone(item), *length, items, None))
+            }
+            scalar if scalar.is_numeric() => zeros(1, scalar)?,
+            _ => return None,
+        })
+    };
+    output_fields(model).into_iter().map(column).collect()
 }
 
 fn load_error(model: &ModelDeclaration, file: &str, device: Device, message: &str) -> RuntimeError {
