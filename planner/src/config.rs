@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use datafusion::common::extensions_options;
-use datafusion::config::ConfigExtension;
+use bytesize::ByteSize;
+use datafusion::common::{Result, extensions_options, plan_err};
+use datafusion::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use forebay_udf::error::nearest_hint;
 
 extensions_options! {
     /// Options of one session.
@@ -50,6 +52,37 @@ impl ForebayConfig {
     pub fn no_progress_limit(&self) -> Option<Duration> {
         (self.no_progress_limit_s > 0).then(|| Duration::from_secs(self.no_progress_limit_s))
     }
+}
+
+/// The value of `SET forebay.key = value` as the option stores it: sizes may have a unit.
+///
+/// # Errors
+/// Names the nearest option, or what the option expects.
+pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
+    let entries = ForebayConfig::default().entries();
+    let name = |entry: &ConfigEntry| entry.key.trim_start_matches("forebay.").to_owned();
+    let Some(entry) = entries.iter().find(|entry| name(entry) == key) else {
+        let names: Vec<String> = entries.iter().map(name).collect();
+        return plan_err!(
+            "unknown option 'forebay.{key}'{}; the options are {}",
+            nearest_hint(key, names.iter().map(String::as_str)),
+            names.join(", ")
+        );
+    };
+    let is_size = key == "byte_budget";
+    let value = match value.parse::<ByteSize>() {
+        Ok(size) if is_size => size.as_u64().to_string(),
+        _ => value.to_owned(),
+    };
+    if ForebayConfig::default().set(key, &value).is_ok() {
+        return Ok(value);
+    }
+    let expected = match entry.value.as_deref() {
+        Some("true" | "false") => "true or false",
+        _ if is_size => "a number of bytes, such as 33554432 or 32MiB",
+        _ => "a whole number of at least 0",
+    };
+    plan_err!("invalid value '{value}' for 'forebay.{key}': expected {expected}")
 }
 
 impl ConfigExtension for ForebayConfig {

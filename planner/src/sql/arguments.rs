@@ -137,8 +137,8 @@ pub(super) fn input_query(value: Option<Expr>) -> Result<Box<Query>> {
         Some(Expr::Subquery(query)) => Ok(query),
         Some(Expr::Nested(inner)) => input_query(Some(*inner)),
         Some(other) => plan_err!(
-            "ml_predict: expected TABLE name or (SELECT …) as input, found {other}; plain \
-             DataFusion sessions take (SELECT …) only"
+            "ml_predict: expected TABLE name or (SELECT …) as input, found {other}; write VALUES as \
+             (SELECT * FROM (VALUES …)); plain DataFusion sessions take (SELECT …) only"
         ),
         None => plan_err!("ml_predict: no input table given; write ml_predict(TABLE t, …)"),
     }

@@ -6,7 +6,9 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::common::{
     DataFusionError, Result, internal_datafusion_err, plan_datafusion_err, plan_err,
 };
-use datafusion::logical_expr::LogicalPlanBuilder;
+use datafusion::logical_expr::{
+    LogicalPlan, LogicalPlanBuilder, SetVariable, Statement as PlanStatement,
+};
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use forebay_udf::ModelError;
@@ -15,6 +17,7 @@ use forebay_udf::model::{Catalog, IfExists};
 
 use super::statement::{ModelStatement, Statement, parse};
 use super::{create_model, models_table};
+use crate::config::checked_value;
 
 /// Parses and runs a text of exactly one statement.
 ///
@@ -50,20 +53,46 @@ pub async fn execute(context: &SessionContext, statement: Statement) -> Result<D
     match statement {
         Statement::Sql(statement) => {
             let plan = context.state().statement_to_plan(*statement).await;
-            let plan = plan.map_err(|error| suggest_table(context, error))?;
-            context.execute_logical_plan(plan).await
+            let plan = plan.map_err(|error| explained(context, error))?;
+            context.execute_logical_plan(with_checked_option(plan)?).await
         }
         Statement::Model(statement) => execute_on_models(context, statement).await,
     }
 }
 
-/// Adds the nearest name to DataFusion's message about a missing table.
-fn suggest_table(context: &SessionContext, error: DataFusionError) -> DataFusionError {
+/// `SET forebay.…` with a value that is known to fit.
+fn with_checked_option(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let LogicalPlan::Statement(PlanStatement::SetVariable(set)) = &plan else { return Ok(plan) };
+    let variable = set.variable.to_lowercase();
+    let Some(key) = variable.strip_prefix("forebay.") else { return Ok(plan) };
+    let value = checked_value(key, &set.value)?;
+    Ok(LogicalPlan::Statement(PlanStatement::SetVariable(SetVariable { variable, value })))
+}
+
+/// Adds to DataFusion's messages what we know better: the nearest table, and how models are named.
+fn explained(context: &SessionContext, error: DataFusionError) -> DataFusionError {
     let message = match error.find_root() {
         DataFusionError::Plan(message) if message.starts_with("table '") => message.clone(),
+        DataFusionError::Plan(message)
+            if message.contains("'ml_predict' does not support named arguments") =>
+        {
+            return plan_datafusion_err!(
+                "ml_predict: named arguments are for FROM; in an expression write options as MAP \
+                 {{'gpus': '0.5'}} behind the inputs"
+            );
+        }
         _ => return error,
     };
     let missing = message.split('\'').nth(1).and_then(|name| name.rsplit('.').next());
+    let catalog = context.state_ref().read().config().get_extension::<Catalog>();
+    if let (Some(name), Some(catalog)) = (missing, catalog)
+        && catalog.get(name).is_ok()
+    {
+        return plan_datafusion_err!(
+            "{message}; {name} is a model: write FROM ml_predict(TABLE t, MODEL {name}, …), or FROM t \
+             CROSS JOIN LATERAL ml_predict(MODEL {name}, t.column)"
+        );
+    }
     let names: Vec<String> = (context.catalog_names().iter())
         .filter_map(|name| context.catalog(name))
         .flat_map(|catalog| {

@@ -237,7 +237,7 @@ fn share(option: &str, value: &str) -> Result<Share, ModelError> {
 fn count(option: &str, value: &str) -> Result<u32, ModelError> {
     match value.trim().parse() {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(invalid(option, value, "a whole number of at least 1")),
+        _ => Err(invalid(option, value, "a whole number from 1 to 4294967295")),
     }
 }
 
