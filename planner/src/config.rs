@@ -1,5 +1,7 @@
 //! The session options under `forebay.`: `SET forebay.byte_budget = 33554432`.
 
+use std::any::Any;
+use std::ops::Deref;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -9,7 +11,7 @@ use forebay_udf::error::nearest_hint;
 
 extensions_options! {
     /// Options of one session.
-    pub struct ForebayConfig {
+    pub struct Options {
         /// Bytes that one exchange may hold between its producers and its replicas.
         pub byte_budget: usize, default = 64 * 1024 * 1024
 
@@ -47,7 +49,7 @@ extensions_options! {
     }
 }
 
-impl ForebayConfig {
+impl Options {
     /// After how long a query that makes no progress fails.
     pub fn no_progress_limit(&self) -> Option<Duration> {
         (self.no_progress_limit_s > 0).then(|| Duration::from_secs(self.no_progress_limit_s))
@@ -59,10 +61,9 @@ impl ForebayConfig {
 /// # Errors
 /// Names the nearest option, or what the option expects.
 pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
-    let entries = ForebayConfig::default().entries();
-    let name = |entry: &ConfigEntry| entry.key.trim_start_matches("forebay.").to_owned();
-    let Some(entry) = entries.iter().find(|entry| name(entry) == key) else {
-        let names: Vec<String> = entries.iter().map(name).collect();
+    let entries = Options::default().entries();
+    let Some(entry) = entries.iter().find(|entry| entry.key == key) else {
+        let names: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
         return plan_err!(
             "unknown option 'forebay.{key}'{}; the options are {}",
             nearest_hint(key, names.iter().map(String::as_str)),
@@ -74,7 +75,7 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
         Ok(size) if is_size => size.as_u64().to_string(),
         _ => value.to_owned(),
     };
-    if ForebayConfig::default().set(key, &value).is_ok() {
+    if Options::default().set(key, &value).is_ok() {
         return Ok(value);
     }
     let expected = match entry.value.as_deref() {
@@ -83,6 +84,44 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
         _ => "a whole number of at least 0",
     };
     plan_err!("invalid value '{value}' for 'forebay.{key}': expected {expected}")
+}
+
+/// The [`Options`], listed by `SHOW` under their full names.
+#[derive(Clone, Debug, Default)]
+pub struct ForebayConfig(Options);
+
+impl Deref for ForebayConfig {
+    type Target = Options;
+
+    fn deref(&self) -> &Options {
+        &self.0
+    }
+}
+
+impl ExtensionOptions for ForebayConfig {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        self.0.set(key, value)
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        let mut entries = self.0.entries();
+        for entry in &mut entries {
+            entry.key = format!("{}.{}", Self::PREFIX, entry.key);
+        }
+        entries
+    }
 }
 
 impl ConfigExtension for ForebayConfig {
