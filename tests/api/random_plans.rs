@@ -44,6 +44,8 @@ enum Form {
     Scalar,
     /// In two clauses, of which one could reuse the other's result.
     Twice,
+    /// Of an expression that makes something of NULL.
+    Coalesced,
 }
 
 /// Who computes: the model, or a join with its results.
@@ -125,8 +127,9 @@ fn predict(input: &str, form: Form, by: By) -> String {
     match (by, form) {
         (By::Table, _) => {
             let condition = if twice { "WHERE d.digest IS NOT NULL" } else { "" };
+            let id = if matches!(form, Form::Coalesced) { "coalesce(i.id, 0)" } else { "i.id" };
             format!(
-                "SELECT i.id, i.grp, d.digest AS val FROM ({input}) i LEFT JOIN d ON i.id = d.id \
+                "SELECT i.id, i.grp, d.digest AS val FROM ({input}) i LEFT JOIN d ON {id} = d.id \
                  {condition}"
             )
         }
@@ -141,6 +144,9 @@ fn predict(input: &str, form: Form, by: By) -> String {
         (By::Model, Form::Scalar) => {
             format!("SELECT id, grp, ml_predict(MODEL echo, id) AS val FROM ({input})")
         }
+        (By::Model, Form::Coalesced) => {
+            format!("SELECT id, grp, ml_predict(MODEL echo, coalesce(id, 0)) AS val FROM ({input})")
+        }
         (By::Model, Form::Twice) => format!(
             "SELECT id, grp, ml_predict(MODEL echo, id) AS val FROM ({input}) \
              WHERE ml_predict(MODEL echo, id) IS NOT NULL"
@@ -149,7 +155,13 @@ fn predict(input: &str, form: Form, by: By) -> String {
 }
 
 fn queries() -> impl Strategy<Value = Query> {
-    let form = prop::sample::select(vec![Form::Table, Form::Lateral, Form::Scalar, Form::Twice]);
+    let form = prop::sample::select(vec![
+        Form::Table,
+        Form::Lateral,
+        Form::Scalar,
+        Form::Twice,
+        Form::Coalesced,
+    ]);
     let conditions = vec!["grp < 2", "val % 2 = 0", "val IS NULL OR id > 3", "id <> grp"];
     let condition = prop::sample::select(conditions).prop_map(str::to_owned);
     let calls = vec![
@@ -159,7 +171,7 @@ fn queries() -> impl Strategy<Value = Query> {
     ];
     Just(Query::Base).prop_recursive(4, 10, 2, move |inner| {
         let one = || inner.clone().prop_map(Box::new);
-        let joins = prop::sample::select(vec!["INNER", "LEFT", "FULL"]);
+        let joins = prop::sample::select(vec!["INNER", "LEFT", "RIGHT", "FULL"]);
         let negations = prop::sample::select(vec!["", "NOT"]);
         let keys = prop::sample::select(vec!["grp", "val DESC", "id DESC NULLS LAST"]);
         prop_oneof![

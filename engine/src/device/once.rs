@@ -53,20 +53,28 @@ impl<K: Eq + Hash, V: ?Sized> Once<K, V> {
 
     /// Whether there is a value, or somebody makes it.
     pub(super) fn has(&self, key: &K) -> bool {
-        self.cells.lock().contains_key(key)
+        self.cells.lock().get(key).is_some_and(is_made_or_wanted)
     }
 
     pub(super) fn clear_idle(&self) -> usize {
         let mut cells = self.cells.lock();
-        let before = cells.len();
+        let made = |cells: &HashMap<K, Arc<OnceCell<Arc<V>>>>| {
+            cells.values().filter(|cell| cell.initialized()).count()
+        };
+        let before = made(&cells);
         cells.retain(|_, cell| {
-            let in_use = cell.get().is_none_or(|value| Arc::strong_count(value) > 1);
+            let in_use = cell.get().is_some_and(|value| Arc::strong_count(value) > 1);
             in_use || Arc::strong_count(cell) > 1
         });
-        before - cells.len()
+        before - made(&cells)
     }
 
     pub(super) fn len(&self) -> usize {
         self.cells.lock().values().filter(|cell| cell.initialized()).count()
     }
+}
+
+/// A cell is left empty where making its value failed or was given up.
+fn is_made_or_wanted<V: ?Sized>(cell: &Arc<OnceCell<Arc<V>>>) -> bool {
+    cell.initialized() || Arc::strong_count(cell) > 1
 }

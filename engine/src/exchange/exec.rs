@@ -279,10 +279,10 @@ impl ExecutionPlan for StreamingExchangeExec {
             return internal_err!("StreamingExchangeExec has no partition {partition}");
         }
         let begin = || self.begin(&context);
-        let execution = self.executions.get(partition, self.options.replicas, begin)?;
+        let execution = self.executions.get(partition, self.options.replicas, &context, begin)?;
         let metrics = ReplicaMetrics::new(&self.metrics, partition);
         let ledger = Arc::clone(&execution.ledger);
-        let stream = Replica { execution, partition, metrics }.into_stream();
+        let stream = Replica::new(execution, partition, metrics).into_stream();
         let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
         Ok(make_cooperative(ledger.output(stream)))
     }

@@ -72,6 +72,9 @@ struct State {
     sealed_rows: u64,
     producers: Vec<Producer>,
     replicas: Vec<Replica>,
+    /// Replicas that are there. Without one, nothing is taken in: the query was cancelled, or the
+    /// next replica has not come yet.
+    present: usize,
     failure: Option<Arc<DataFusionError>>,
 }
 
@@ -102,9 +105,25 @@ impl Queue {
             sealed_rows: 0,
             producers: vec![Producer::default(); producers],
             replicas: vec![Replica::default(); replicas],
+            present: 0,
             failure: None,
         };
         Self { limits, budget, progress, state: Mutex::new(state) }
+    }
+
+    /// A replica has come.
+    pub(super) fn enter(&self) {
+        let wakers = {
+            let mut state = self.state.lock();
+            state.present += 1;
+            take_producer_wakers(&mut state)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A replica has gone.
+    pub(super) fn leave(&self) {
+        self.state.lock().present -= 1;
     }
 
     /// Most rows of one block. Small against the window, so that windows become full.
@@ -135,7 +154,7 @@ impl Queue {
         let Some(pending) = block.take_if(|_| state.failure.is_none()) else {
             return Poll::Ready(Push::Closed);
         };
-        let permit = if self.has_room(&state.open, &pending) {
+        let permit = if state.present > 0 && self.has_room(&state.open, &pending) {
             self.budget.try_take(pending.bytes(), cx.waker())
         } else {
             None
@@ -266,7 +285,9 @@ mod tests {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("test").register(&pool);
         let budget = Arc::new(Budget::new(bytes_max, reservation));
-        Queue::new(producers, replicas, limits, budget, Arc::default())
+        let queue = Queue::new(producers, replicas, limits, budget, Arc::default());
+        (0..replicas).for_each(|_| queue.enter());
+        queue
     }
 
     fn block(ids: std::ops::Range<i64>) -> Option<Block> {
@@ -352,6 +373,20 @@ mod tests {
         drop(planned);
         assert!(producer_woken.get());
         assert_eq!(push(&queue, &producer, 0, &mut second), ACCEPTED);
+    }
+
+    #[test]
+    fn nothing_is_taken_in_while_no_replica_is_there() {
+        let queue = queue(1, 1, limits(4, 100), 1 << 20);
+        let (producer, woken) = flag_waker();
+        assert_eq!(push(&queue, &producer, 0, &mut block(0..1)), ACCEPTED);
+        queue.leave();
+        let mut second = block(1..4);
+        assert!(push(&queue, &producer, 0, &mut second).is_pending());
+        queue.enter();
+        assert!(woken.get());
+        assert_eq!(push(&queue, &producer, 0, &mut second), ACCEPTED);
+        assert_eq!(taken(take(&queue, &producer, 0)), [0, 1, 2, 3], "none is lost");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::MetricValue;
 
 /// How often the metrics are looked at, in each limit.
 const LOOKS: u32 = 10;
@@ -44,9 +45,12 @@ fn waited_for(plan: &dyn ExecutionPlan) -> &dyn ExecutionPlan {
 
 fn has_ended(plan: &dyn ExecutionPlan) -> bool {
     let metrics = plan.metrics().unwrap_or_default();
-    let ends = |name| metrics.iter().filter(|metric| metric.value().name() == name).count();
-    let streams = ends("start_timestamp");
-    streams > 0 && streams == ends("end_timestamp")
+    let mut ends = metrics.iter().filter_map(|metric| match metric.value() {
+        MetricValue::EndTimestamp(end) => Some(end.value().is_some()),
+        _ => None,
+    });
+    // One per stream, without a value until the stream has ended.
+    ends.next() == Some(true) && ends.all(|has_ended| has_ended)
 }
 
 #[cfg(test)]
@@ -76,6 +80,21 @@ mod tests {
         assert_ne!(activity(plan.as_ref()), before);
         while stream.next().await.is_some() {}
         assert_eq!(waited_for(plan.as_ref()).name(), "CoalescePartitionsExec");
+    }
+
+    #[tokio::test]
+    async fn an_operator_has_ended_when_its_stream_has() {
+        let batches: Vec<_> = (0..3).map(|at| numbers(at..at + 1, |_| false)).collect();
+        let source = table(&[batches.clone()], batches[0].schema());
+        let filter = datafusion::physical_expr::expressions::lit(true);
+        let plan = datafusion::physical_plan::filter::FilterExec::try_new(filter, source).unwrap();
+        assert!(!has_ended(&plan));
+        let pool = Arc::new(UnboundedMemoryPool::default());
+        let mut stream = plan.execute(0, context(1, pool)).unwrap();
+        assert!(!has_ended(&plan), "begun");
+        while stream.next().await.is_some() {}
+        drop(stream);
+        assert!(has_ended(&plan));
     }
 
     #[tokio::test]

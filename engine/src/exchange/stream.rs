@@ -157,12 +157,27 @@ impl Producer {
 /// What one replica polls.
 #[derive(Debug)]
 pub(super) struct Replica {
-    pub(super) execution: Arc<Execution>,
-    pub(super) partition: usize,
-    pub(super) metrics: ReplicaMetrics,
+    execution: Arc<Execution>,
+    partition: usize,
+    metrics: ReplicaMetrics,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.execution.queue.leave();
+    }
 }
 
 impl Replica {
+    pub(super) fn new(
+        execution: Arc<Execution>,
+        partition: usize,
+        metrics: ReplicaMetrics,
+    ) -> Self {
+        execution.queue.enter();
+        Self { execution, partition, metrics }
+    }
+
     /// The batches that this replica takes.
     pub(super) fn into_stream(self) -> impl futures::Stream<Item = Result<RecordBatch>> + Send {
         futures::stream::unfold(self, |replica| async move {

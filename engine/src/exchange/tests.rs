@@ -343,3 +343,31 @@ fn properties_and_refusals() {
     assert!(error.to_string().contains("at least one replica"), "{error}");
     assert!(RestoreOrderExec::try_new(plan).is_err());
 }
+
+#[tokio::test]
+async fn a_plan_that_is_run_again_gives_every_row_once() {
+    let (input, rows) = dealt(&[40; 20], 2, texts);
+    let plan = exchange(&input, options(3, limits(4, 16)));
+    // A run of which one partition was begun and dropped, and the others never asked for.
+    let mut dropped = plan.execute(0, context(1, unbounded())).unwrap();
+    dropped.next().await.unwrap().unwrap();
+    drop(dropped);
+    let again = context(1, unbounded());
+    let (mut found, mut streams) = (Vec::new(), Vec::new());
+    for partition in [1, 0, 2] {
+        streams.push(plan.execute(partition, Arc::clone(&again)).unwrap());
+    }
+    for stream in streams {
+        found.extend(ids(&datafusion::physical_plan::common::collect(stream).await.unwrap()));
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..rows).collect::<Vec<_>>());
+    // Two runs at once.
+    let (left, right) = (context(1, unbounded()), context(1, unbounded()));
+    let (left, right) = futures::join!(collect_all(&plan, &left), collect_all(&plan, &right));
+    for batches in [left.unwrap(), right.unwrap()] {
+        let mut found = ids(&batches);
+        found.sort_unstable();
+        assert_eq!(found, (0..rows).collect::<Vec<_>>());
+    }
+}

@@ -270,7 +270,8 @@ impl ExecutionPlan for InferenceExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
-        let tally = self.tallies.get(partition, partitions, || Ok(Tally::new(partitions)))?;
+        let tally =
+            self.tallies.get(partition, partitions, &context, || Ok(Tally::new(partitions)))?;
         let column = |name: &str| self.input.schema().column_with_name(name).map(|(at, _)| at);
         let setup = Setup {
             devices: Devices::from_context(&context)?,

@@ -52,16 +52,23 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    fn no_progress(&self, since: Instant, computes: bool) -> EngineError {
-        let (model, device) = (&self.model.name, self.device);
+    fn no_progress(&self, since: Instant, waits_for: impl Into<String>) -> EngineError {
         EngineError::NoProgress {
-            operator: format!("InferenceExec of model '{model}'"),
+            operator: format!("InferenceExec of model '{}'", self.model.name),
             seconds: since.elapsed().as_secs(),
-            waits_for: match computes {
+            waits_for: waits_for.into(),
+        }
+    }
+
+    fn stuck_batch(&self, since: Instant, computes: bool) -> EngineError {
+        let device = self.device;
+        self.no_progress(
+            since,
+            match computes {
                 true => format!("a batch on {device} has not returned"),
                 false => format!("a batch has not got its share of {device}, which others hold"),
             },
-        }
+        )
     }
 }
 
@@ -198,8 +205,13 @@ impl Inference {
     async fn load(&mut self) -> Result<()> {
         let Setup { devices, env, model, device, partition, .. } = &self.setup;
         let since = Instant::now();
+        let limit = self.setup.no_progress_limit;
         let load = async {
-            let loaded = devices.replica(model, *device, env).await;
+            let loaded = tokio::select! {
+                biased;
+                loaded = devices.replica(model, *device, env) => loaded,
+                () = after(limit) => Err(self.setup.no_progress(since, "loading it has not ended")),
+            };
             let loading = since.elapsed();
             self.metrics.load_time.add_duration(loading);
             loaded.map(|loaded| (loaded, loading))
@@ -313,7 +325,8 @@ impl Inference {
                 Err(error) => error,
             };
             let is_oom = error.class() == Some(ErrorClass::Passing);
-            if is_oom {
+            // Unknown if the batch did not even become device inputs.
+            if is_oom && padded > 0 {
                 self.padded_max = self.padded_max.min((padded / 2).max(1));
             }
             if (is_oom || self.is_row_error(&error)) && bisection.halve((start, rows)) {
@@ -450,18 +463,21 @@ fn fill_permille(rows: usize, padded: usize, limits: &BatchLimits) -> usize {
 /// # Errors
 /// If it has not come within the limit.
 async fn received(submitted: &mut Submitted, since: Instant, setup: &Setup) -> Result<Outcome> {
-    let limit = async {
-        match setup.no_progress_limit {
-            Some(limit) => tokio::time::sleep((since + limit).duration_since(Instant::now())).await,
-            None => std::future::pending().await,
-        }
-    };
+    let left = setup.no_progress_limit.map(|limit| limit.saturating_sub(since.elapsed()));
     tokio::select! {
         // A batch that is done is done, however late its outcome is asked for.
         biased;
         outcome = &mut submitted.outcome => Ok(outcome.unwrap_or_else(|_| {
             Outcome::failed(BatchError::Panic("its thread has ended".to_owned()))
         })),
-        () = limit => Err(setup.no_progress(since, submitted.computes()).into()),
+        () = after(left) => Err(setup.stuck_batch(since, submitted.computes()).into()),
+    }
+}
+
+/// Returns after a time, if there is one.
+async fn after(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
     }
 }

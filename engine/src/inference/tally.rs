@@ -39,7 +39,8 @@ impl Tally {
         }
         let (rows, failed) =
             (self.rows.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
-        if failed as f64 <= model.max_error_ratio * rows as f64 {
+        // Divided, so that a ratio that is met exactly is met: 29 / 100 is the number 0.29.
+        if failed == 0 || failed as f64 / rows as f64 <= model.max_error_ratio {
             return Ok(());
         }
         let (model, max_error_ratio) = (model.name.clone(), model.max_error_ratio);
@@ -62,8 +63,11 @@ mod tests {
         tally.add(9, 0);
         let error = tally.finish(&model).unwrap_err().to_string();
         assert!(error.contains("2 of 19 rows failed"), "{error}");
-        let tally = Tally::new(1);
-        tally.add(20, 2);
-        tally.finish(&model).unwrap();
+        for (failed, ratio) in [(2, 0.02), (29, 0.29), (57, 0.57), (0, 0.0)] {
+            model.max_error_ratio = ratio;
+            let tally = Tally::new(1);
+            tally.add(100, failed);
+            tally.finish(&model).unwrap();
+        }
     }
 }

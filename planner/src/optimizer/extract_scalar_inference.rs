@@ -124,11 +124,15 @@ fn extract_from_filter(filter: Filter, by_cost: bool) -> Result<LogicalPlan> {
 }
 
 /// Conditions that need the same calls together, the cheapest group first. What a model costs is
-/// estimated by its memory.
+/// estimated by its memory. One group if a model's rows must stay as they are.
 fn order_by_cost(conditions: Vec<Expr>) -> Result<Vec<Vec<Expr>>> {
     let mut groups: Vec<(Vec<Expr>, u64, Vec<Expr>)> = Vec::new();
-    for condition in conditions {
-        let (calls, cost) = calls_of(&condition)?;
+    for condition in &conditions {
+        let (calls, cost, needs_its_rows) = calls_of(condition)?;
+        if needs_its_rows {
+            return Ok(vec![conditions]);
+        }
+        let condition = condition.clone();
         match groups.iter_mut().find(|(known, _, _)| *known == calls) {
             Some((_, _, group)) => group.push(condition),
             None => groups.push((calls, cost, vec![condition])),
@@ -138,20 +142,23 @@ fn order_by_cost(conditions: Vec<Expr>) -> Result<Vec<Vec<Expr>>> {
     Ok(groups.into_iter().map(|(_, _, group)| group).collect())
 }
 
-/// The calls in an expression, and the memory of their models in bytes.
-fn calls_of(expr: &Expr) -> Result<(Vec<Expr>, u64)> {
-    let (mut calls, mut cost) = (Vec::new(), 0u64);
+/// The calls in an expression, the memory of their models in bytes, and whether one of these models
+/// needs its rows.
+fn calls_of(expr: &Expr) -> Result<(Vec<Expr>, u64, bool)> {
+    let (mut calls, mut cost, mut needs_its_rows) = (Vec::new(), 0u64, false);
     expr.apply(|expr| {
         if let Some((function, args)) = as_call(expr)
             && !calls.contains(expr)
         {
-            let resources = &function.model(args)?.model.resources;
+            let model = function.model(args)?.model;
+            needs_its_rows |= model.needs_its_rows();
+            let resources = &model.resources;
             cost = cost.saturating_add(resources.memory.max(resources.gpu_memory));
             calls.push(expr.clone());
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    Ok((calls, cost))
+    Ok((calls, cost, needs_its_rows))
 }
 
 fn extract_from_distinct_on(distinct: DistinctOn) -> Result<LogicalPlan> {
@@ -268,8 +275,9 @@ impl Lifter {
         }
         let names = self.output_names(&resolved.model, &resolved.inputs, taken);
         let replacement = replacement(&resolved.model, &names);
-        let is_shared =
-            resolved.model.determinism != Determinism::Volatile || function.is_one_call();
+        let is_volatile = resolved.model.determinism == Determinism::Volatile
+            || resolved.inputs.iter().any(Expr::is_volatile);
+        let is_shared = !is_volatile || function.is_one_call();
         let inference = Inference::try_new_with_names(
             self.input.clone(),
             resolved.model,

@@ -45,7 +45,9 @@ impl OptimizerRule for MergeEqualInferences {
 }
 
 fn merge(upper: &Inference) -> Result<Option<LogicalPlan>> {
-    if upper.model().determinism == Determinism::Volatile {
+    let is_volatile = upper.model().determinism == Determinism::Volatile
+        || upper.args().iter().any(Expr::is_volatile);
+    if is_volatile {
         return Ok(None);
     }
     let Some((input, found)) = expose(upper.input(), upper.model(), upper.args()) else {
@@ -78,7 +80,11 @@ fn expose(
             return None;
         }
         let (input, found) = expose(inference.input(), model, args)?;
-        return Some((inference.with_input(input).ok()?.into_plan(), found));
+        let carried = inference.with_input(input).ok()?;
+        // It may have dropped an output of its own of the same name.
+        let columns = carried.columns();
+        let has_all = found.iter().all(|column| columns.contains(column));
+        return has_all.then(|| (carried.into_plan(), found));
     }
     let Through { input, exprs } = Through::of(plan, args)?;
     let (below, found) = expose(plan.inputs()[input], model, &exprs)?;

@@ -16,8 +16,9 @@
 //! 7. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
-//! tells them. Each rewrite has an option that switches it off. None moves rows past a model that is
-//! volatile or that counts its failing rows ([`needs_its_rows`](forebay_udf::model::ModelDeclaration::needs_its_rows)).
+//! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
+//! is volatile or that counts its failing rows; DataFusion's moves conditions that name no column at
+//! all, such as `random() < 0.5`, past everything ([`needs_its_rows`](forebay_udf::model::ModelDeclaration::needs_its_rows)).
 
 pub mod allow_pushdown;
 pub mod extract_scalar_inference;

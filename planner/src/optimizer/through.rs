@@ -43,11 +43,19 @@ impl Through {
                     JoinType::LeftMark | JoinType::RightMark => (false, false),
                     _ => (true, true),
                 };
-                match (left && is_of(&join.left), right && is_of(&join.right)) {
-                    (true, false) => (0, exprs.to_vec()),
-                    (false, true) => (1, exprs.to_vec()),
-                    _ => return None,
+                let (input, may_be_null) =
+                    match (left && is_of(&join.left), right && is_of(&join.right)) {
+                        (true, false) => (0, [JoinType::Right, JoinType::Full]),
+                        (false, true) => (1, [JoinType::Left, JoinType::Full]),
+                        _ => return None,
+                    };
+                // In rows that the join makes up, a column is NULL on both ways, and so is what a
+                // model gives for it. Other expressions may make something else of NULL.
+                let is_column = |expr: &Expr| matches!(expr, Expr::Column(_));
+                if may_be_null.contains(&join.join_type) && !exprs.iter().all(is_column) {
+                    return None;
                 }
+                (input, exprs.to_vec())
             }
             _ => return None,
         };
