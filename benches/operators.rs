@@ -1,6 +1,7 @@
 //! What the operators cost around a model that costs nothing or a known time, in one run.
 //!
-//! - exchange: a no-op model over a million rows, with and without the exchange
+//! - exchange: a no-op model over a million rows, with and without the exchange; over numbers, and
+//!   over texts, which are tokenized in front of it
 //! - overlap: an emulated accelerator (40 ms per 64 rows) behind CPU work that takes 80% as long,
 //!   against the slower of the two alone
 //! - planner: a query with 20 model calls, against one with 20 plain calls
@@ -28,7 +29,8 @@ const ROUNDS: usize = 7;
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        exchange().await;
+        exchange_of_numbers().await;
+        exchange_of_texts().await;
         overlap().await;
         planner().await;
     });
@@ -47,19 +49,33 @@ async fn session(
         .with_config(SessionConfig::new().with_target_partitions(partitions))
         .build()
         .unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let manifest = format!(
-        "format = 1\nname = \"m\"\nversion = \"1\"\n\
-         [[input]]\nname = \"id\"\ntype = \"BIGINT\"\n\
-         [[output]]\nname = \"digest\"\ntype = \"BIGINT\"\n\
-         [transform]\nkind = \"tensor\"\n[runtime]\nkind = \"emulated\"\n{runtime}\n\
-         [resources]\ncpus = 0\ngpus = 1\nmemory = \"1 MiB\"\n[batch]\n{batch}\n"
-    );
-    std::fs::write(dir.path().join("model.toml"), manifest).unwrap();
+    let transform = "kind = \"tensor\"";
+    let dir = package("BIGINT", transform, runtime, batch, "");
     forebay.register_model("m", dir.path().to_str().unwrap()).await.unwrap();
     // The session reads it whenever a query runs.
     std::mem::forget(dir);
     forebay
+}
+
+/// An emulated model of one input.
+fn package(
+    input: &str,
+    transform: &str,
+    runtime: &str,
+    batch: &str,
+    files: &str,
+) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = format!(
+        "format = 1\nname = \"m\"\nversion = \"1\"\n\
+         [[input]]\nname = \"input\"\ntype = \"{input}\"\n\
+         [[output]]\nname = \"digest\"\ntype = \"BIGINT\"\n\
+         [transform]\n{transform}\n[runtime]\nkind = \"emulated\"\n{runtime}\n\
+         [resources]\ncpus = 0\ngpus = 1\nmemory = \"1 MiB\"\n[batch]\n{batch}\n\
+         [files]\n{files}\n"
+    );
+    std::fs::write(dir.path().join("model.toml"), manifest).unwrap();
+    dir
 }
 
 /// `t (id BIGINT)` in batches of 8,192 rows.
@@ -86,20 +102,45 @@ async fn seconds(forebay: &ForebayContext, sql: &str, rows: usize) -> f64 {
     elapsed
 }
 
-async fn exchange() {
-    const ROWS: i64 = 1_000_000;
+const ROWS: i64 = 1_000_000;
+
+async fn exchange_of_numbers() {
     const QUERY: &str = "SELECT count(digest) FROM ml_predict(TABLE t, MODEL m, DESCRIPTOR(id))";
     let forebay = session(2, 2, "service_ms = 0", "max_rows = 1024\nwindow_rows = 8192").await;
     table(&forebay, ROWS, 2);
+    exchange(&forebay, "numbers", QUERY, ROUNDS).await;
+}
+
+/// Each text is another one, of eight words.
+async fn exchange_of_texts() {
+    const PACKAGE: &str = ".forebay/models/all-minilm-l6-v2";
+    const QUERY: &str = "SELECT count(digest) FROM ml_predict((SELECT 'the quick brown fox jumps \
+                         over dog ' || CAST(id AS VARCHAR) AS text FROM t), MODEL texts, \
+                         DESCRIPTOR(text))";
+    let forebay = session(2, 2, "service_ms = 0", "max_rows = 1024\nwindow_rows = 8192").await;
+    table(&forebay, ROWS, 2);
+    let manifest = std::fs::read_to_string(format!("{PACKAGE}/model.toml")).unwrap();
+    let hash = manifest.lines().find(|line| line.starts_with("\"tokenizer.json\"")).unwrap();
+    let transform = "kind = \"tokenize\"\ntokenizer = \"tokenizer.json\"\nmax_tokens = 256\n\
+                     pad_id = 0\narguments = [\"input_ids\", \"attention_mask\"]";
+    let batch = "max_rows = 1024\nmax_tokens = 16384\nwindow_rows = 8192";
+    let dir = package("STRING", transform, "service_ms = 0", batch, hash);
+    let tokenizer = "tokenizer.json";
+    std::fs::copy(format!("{PACKAGE}/{tokenizer}"), dir.path().join(tokenizer)).unwrap();
+    forebay.register_model("texts", dir.path().to_str().unwrap()).await.unwrap();
+    exchange(&forebay, "texts behind a tokenizer", QUERY, 3).await;
+}
+
+async fn exchange(forebay: &ForebayContext, of: &str, query: &str, rounds: usize) {
     let mut times: [Vec<f64>; 3] = Default::default();
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds {
         for (at, (exchange, share)) in
             [(false, false), (true, false), (true, true)].into_iter().enumerate()
         {
             for (option, value) in [("exchange", exchange), ("share_equal_inputs", share)] {
                 forebay.sql(&format!("SET forebay.{option} = {value}")).await.unwrap();
             }
-            let time = seconds(&forebay, QUERY, ROWS as usize).await;
+            let time = seconds(forebay, query, ROWS as usize).await;
             if round > 0 {
                 times[at].push(time);
             }
@@ -108,7 +149,7 @@ async fn exchange() {
     let [without, with, sharing] = times.map(|mut times| median(&mut times));
     let ns_per_row = |time: f64| (time - without) / ROWS as f64 * 1e9;
     println!(
-        "{{\"name\": \"exchange around a no-op model, 1 million rows\", \"seconds_without\": \
+        "{{\"name\": \"exchange around a no-op model, 1 million {of}\", \"seconds_without\": \
          {without:.3}, \"seconds_with\": {with:.3}, \"seconds_sharing\": {sharing:.3}, \
          \"ns_per_row\": {:.0}, \"ns_per_row_sharing\": {:.0}, \"ratio\": {:.3}}}",
         ns_per_row(with),
