@@ -78,6 +78,14 @@ impl Size {
         self.rows * self.longest
     }
 
+    /// Whether a batch of this size is at one of its limits, or within an eighth of it.
+    pub(super) fn fills(&self, limits: &BatchLimits) -> bool {
+        let nearly = |part: u64, max: u64| part.saturating_mul(8) >= max.saturating_mul(7);
+        nearly(self.rows, u64::from(limits.max_rows))
+            || limits.max_tokens.is_some_and(|max| nearly(self.padded(), u64::from(max)))
+            || limits.max_bytes.is_some_and(|max| nearly(self.bytes, max))
+    }
+
     pub(super) fn is_within(&self, limits: &BatchLimits) -> bool {
         self.rows <= u64::from(limits.max_rows)
             && limits.max_tokens.is_none_or(|max| self.padded() <= u64::from(max))

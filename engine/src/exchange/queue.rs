@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::budget::Budget;
 use super::order::OrderProgress;
-use super::window::{Block, Planned, Window};
+use super::window::{Block, Planned, Sharing, Window};
 
 /// An answer to a producer.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,12 +53,30 @@ pub(super) enum Patience {
     Flush,
 }
 
+/// How rows become batches.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    pub(super) limits: BatchLimits,
+    pub(super) sharing: Sharing,
+    /// Whether somebody puts the rows back in order, and so waits for each of them.
+    pub(super) ordered: bool,
+}
+
+/// What of the open window is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seal {
+    All,
+    /// What does not fill a batch waits for more rows, unless order is kept: then the oldest rows
+    /// must not wait.
+    FullBatches,
+}
+
 const WINDOW_BYTES_MAX: usize = 1 << 30;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Queue {
-    limits: BatchLimits,
+    rules: Rules,
     budget: Arc<Budget>,
     progress: Arc<OrderProgress>,
     state: Mutex<State>,
@@ -95,7 +113,7 @@ impl Queue {
     pub(super) fn new(
         producers: usize,
         replicas: usize,
-        limits: BatchLimits,
+        rules: Rules,
         budget: Arc<Budget>,
         progress: Arc<OrderProgress>,
     ) -> Self {
@@ -108,7 +126,7 @@ impl Queue {
             present: 0,
             failure: None,
         };
-        Self { limits, budget, progress, state: Mutex::new(state) }
+        Self { rules, budget, progress, state: Mutex::new(state) }
     }
 
     /// A replica has come.
@@ -128,7 +146,7 @@ impl Queue {
 
     /// Most rows of one block. Small against the window, so that windows become full.
     pub(super) fn block_rows_max(&self) -> usize {
-        (self.limits.window_rows as usize).div_ceil(4).max(1)
+        (self.rules.limits.window_rows as usize).div_ceil(4).max(1)
     }
 
     /// Most bytes of one block, unless a single row is larger.
@@ -176,7 +194,7 @@ impl Queue {
 
     fn has_room(&self, open: &Window, block: &Block) -> bool {
         open.rows() == 0
-            || (open.rows() + block.rows() <= self.limits.window_rows as usize
+            || (open.rows() + block.rows() <= self.rules.limits.window_rows as usize
                 && open.bytes() + block.bytes() <= self.window_bytes_max())
     }
 
@@ -216,34 +234,64 @@ impl Queue {
         if state.open.rows() == 0 && ended {
             return Take::End;
         }
-        if self.should_seal(state, ended, patience) {
+        if let Some(seal) = self.should_seal(state, ended, patience) {
             // Two windows ahead; see `OrderProgress` for why this cannot deadlock.
-            let ahead = 2 * u64::from(self.limits.window_rows);
+            let ahead = 2 * u64::from(self.rules.limits.window_rows);
             if self.progress.allows(state.sealed_rows, ahead, cx.waker()) {
-                return self.seal(guard);
+                return self.seal(guard, seal);
             }
         }
         state.replicas[replica].waker = Some(cx.waker().clone());
         if state.open.rows() == 0 { Take::Empty } else { Take::Partial }
     }
 
-    fn should_seal(&self, state: &State, ended: bool, patience: Patience) -> bool {
+    fn should_seal(&self, state: &State, ended: bool, patience: Patience) -> Option<Seal> {
         let is_stuck = || state.producers.iter().any(|producer| producer.is_blocked);
-        state.open.rows() > 0
-            && (ended
-                || patience == Patience::Flush
-                || state.open.rows() >= self.limits.window_rows as usize
-                || state.open.has_full_batch(&self.limits)
-                || is_stuck())
+        let limits = &self.rules.limits;
+        if state.open.rows() == 0 {
+            return None;
+        }
+        let all = ended
+            || patience == Patience::Flush
+            || state.open.rows() >= limits.window_rows as usize
+            || is_stuck();
+        match all {
+            true => Some(Seal::All),
+            false => state.open.has_full_batch(limits).then_some(Seal::FullBatches),
+        }
+    }
+
+    /// Puts the rows of a last batch that is not full back into the open window, if that has room
+    /// for them. They cannot wait for ever: a full window and a patient replica seal everything.
+    fn reopen_rest(&self, state: &mut State) {
+        if state.sealed.len() < 2 {
+            return;
+        }
+        let Some(rest) = state.sealed.pop_back_if(|batch| !batch.is_full) else { return };
+        let reopened = rest.rows().ok().and_then(|rows| {
+            let block = Block::new(rows, self.rules.sharing);
+            let permit = self.budget.try_take(block.bytes(), Waker::noop())?;
+            Some((block, permit))
+        });
+        match reopened {
+            Some((block, permit)) => {
+                state.sealed_rows -= block.rows() as u64;
+                state.open.push(block, permit);
+            }
+            None => state.sealed.push_back(rest),
+        }
     }
 
     /// Cuts the open window, takes its first batch, and wakes everybody: there is room, and there
     /// may be batches for the other replicas.
-    fn seal(&self, mut guard: MutexGuard<'_, State>) -> Take {
+    fn seal(&self, mut guard: MutexGuard<'_, State>, seal: Seal) -> Take {
         let state = &mut *guard;
         let window = std::mem::take(&mut state.open);
         state.sealed_rows += window.rows() as u64;
-        state.sealed = window.seal(&self.limits);
+        state.sealed = window.seal(&self.rules.limits);
+        if seal == Seal::FullBatches && !self.rules.ordered {
+            self.reopen_rest(state);
+        }
         let first = state.sealed.pop_front();
         let mut wakers = take_producer_wakers(state);
         wakers.extend(take_replica_wakers(state));
@@ -285,7 +333,8 @@ mod tests {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("test").register(&pool);
         let budget = Arc::new(Budget::new(bytes_max, reservation));
-        let queue = Queue::new(producers, replicas, limits, budget, Arc::default());
+        let rules = Rules { limits, sharing: Sharing::None, ordered: false };
+        let queue = Queue::new(producers, replicas, rules, budget, Arc::default());
         (0..replicas).for_each(|_| queue.enter());
         queue
     }
@@ -326,7 +375,9 @@ mod tests {
         assert!(woken.get());
         assert_eq!(taken(take(&queue, &waker, 0)), [0, 1, 2, 3]);
         assert_eq!(taken(take(&queue, &waker, 1)), [4, 5, 6, 7]);
-        assert_eq!(taken(take(&queue, &waker, 0)), [8], "the rest of the window that was sealed");
+        assert!(matches!(take(&queue, &waker, 0), Take::Partial), "the rest waits for more rows");
+        assert_eq!(push(&queue, &waker, 0, &mut block(9..12)), ACCEPTED);
+        assert_eq!(taken(take(&queue, &waker, 0)), [8, 9, 10, 11]);
         assert!(matches!(take(&queue, &waker, 1), Take::Empty));
     }
 

@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, DynComparator, RecordBatch, make_comparator};
+use arrow::array::{Array, ArrayRef, AsArray, DynComparator, RecordBatch, make_comparator};
 use arrow::buffer::NullBuffer;
 use arrow::compute::SortOptions;
-use datafusion::common::hash_utils::{RandomState, create_hashes};
+use arrow::datatypes::{Int32Type, ToByteSlice};
+use datafusion::common::hash_utils::{RandomState, combine_hashes, create_hashes};
 
 use super::batcher::Row;
 use super::rows::prepared_columns;
@@ -33,12 +35,35 @@ impl Inputs {
         if columns.is_empty() {
             return None;
         }
-        create_hashes(&columns, &RandomState::with_seed(0), &mut hashes).ok()?;
+        for column in &columns {
+            add_hashes(column, &mut hashes)?;
+        }
         let valid = columns.iter().fold(None, |valid, column| {
             NullBuffer::union(valid.as_ref(), column.logical_nulls().as_ref())
         });
         Some(Self { columns, hashes, valid })
     }
+}
+
+/// Mixes each row's value into its hash; `None` for types that cannot be hashed.
+fn add_hashes(column: &ArrayRef, hashes: &mut [u64]) -> Option<()> {
+    // Token ids, which are most of what passes here: a run of bytes is hashed ten times as fast as
+    // its items one by one.
+    if let Some(list) = column.as_list_opt::<i32>()
+        && let Some(items) = list.values().as_primitive_opt::<Int32Type>()
+        && items.null_count() == 0
+    {
+        let state = RandomState::with_seed(0);
+        for (hash, ends) in hashes.iter_mut().zip(list.value_offsets().windows(2)) {
+            let items = &items.values()[ends[0] as usize..ends[1] as usize];
+            *hash = state.hash_one((*hash, items.to_byte_slice()));
+        }
+        return Some(());
+    }
+    let mut own = vec![0; hashes.len()];
+    create_hashes([column], &RandomState::with_seed(0), &mut own).ok()?;
+    hashes.iter_mut().zip(own).for_each(|(hash, own)| *hash = combine_hashes(*hash, own));
+    Some(())
 }
 
 /// The rows of a window, and which of them is the first with its inputs.

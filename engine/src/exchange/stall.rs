@@ -85,7 +85,7 @@ mod tests {
     #[tokio::test]
     async fn an_operator_has_ended_when_its_stream_has() {
         let batches: Vec<_> = (0..3).map(|at| numbers(at..at + 1, |_| false)).collect();
-        let source = table(&[batches.clone()], batches[0].schema());
+        let source = table(std::slice::from_ref(&batches), batches[0].schema());
         let filter = datafusion::physical_expr::expressions::lit(true);
         let plan = datafusion::physical_plan::filter::FilterExec::try_new(filter, source).unwrap();
         assert!(!has_ended(&plan));

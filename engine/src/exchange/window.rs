@@ -152,11 +152,11 @@ impl Window {
             None => rows.collect(),
         };
         let batches = cut(rows, batching, limits).into_iter();
-        batches.map(|rows| self.plan(&rows, chains.as_ref())).collect()
+        batches.map(|rows| self.plan(&rows, chains.as_ref(), limits)).collect()
     }
 
     /// The batch of these rows, each followed by the rows that share its inputs.
-    fn plan(&self, rows: &[Row], chains: Option<&Chains>) -> Planned {
+    fn plan(&self, rows: &[Row], chains: Option<&Chains>, limits: &BatchLimits) -> Planned {
         let mut local = vec![None; self.blocks.len()];
         let mut blocks = Vec::new();
         let mut place = |block: u32, index: u32| {
@@ -182,7 +182,8 @@ impl Window {
         let size = rows.iter().fold(Size::default(), |size, row| size.with(row));
         let tokens = rows.iter().map(|row| u64::from(row.length)).sum();
         let shared_rows = places.len() - rows.len();
-        Planned { blocks, places, groups, shared_rows, padded_tokens: size.padded(), tokens }
+        let (padded_tokens, is_full) = (size.padded(), size.fills(limits));
+        Planned { blocks, places, groups, shared_rows, is_full, padded_tokens, tokens }
     }
 }
 
@@ -193,6 +194,8 @@ pub(super) struct Planned {
     places: Vec<(usize, usize)>,
     /// For each row the number of its inputs within the batch, if equal ones are shared.
     groups: Option<Vec<u32>>,
+    /// Whether hardly another row would have fitted.
+    pub(super) is_full: bool,
     /// Rows that need no computation of their own.
     pub(super) shared_rows: usize,
     /// Tokens that the device will compute.
@@ -206,15 +209,7 @@ impl Planned {
     /// has the blocks' columns, and [`SHARE_COLUMN`](crate::SHARE_COLUMN) behind them if equal
     /// inputs are shared.
     pub(super) fn gather(self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
-        let batch = match self.run_of_one_block() {
-            Some((block, start)) => block.slice(start, self.places.len()),
-            None => {
-                let batches: Vec<&RecordBatch> =
-                    self.blocks.iter().map(|held| &held.block.batch).collect();
-                interleave_record_batch(&batches, &self.places)?
-            }
-        };
-        let mut columns = batch.columns().to_vec();
+        let mut columns = self.rows()?.columns().to_vec();
         if columns.len() < schema.fields().len() {
             let rows = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
             // A block that could not be hashed: every row for itself.
@@ -222,6 +217,15 @@ impl Planned {
             columns.push(Arc::new(UInt32Array::from(groups)));
         }
         RecordBatch::try_new(Arc::clone(schema), columns)
+    }
+
+    /// The rows, with the blocks' columns.
+    pub(super) fn rows(&self) -> Result<RecordBatch, ArrowError> {
+        if let Some((block, start)) = self.run_of_one_block() {
+            return Ok(block.slice(start, self.places.len()));
+        }
+        let batches: Vec<&RecordBatch> = self.blocks.iter().map(|held| &held.block.batch).collect();
+        interleave_record_batch(&batches, &self.places)
     }
 
     /// Neighbors in one block need no copy.
