@@ -6,11 +6,14 @@ use std::sync::Arc;
 
 use datafusion::error::Result;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
+use forebay_scheduler::Cluster;
+use forebay_scheduler::ballista::distribute::Distribute;
+use forebay_scheduler::inventory::pooled;
 use forebay_udf::model::Catalog;
 
 use crate::folders;
@@ -30,6 +33,15 @@ impl ForebayContext {
     /// If the catalog's folder is not one.
     pub fn new() -> Result<Self> {
         Self::builder().build()
+    }
+
+    /// On the cluster of the scheduler at `host:port`: tables, models and options are this
+    /// session's, queries run there.
+    ///
+    /// # Errors
+    /// If no scheduler answers, or the catalog's folder is not one.
+    pub async fn remote(scheduler: &str) -> Result<Self> {
+        Self::builder().connect(scheduler).await
     }
 
     /// With choices.
@@ -90,6 +102,13 @@ impl ForebayContext {
     /// The devices, who holds them, and the models loaded on them.
     pub fn devices(&self) -> &Arc<Devices> {
         &self.devices
+    }
+}
+
+impl ForebayContext {
+    fn with_state(state: SessionState, catalog: Arc<Catalog>, devices: Arc<Devices>) -> Self {
+        let session = SessionContext::new_with_state(state).enable_url_table();
+        Self { session, catalog, devices }
     }
 }
 
@@ -158,11 +177,36 @@ impl ForebayBuilder {
     ///
     /// # Errors
     /// If the catalog's folder is not one.
-    pub fn build(self) -> Result<ForebayContext> {
-        let catalog = match self.catalog {
-            Some(catalog) => catalog,
-            None => Catalog::open(folders::catalog())?,
-        };
+    pub fn build(mut self) -> Result<ForebayContext> {
+        let catalog = self.open_catalog()?;
+        let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
+        let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
+        let state = self.state(&catalog, &devices)?.build();
+        Ok(ForebayContext::with_state(state, catalog, devices))
+    }
+
+    /// The session, with its queries running on the cluster of the scheduler at `host:port`.
+    ///
+    /// # Errors
+    /// If no scheduler answers, or the catalog's folder is not one.
+    pub async fn connect(mut self, scheduler: &str) -> Result<ForebayContext> {
+        let cluster = Cluster::connect(scheduler).await?;
+        let inventory = pooled(&cluster.workers().await?);
+        let catalog = self.open_catalog()?;
+        let devices = Arc::new(Devices::new(inventory));
+        let state = self.state(&catalog, &devices)?;
+        let state = state.with_physical_optimizer_rule(Arc::new(Distribute::new(cluster))).build();
+        Ok(ForebayContext::with_state(state, catalog, devices))
+    }
+
+    fn open_catalog(&mut self) -> Result<Arc<Catalog>> {
+        match self.catalog.take() {
+            Some(catalog) => Ok(catalog),
+            None => Ok(Catalog::open(folders::catalog())?),
+        }
+    }
+
+    fn state(self, catalog: &Arc<Catalog>, devices: &Arc<Devices>) -> Result<SessionStateBuilder> {
         let runtime = match (self.runtime, self.memory_limit) {
             (Some(runtime), _) => runtime,
             (None, Some(bytes)) => {
@@ -170,15 +214,11 @@ impl ForebayBuilder {
             }
             (None, None) => RuntimeEnvBuilder::new().build_arc()?,
         };
-        let devices = Devices::new(self.inventory.unwrap_or_else(Inventory::detect));
-        let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
         let config = self.config.unwrap_or_default().with_information_schema(true);
         let builder = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)
             .with_default_features();
-        let state = install(builder, Arc::clone(&catalog), Arc::clone(&devices)).build();
-        let session = SessionContext::new_with_state(state).enable_url_table();
-        Ok(ForebayContext { session, catalog, devices })
+        Ok(install(builder, Arc::clone(catalog), Arc::clone(devices)))
     }
 }

@@ -4,10 +4,14 @@
 
 mod doctor;
 mod model_cmd;
+mod serve;
 mod shell;
+mod worker;
 
 use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -36,6 +40,10 @@ enum Command {
     /// Make, add, look at, check and remove models
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Run a scheduler, to which workers and clients connect
+    Serve(ServeArgs),
+    /// Run tasks of a scheduler on this machine
+    Worker(WorkerArgs),
     /// Say what was found on this machine, what is wrong and how to fix it
     Doctor,
 }
@@ -69,6 +77,88 @@ struct ShellArgs {
     /// Accelerators to pretend to have, for models of the emulated runtime
     #[arg(long, default_value_t = 0, value_name = "N")]
     emulated_accelerators: u16,
+    /// Run queries on the cluster of this scheduler
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["cpus", "emulated_accelerators"])]
+    connect: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:50050", value_name = "ADDRESS:PORT")]
+    bind: SocketAddr,
+    /// Also run a worker in this process
+    #[arg(long)]
+    worker: bool,
+    #[command(flatten)]
+    resources: ResourceArgs,
+}
+
+#[derive(Debug, Args)]
+struct WorkerArgs {
+    /// The scheduler to work for
+    #[arg(long, value_name = "HOST:PORT")]
+    scheduler: String,
+    /// Address to listen on, for the scheduler and other workers
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    bind: IpAddr,
+    /// Name or address by which they reach this machine [default: --bind]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    #[command(flatten)]
+    resources: ResourceArgs,
+}
+
+/// What a worker offers.
+#[derive(Debug, Args)]
+struct ResourceArgs {
+    /// CPU cores to offer [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: Option<u32>,
+    /// GPUs to offer: auto for all, a number, or none
+    #[arg(long, default_value = "auto", value_name = "GPUS")]
+    gpus: GpuChoice,
+    /// Memory of each GPU to offer, such as 40GB [default: all]
+    #[arg(long, value_name = "BYTES")]
+    gpu_memory: Option<bytesize::ByteSize>,
+    /// Accelerators to pretend to have, for models of the emulated runtime
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    emulated_accelerators: u16,
+    /// Memory that all tasks together may hold, such as 4GB [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    memory_limit: Option<bytesize::ByteSize>,
+    /// A label, for people and for models that ask for it; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = key_value)]
+    labels: Vec<(String, String)>,
+    /// Folder for what tasks write [default: a folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// Seconds that running tasks get when this worker is told to leave
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    drain_limit: u64,
+}
+
+/// Which GPUs a worker offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GpuChoice {
+    Auto,
+    None,
+    Count(u16),
+}
+
+impl FromStr for GpuChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            text => match text.parse() {
+                Ok(count) => Ok(Self::Count(count)),
+                Err(_) => Err("expected auto, none or a number".to_owned()),
+            },
+        }
+    }
 }
 
 /// As much as the main thread has: a plan's operators poll each other, one within the other.
@@ -217,6 +307,8 @@ async fn run(cli: Cli) -> i32 {
     match cli.command {
         Command::Shell(args) => Box::pin(shell::run(args, cli.catalog)).await,
         Command::Model(command) => Box::pin(model_cmd::run(command, cli.catalog)).await,
+        Command::Serve(args) => Box::pin(serve::run(args)).await,
+        Command::Worker(args) => Box::pin(worker::run(args)).await,
         Command::Doctor => Box::pin(doctor::run(cli.catalog)).await,
     }
 }

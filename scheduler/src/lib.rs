@@ -1,15 +1,19 @@
-//! The same road across machines: streaming stages with block lineage on Ballista.
+//! The same road across machines: a scheduler and workers on Ballista.
 //!
-//! This crate has no behaviour yet. It marks where distribution goes, so that the crates below
-//! keep its fences from the start:
+//! - [`ballista`]: the only folder that imports `ballista_*`: the scheduler's process, a worker's
+//!   process, and the plan node by which a session runs a query on them
+//! - [`inventory`]: what workers have, as a session plans for it
+//! - [`rpc`]: what Ballista's messages have no room for: inventories, and whether a worker lives
 //!
-//! - `graph`: stages, blocks and attempts as a pure state machine: events in, actions out
-//! - `placement`: (tasks, workers) → bindings: pure
-//! - `ballista`: the only folder that will import `ballista_*`
-//! - `worker`: the process that runs tasks: devices, model cache, block store
-//!
-//! What it builds on is in place: a plan's operators take all they need through their
-//! constructors, exchanges stand exactly where stages will be cut, and a model declaration carries
-//! the URL and the hash by which a worker fetches the package.
+//! A query is planned where its session is, with the inventory of the whole cluster, and travels
+//! as a physical plan. What runs in one process therefore runs here unchanged: workers take all
+//! they need from the plan, and a model declaration in it carries the URL and the hash by which
+//! they fetch the package.
 
-pub use forebay_planner as planner;
+pub mod ballista;
+pub mod inventory;
+pub mod rpc;
+
+pub use ballista::client::Cluster;
+pub use ballista::scheduler::Scheduler;
+pub use ballista::worker::Worker;

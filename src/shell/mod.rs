@@ -41,7 +41,7 @@ const FAILED: i32 = 1;
 const CANCELLED: i32 = 130;
 
 /// Memory of one emulated accelerator.
-const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
+pub(crate) const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
 
 /// A session and how it prints.
 pub(crate) struct Shell {
@@ -96,7 +96,10 @@ impl Shell {
         if let Some(folder) = catalog {
             builder = builder.with_catalog_folder(folder)?;
         }
-        let context = builder.build()?;
+        let context = match &args.connect {
+            Some(scheduler) => builder.connect(scheduler).await?,
+            None => builder.build()?,
+        };
         stores::open_on_demand(context.session());
         let print = PrintOptions {
             format: args.format,

@@ -146,6 +146,16 @@ impl InferenceExec {
         self
     }
 
+    /// The same on these devices: a plan that travels is placed where it arrives.
+    ///
+    /// # Errors
+    /// None that the constructor did not find already.
+    pub fn try_placed(&self, placement: Placement) -> Result<Self> {
+        let (input, model) = (Arc::clone(&self.input), Arc::clone(&self.model));
+        let inference = Self::try_new(input, model, self.output_names.clone(), placement)?;
+        Ok(inference.with_no_progress_limit(self.no_progress_limit))
+    }
+
     /// What it reads.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input

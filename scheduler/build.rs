@@ -1,0 +1,38 @@
+//! The code of our gRPC service, from its description here: no `protoc` needed.
+
+use tonic_build::manual::{Builder, Method, Service};
+
+fn main() {
+    let method = |name: &str, route: &str, input: &str, output: &str| {
+        Method::builder()
+            .name(name)
+            .route_name(route)
+            .input_type(format!("crate::rpc::messages::{input}"))
+            .output_type(format!("crate::rpc::messages::{output}"))
+            .codec_path("tonic_prost::ProstCodec")
+    };
+    let cluster = Service::builder()
+        .package("forebay")
+        .name("Cluster")
+        .comment("What Forebay adds to Ballista's services.")
+        .method(
+            method("describe", "Describe", "DescribeRequest", "ClusterDescription")
+                .comment("What the cluster has.")
+                .build(),
+        )
+        .method(
+            method("run", "Run", "RunRequest", "RunUpdate")
+                .comment("Runs a plan for as long as the answer is read.")
+                .server_streaming()
+                .build(),
+        )
+        .method(
+            method("attend", "Attend", "FromWorker", "ToWorker")
+                .comment("A worker's line to the scheduler: open as long as it lives.")
+                .client_streaming()
+                .server_streaming()
+                .build(),
+        )
+        .build();
+    Builder::new().compile(&[cluster]);
+}

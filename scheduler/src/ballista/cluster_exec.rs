@@ -1,0 +1,141 @@
+//! The plan node below which a plan runs on a cluster.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    PlanProperties,
+};
+use datafusion_proto::physical_plan::AsExecutionPlan;
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::client::{Cluster, fetch};
+use super::session;
+use crate::rpc::messages::run_update::News;
+use crate::rpc::messages::{PROTOCOL, RunRequest, SessionOption};
+
+/// Runs its input on a cluster.
+///
+/// Rows: the input's, in its order. Partitions: one. Memory: a batch at a time. Cancel: dropping
+/// the stream cancels the job. Errors: a worker's, as the operator there said it.
+#[derive(Debug)]
+pub struct ClusterExec {
+    input: Arc<dyn ExecutionPlan>,
+    cluster: Cluster,
+    properties: Arc<PlanProperties>,
+}
+
+impl ClusterExec {
+    /// Runs `input` on `cluster`.
+    pub fn new(input: Arc<dyn ExecutionPlan>, cluster: Cluster) -> Self {
+        let one = input.output_partitioning().partition_count() == 1;
+        let equivalences = match one {
+            true => input.equivalence_properties().clone(),
+            false => EquivalenceProperties::new(input.schema()),
+        };
+        let properties = Arc::new(PlanProperties::new(
+            equivalences,
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        ));
+        Self { input, cluster, properties }
+    }
+
+    fn request(&self, context: &TaskContext) -> Result<RunRequest> {
+        let codec = session::physical_codec();
+        let mut plan = vec![];
+        PhysicalPlanNode::try_from_physical_plan(Arc::clone(&self.input), codec.as_ref())?
+            .try_encode(&mut plan)?;
+        let options = context.session_config().options().entries().into_iter();
+        let options = options.filter_map(|entry| {
+            Some(SessionOption { key: entry.key, value: entry.value? })
+        });
+        Ok(RunRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            plan,
+            options: options.collect(),
+            session: context.session_id(),
+            name: String::new(),
+        })
+    }
+}
+
+/// Where the rows are, once they are there.
+async fn result(cluster: Cluster, request: RunRequest) -> Result<Vec<Vec<u8>>> {
+    let mut updates = cluster.run(request).await?;
+    loop {
+        match updates.message().await.map_err(|status| cluster.failed(&status))? {
+            Some(update) => match update.news {
+                Some(News::Finished(finished)) => return Ok(finished.partitions),
+                Some(News::Failed(problem)) => return exec_err!("{problem}"),
+                Some(News::Accepted(_)) | None => {}
+            },
+            None => return exec_err!("the scheduler at {} stopped", cluster.scheduler()),
+        }
+    }
+}
+
+impl DisplayAs for ClusterExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match format {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => write!(f, "ClusterExec"),
+            DisplayFormatType::TreeRender => Ok(()),
+        }
+    }
+}
+
+impl ExecutionPlan for ClusterExec {
+    fn name(&self) -> &'static str {
+        "ClusterExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match <[_; 1]>::try_from(children) {
+            Ok([input]) => Ok(Arc::new(Self::new(input, self.cluster.clone()))),
+            Err(children) => internal_err!("ClusterExec takes one input, found {}", children.len()),
+        }
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return internal_err!("ClusterExec has one partition, asked for {partition}");
+        }
+        let request = self.request(&context)?;
+        let rows = stream::once(result(self.cluster.clone(), request))
+            .map_ok(|partitions| stream::iter(partitions).then(fetch).try_flatten())
+            .try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+    }
+}

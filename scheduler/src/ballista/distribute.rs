@@ -1,0 +1,87 @@
+//! Which part of a plan leaves the client.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::config::ConfigOptions;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+
+use super::client::Cluster;
+use super::cluster_exec::ClusterExec;
+
+/// Puts a [`ClusterExec`] above what workers can run.
+///
+/// All of a plan goes, but for what writes (the client does, so that files and tables are its own)
+/// and for plans that read something that only the client has, such as `information_schema`.
+#[derive(Debug)]
+pub struct Distribute {
+    cluster: Cluster,
+}
+
+impl Distribute {
+    /// Sends plans to `cluster`.
+    pub fn new(cluster: Cluster) -> Self {
+        Self { cluster }
+    }
+}
+
+impl PhysicalOptimizerRule for Distribute {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if plan.is::<DataSinkExec>() {
+            let inputs = plan.children().into_iter().cloned();
+            let inputs = inputs.map(|input| self.distributed(input)).collect();
+            return replace_children_if_necessary(plan, inputs);
+        }
+        Ok(self.distributed(plan))
+    }
+
+    fn name(&self) -> &'static str {
+        "distribute"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+impl Distribute {
+    fn distributed(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        if !can_travel(&plan) || !has_work(&plan) {
+            return plan;
+        }
+        Arc::new(ClusterExec::new(plan, self.cluster.clone()))
+    }
+}
+
+/// Whether all that a plan reads can be read elsewhere.
+fn can_travel(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let children = plan.children();
+    if !children.is_empty() {
+        return children.into_iter().all(can_travel);
+    }
+    plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() || is_source(plan)
+}
+
+fn is_source(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.downcast_ref::<DataSourceExec>().is_some_and(|scan| {
+        let source = scan.data_source();
+        source.downcast_ref::<FileScanConfig>().is_some()
+            || source.downcast_ref::<MemorySourceConfig>().is_some()
+    })
+}
+
+/// Whether a plan reads anything; constants are not worth a journey.
+fn has_work(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    is_source(plan) || plan.children().into_iter().any(has_work)
+}

@@ -1,0 +1,127 @@
+//! Plans that clients send become Ballista's jobs, and end with the client's interest.
+
+use std::sync::Arc;
+
+use ballista_core::JobId;
+use ballista_core::extension::SessionConfigHelperExt;
+use ballista_core::serde::protobuf::job_status::Status as JobState;
+use ballista_core::serde::protobuf::{JobStatus, KeyValuePair};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::prelude::SessionContext;
+use datafusion_proto::physical_plan::AsExecutionPlan;
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use futures::{StreamExt, stream};
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::scheduler::Ballista;
+use super::session;
+use crate::rpc::messages::run_update::News;
+use crate::rpc::messages::{Finished, RunRequest, RunUpdate};
+use crate::rpc::service::{Answers, Jobs};
+
+/// Changes of a job's state that may wait to be sent.
+const UPDATES_MAX: usize = 64;
+
+/// Jobs of a scheduler.
+pub(super) struct BallistaJobs {
+    scheduler: Ballista,
+    /// What sessions have in common.
+    state: SessionState,
+    /// Jobs whose client has gone.
+    abandoned: mpsc::Sender<JobId>,
+}
+
+impl BallistaJobs {
+    pub(super) fn new(
+        scheduler: Ballista,
+        runtime: Arc<RuntimeEnv>,
+        abandoned: mpsc::Sender<JobId>,
+    ) -> Self {
+        Self { scheduler, state: session::decoding_state(runtime), abandoned }
+    }
+
+    fn session(&self, request: &RunRequest) -> SessionContext {
+        let options: Vec<KeyValuePair> = request
+            .options
+            .iter()
+            .map(|option| KeyValuePair {
+                key: option.key.clone(),
+                value: Some(option.value.clone()),
+            })
+            .collect();
+        let config = self.state.config().clone().update_from_key_value_pair(&options);
+        let state = SessionStateBuilder::new_from_existing(self.state.clone())
+            .with_config(config)
+            .with_session_id(request.session.clone())
+            .build();
+        SessionContext::new_with_state(state)
+    }
+}
+
+#[tonic::async_trait]
+impl Jobs for BallistaJobs {
+    async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status> {
+        let session = Arc::new(self.session(&request));
+        let plan = PhysicalPlanNode::try_decode(&request.plan)
+            .and_then(|node| {
+                node.try_into_physical_plan(
+                    session.task_ctx().as_ref(),
+                    session::physical_codec().as_ref(),
+                )
+            })
+            .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
+        let (subscriber, states) = mpsc::channel(UPDATES_MAX);
+        let submitted =
+            self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
+        let job = submitted.await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let accepted = Ok(RunUpdate { news: Some(News::Accepted(job.to_string())) });
+        let mut interest = Interest { job: Some(job), abandoned: self.abandoned.clone() };
+        let updates = ReceiverStream::new(states).filter_map(move |status| {
+            let news = news(status);
+            if news.is_some() {
+                interest.ends();
+            }
+            std::future::ready(news.map(|news| Ok(RunUpdate { news: Some(news) })))
+        });
+        Ok(Box::pin(stream::iter([accepted]).chain(updates)))
+    }
+}
+
+/// What a state says that a client has waited for.
+fn news(status: JobStatus) -> Option<News> {
+    match status.status? {
+        JobState::Queued(_) | JobState::Running(_) => None,
+        JobState::Failed(failed) => Some(News::Failed(failed.error)),
+        JobState::Successful(job) => {
+            let partitions = job.partition_location.iter().map(Message::encode_to_vec).collect();
+            Some(News::Finished(Finished { partitions }))
+        }
+    }
+}
+
+/// A client that waits for a job; the job is cancelled when it waits no more.
+struct Interest {
+    job: Option<JobId>,
+    abandoned: mpsc::Sender<JobId>,
+}
+
+impl Interest {
+    /// The client knows how the job ended.
+    fn ends(&mut self) {
+        self.job = None;
+    }
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take()
+            && let Err(error) = self.abandoned.try_send(job)
+        {
+            log::warn!("a job whose client has gone runs on: {error}");
+        }
+    }
+}

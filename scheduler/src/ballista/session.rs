@@ -1,0 +1,51 @@
+//! What the scheduler's sessions and the workers' tasks have in common.
+
+use std::sync::Arc;
+
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_core::serde::{BallistaCodec, BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use forebay_engine::{Devices, Inventory};
+use forebay_planner::install;
+use forebay_udf::model::Catalog;
+
+/// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
+pub(super) const MESSAGE_BYTES: u32 = 512 << 20;
+
+/// A session with all functions and options of Forebay and no tables.
+pub(super) fn state(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> SessionState {
+    let builder = SessionStateBuilder::new()
+        .with_config(config())
+        .with_runtime_env(runtime)
+        .with_default_features();
+    install(builder, Catalog::in_memory(), devices).build()
+}
+
+/// The options that a session may set, at their defaults.
+pub(super) fn config() -> SessionConfig {
+    SessionConfig::new_with_ballista().with_information_schema(true)
+}
+
+/// A session for decoding plans, which needs no devices of its own.
+pub(super) fn decoding_state(runtime: Arc<RuntimeEnv>) -> SessionState {
+    state(Arc::new(Devices::new(Inventory::detect())), runtime)
+}
+
+/// All functions that a plan may name.
+pub(super) fn functions(state: &SessionState) -> Arc<BallistaFunctionRegistry> {
+    Arc::new(BallistaFunctionRegistry::from(state))
+}
+
+/// Forebay's operators, and Ballista's below them.
+pub(super) fn physical_codec() -> Arc<dyn datafusion_proto::physical_plan::PhysicalExtensionCodec> {
+    Arc::new(BallistaPhysicalExtensionCodec::default())
+}
+
+/// Both codecs, as Ballista's processes want them. Logical plans never travel.
+pub(super) fn codec() -> BallistaCodec<LogicalPlanNode, PhysicalPlanNode> {
+    BallistaCodec::new(Arc::new(BallistaLogicalExtensionCodec::default()), physical_codec())
+}

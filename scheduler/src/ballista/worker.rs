@@ -1,0 +1,268 @@
+//! A worker's process: takes tasks, runs them, serves what they wrote.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use ballista_core::serde::protobuf::executor_resource::Resource;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::{
+    ExecutorOperatingSystemSpecification, ExecutorRegistration, ExecutorResource,
+    ExecutorSpecification, ExecutorStoppedParams,
+};
+use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
+use ballista_core::{BALLISTA_PROTOCOL_VERSION, ConfigProducer, RuntimeProducer};
+use ballista_executor::executor::{Executor, TasksDrainedFuture};
+use ballista_executor::executor_process::ExecutorProcessConfig;
+use ballista_executor::executor_server::{TERMINATING, startup};
+use ballista_executor::flight_service::BallistaFlightService;
+use ballista_executor::metrics::LoggingMetricsCollector;
+use ballista_executor::shutdown::ShutdownNotifier;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use forebay_engine::Devices;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Channel, Endpoint};
+
+use super::engine::TaskEngine;
+use super::session;
+use crate::inventory;
+use crate::rpc::attendance::Line;
+use crate::rpc::messages;
+
+/// How often a worker says that it lives; the broken line says sooner that it does not.
+const HEARTBEAT_S: u64 = 1;
+
+/// What a worker is and has.
+#[derive(Debug)]
+pub struct Worker {
+    /// `host:port` of the scheduler.
+    pub scheduler: String,
+    /// Address to listen on.
+    pub bind: IpAddr,
+    /// Name or address by which others reach this machine.
+    pub host: String,
+    /// Where tasks keep what they write; each process uses a folder of its own in it.
+    pub work_dir: PathBuf,
+    /// What tasks run models on.
+    pub devices: Arc<Devices>,
+    /// Memory, disk and object stores of all tasks together.
+    pub runtime: Arc<RuntimeEnv>,
+    /// For people, and for models that ask for them.
+    pub labels: BTreeMap<String, String>,
+    /// For how long a worker that was told to leave waits for its tasks.
+    pub drain_limit: Duration,
+}
+
+impl Worker {
+    /// Works until `stop` is ready or the scheduler is gone. Then it takes nothing new, finishes
+    /// what runs, and leaves.
+    ///
+    /// # Errors
+    /// If it cannot listen, reach the scheduler, use its folder, or is refused.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
+        let id = new_id();
+        let folder = Folder::create(&self.work_dir, &id)?;
+        let channel = self.connect().await?;
+        let (flight, flight_port) = listen(self.bind)?;
+        let grpc_port = free_port(self.bind)?;
+        let registration = self.registration(&id, flight_port, grpc_port);
+        let config = Arc::new(self.config(&id, flight_port, grpc_port, folder.text()));
+        let executor = Arc::new(self.executor(registration, folder.text()));
+        let shutdown = ShutdownNotifier::new();
+        let mut serving = shutdown.subscribe_for_shutdown();
+        let blocks = FlightServiceServer::new(BallistaFlightService::new(folder.text()))
+            .max_decoding_message_size(session::MESSAGE_BYTES as usize)
+            .max_encoding_message_size(session::MESSAGE_BYTES as usize);
+        let server = create_grpc_server(&GrpcServerConfig::default())
+            .add_service(blocks)
+            .serve_with_incoming_shutdown(flight, async move { serving.recv().await });
+        let _serving = SpawnedTask::spawn(server);
+        let (stop_send, mut stopped) = tokio::sync::mpsc::channel(1);
+        let scheduler = SchedulerGrpcClient::new(channel.clone())
+            .max_encoding_message_size(session::MESSAGE_BYTES as usize)
+            .max_decoding_message_size(session::MESSAGE_BYTES as usize);
+        let mut line = Line::open(channel, self.describe(&id, flight_port))
+            .await
+            .map_err(|status| self.refused(status.message()))?;
+        startup(
+            scheduler.clone(),
+            config,
+            Arc::clone(&executor),
+            session::codec(),
+            stop_send,
+            &shutdown,
+            Default::default(),
+        )
+        .await
+        .map_err(|error| self.refused(&error.to_string()))?;
+        log::info!("worker {id} is ready");
+        let lost = tokio::select! {
+            () = stop => None,
+            () = line.closed() => Some("hung up"),
+            _ = stopped.recv() => Some("told this worker to stop"),
+        };
+        if let Some(problem) = lost {
+            return Err(self.refused(problem));
+        }
+        TERMINATING.store(true, Ordering::Release);
+        line.drain().await;
+        let drained = TasksDrainedFuture(executor);
+        if tokio::time::timeout(self.drain_limit, drained).await.is_err() {
+            log::warn!("tasks still ran after {:?}; they start again elsewhere", self.drain_limit);
+        }
+        let params = ExecutorStoppedParams { executor_id: id, reason: "it drained".to_owned() };
+        let mut scheduler = scheduler;
+        scheduler.executor_stopped(params).await.ok();
+        shutdown.notify_shutdown.send(()).ok();
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<Channel> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.scheduler))
+            .map_err(|e| exec_datafusion_err!("'{}' is no HOST:PORT: {e}", self.scheduler))?
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(2))
+            .keep_alive_timeout(Duration::from_secs(8))
+            .keep_alive_while_idle(true);
+        endpoint.connect().await.map_err(|error| {
+            exec_datafusion_err!(
+                "no scheduler answers at {}: {error}; start one with `forebay serve`",
+                self.scheduler
+            )
+        })
+    }
+
+    fn refused(&self, problem: &str) -> DataFusionError {
+        exec_datafusion_err!("the scheduler at {}: {problem}", self.scheduler)
+    }
+
+    fn describe(&self, id: &str, port: u16) -> messages::Worker {
+        let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        messages::Worker {
+            id: id.to_owned(),
+            address: format!("{}:{port}", self.host),
+            inventory: inventory::to_message(&self.devices, labels),
+            draining: false,
+        }
+    }
+
+    fn registration(&self, id: &str, port: u16, grpc_port: u16) -> ExecutorRegistration {
+        let vcores = Resource::Vcores(self.devices.inventory().cpus);
+        ExecutorRegistration {
+            id: id.to_owned(),
+            host: Some(self.host.clone()),
+            port: u32::from(port),
+            grpc_port: u32::from(grpc_port),
+            specification: Some(ExecutorSpecification {
+                resources: vec![ExecutorResource { resource: Some(vcores) }],
+            }),
+            os_info: Some(ExecutorOperatingSystemSpecification::default()),
+            ballista_protocol_version: BALLISTA_PROTOCOL_VERSION,
+        }
+    }
+
+    fn config(&self, id: &str, port: u16, grpc_port: u16, folder: String) -> ExecutorProcessConfig {
+        ExecutorProcessConfig {
+            executor_id: id.to_owned(),
+            bind_host: self.bind.to_string(),
+            external_host: Some(self.host.clone()),
+            port,
+            grpc_port,
+            vcores: self.devices.inventory().cpus as usize,
+            work_dir: Some(folder),
+            executor_heartbeat_interval_seconds: HEARTBEAT_S,
+            grpc_max_decoding_message_size: session::MESSAGE_BYTES,
+            grpc_max_encoding_message_size: session::MESSAGE_BYTES,
+            ..ExecutorProcessConfig::default()
+        }
+    }
+
+    fn executor(&self, registration: ExecutorRegistration, folder: String) -> Executor {
+        let state = session::state(Arc::clone(&self.devices), Arc::clone(&self.runtime));
+        let config = state.config().clone();
+        let produce_config: ConfigProducer = Arc::new(move || config.clone());
+        let runtime = Arc::clone(&self.runtime);
+        let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));
+        Executor::new(
+            registration,
+            &folder,
+            produce_runtime,
+            produce_config,
+            session::functions(&state),
+            Arc::new(LoggingMetricsCollector::default()),
+            self.devices.inventory().cpus as usize,
+            Arc::new(TaskEngine::new(Arc::clone(&self.devices))),
+        )
+    }
+}
+
+/// Unique per process start: a worker that comes back is another worker.
+fn new_id() -> String {
+    format!("w-{}", uuid::Uuid::new_v4().simple())
+}
+
+fn listen(ip: IpAddr) -> Result<(TcpListenerStream, u16)> {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
+    listener.set_nonblocking(true)?;
+    let port = listener.local_addr()?.port();
+    Ok((TcpListenerStream::new(tokio::net::TcpListener::from_std(listener)?), port))
+}
+
+/// Ballista binds this port itself, a moment later.
+fn free_port(ip: IpAddr) -> Result<u16> {
+    Ok(TcpListener::bind(SocketAddr::new(ip, 0))?.local_addr()?.port())
+}
+
+/// The folder of one process, gone with it. Those of processes that crashed go at the next start.
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    /// Locked as long as the process lives.
+    _lock: File,
+}
+
+/// In each process's folder.
+const LOCK_FILE: &str = "lock";
+
+impl Folder {
+    fn create(parent: &Path, id: &str) -> Result<Self> {
+        let failed = |error| {
+            exec_datafusion_err!("the work folder {} cannot be used: {error}", parent.display())
+        };
+        fs::create_dir_all(parent).map_err(failed)?;
+        for entry in fs::read_dir(parent).map_err(failed)?.flatten() {
+            remove_if_left(&entry.path());
+        }
+        let path = parent.join(id);
+        fs::create_dir(&path).map_err(failed)?;
+        let lock = File::create(path.join(LOCK_FILE)).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    fn text(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.path).ok();
+    }
+}
+
+fn remove_if_left(folder: &Path) {
+    let Ok(lock) = File::open(folder.join(LOCK_FILE)) else { return };
+    if lock.try_lock().is_ok()
+        && let Err(error) = fs::remove_dir_all(folder)
+    {
+        log::warn!("what a crashed worker left in {} stays: {error}", folder.display());
+    }
+}

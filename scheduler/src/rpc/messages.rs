@@ -1,0 +1,203 @@
+//! What travels, as protobuf. Fields are never renumbered.
+
+use prost::Message;
+
+/// Bumped when a worker and a scheduler could no longer understand each other.
+pub const PROTOCOL: u32 = 1;
+
+/// What a process has to run models on.
+#[derive(Clone, PartialEq, Message)]
+pub struct Inventory {
+    /// CPU cores.
+    #[prost(uint32, tag = "1")]
+    pub cpus: u32,
+    /// Host memory in bytes.
+    #[prost(uint64, tag = "2")]
+    pub memory: u64,
+    /// Accelerators.
+    #[prost(message, repeated, tag = "3")]
+    pub accelerators: Vec<Accelerator>,
+    /// `key=value`, for people and for models that ask for them.
+    #[prost(string, repeated, tag = "4")]
+    pub labels: Vec<String>,
+}
+
+/// One accelerator.
+#[derive(Clone, PartialEq, Message)]
+pub struct Accelerator {
+    /// `cuda` or `emulated`.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// Its number within its kind and process.
+    #[prost(uint32, tag = "2")]
+    pub ordinal: u32,
+    /// Its name, for people.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Its memory in bytes.
+    #[prost(uint64, tag = "4")]
+    pub memory: u64,
+}
+
+/// Asks for a [`ClusterDescription`].
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct DescribeRequest {}
+
+/// All workers.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClusterDescription {
+    /// In the order of their ids.
+    #[prost(message, repeated, tag = "1")]
+    pub workers: Vec<Worker>,
+}
+
+/// One worker.
+#[derive(Clone, PartialEq, Message)]
+pub struct Worker {
+    /// Unique per process start.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Where it serves blocks.
+    #[prost(string, tag = "2")]
+    pub address: String,
+    /// What it has.
+    #[prost(message, required, tag = "3")]
+    pub inventory: Inventory,
+    /// Whether it takes no more tasks.
+    #[prost(bool, tag = "4")]
+    pub draining: bool,
+}
+
+/// From a worker to the scheduler.
+#[derive(Clone, PartialEq, Message)]
+pub struct FromWorker {
+    /// What it says.
+    #[prost(oneof = "from_worker::Say", tags = "1, 2")]
+    pub say: Option<from_worker::Say>,
+}
+
+/// What [`FromWorker`] says.
+pub mod from_worker {
+    /// One of these.
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Say {
+        /// The first message.
+        #[prost(message, tag = "1")]
+        Hello(super::Hello),
+        /// It takes no more tasks and will leave.
+        #[prost(message, tag = "2")]
+        Draining(super::Draining),
+    }
+}
+
+/// The first message of a worker.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// The worker's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// Its version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// Who it is.
+    #[prost(message, required, tag = "3")]
+    pub worker: Worker,
+}
+
+/// A worker takes no more tasks.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Draining {}
+
+/// From the scheduler to a worker.
+#[derive(Clone, PartialEq, Message)]
+pub struct ToWorker {
+    /// What it says.
+    #[prost(oneof = "to_worker::Say", tags = "1")]
+    pub say: Option<to_worker::Say>,
+}
+
+/// What [`ToWorker`] says.
+pub mod to_worker {
+    /// One of these.
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Say {
+        /// The worker is known.
+        #[prost(message, tag = "1")]
+        Welcome(super::Welcome),
+    }
+}
+
+/// The answer to [`Hello`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Welcome {
+    /// The scheduler's version, for people.
+    #[prost(string, tag = "1")]
+    pub version: String,
+}
+
+/// Runs a plan.
+#[derive(Clone, PartialEq, Message)]
+pub struct RunRequest {
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The physical plan, as the codec writes it.
+    #[prost(bytes = "vec", tag = "3")]
+    pub plan: Vec<u8>,
+    /// All options of the session.
+    #[prost(message, repeated, tag = "4")]
+    pub options: Vec<SessionOption>,
+    /// The session's id.
+    #[prost(string, tag = "5")]
+    pub session: String,
+    /// What `SHOW JOBS` shows of it.
+    #[prost(string, tag = "6")]
+    pub name: String,
+}
+
+/// A session option that is not at its default.
+#[derive(Clone, PartialEq, Message)]
+pub struct SessionOption {
+    /// As in `SET`.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// As in `SHOW`.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// What became of a plan so far.
+#[derive(Clone, PartialEq, Message)]
+pub struct RunUpdate {
+    /// What is new.
+    #[prost(oneof = "run_update::News", tags = "1, 2, 3")]
+    pub news: Option<run_update::News>,
+}
+
+/// What a [`RunUpdate`] says.
+pub mod run_update {
+    /// One of these.
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum News {
+        /// The plan is a job of this id.
+        #[prost(string, tag = "1")]
+        Accepted(String),
+        /// All rows are there.
+        #[prost(message, tag = "2")]
+        Finished(super::Finished),
+        /// There will be no rows, and why.
+        #[prost(string, tag = "3")]
+        Failed(String),
+    }
+}
+
+/// Where the rows of a job are.
+#[derive(Clone, PartialEq, Message)]
+pub struct Finished {
+    /// Ballista's `PartitionLocation`s, in the order of the rows.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub partitions: Vec<Vec<u8>>,
+}

@@ -1,0 +1,103 @@
+//! `forebay worker`: runs tasks of a scheduler on this machine.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::common::{Result, exec_err};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use forebay::{Accelerator, Devices, Inventory, Worker};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::shell::EMULATED_MEMORY_BYTES;
+use crate::shell::errors;
+use crate::{GpuChoice, ResourceArgs, WorkerArgs};
+
+/// Runs a worker until it is told to leave; returns the exit status.
+pub(crate) async fn run(args: WorkerArgs) -> i32 {
+    let host = args.host.unwrap_or_else(|| args.bind.to_string());
+    let worked = match open(args.resources, args.scheduler) {
+        Ok(worker) => Box::pin(Worker { bind: args.bind, host, ..worker }.run(told_to_stop())).await,
+        Err(error) => Err(error),
+    };
+    match worked {
+        Ok(()) => 0,
+        Err(error) => {
+            errors::print(&error);
+            1
+        }
+    }
+}
+
+/// A worker of this machine, on loopback.
+pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
+    let devices = Arc::new(Devices::new(inventory(&args)?));
+    let work_dir = args.work_dir.unwrap_or_else(|| std::env::temp_dir().join("forebay"));
+    Ok(Worker {
+        scheduler,
+        bind: std::net::Ipv4Addr::LOCALHOST.into(),
+        host: "127.0.0.1".to_owned(),
+        work_dir,
+        devices,
+        runtime: runtime(args.memory_limit)?,
+        labels: args.labels.into_iter().collect(),
+        drain_limit: Duration::from_secs(args.drain_limit),
+    })
+}
+
+fn inventory(args: &ResourceArgs) -> Result<Inventory> {
+    let mut inventory = Inventory::detect();
+    if let Some(cpus) = args.cpus {
+        inventory = inventory.with_cpus(cpus);
+    }
+    inventory = inventory.with_emulated(args.emulated_accelerators, EMULATED_MEMORY_BYTES);
+    if args.gpus == GpuChoice::None {
+        return Ok(inventory.with_cuda(vec![]));
+    }
+    if args.gpus == GpuChoice::Auto && args.gpu_memory.is_none() {
+        return Ok(inventory);
+    }
+    let found = Devices::new(inventory.clone()).cuda();
+    let mut gpus: Vec<Accelerator> = found.clone().unwrap_or_default();
+    if let GpuChoice::Count(wanted) = args.gpus {
+        if usize::from(wanted) > gpus.len() {
+            let why = found.err().map(|why| format!(" ({why})")).unwrap_or_default();
+            return exec_err!("--gpus {wanted}: this machine has {}{why}", gpus.len());
+        }
+        gpus.truncate(wanted.into());
+    }
+    if let Some(most) = args.gpu_memory {
+        gpus.iter_mut().for_each(|gpu| gpu.memory = gpu.memory.min(most.as_u64()));
+    }
+    Ok(inventory.with_cuda(gpus))
+}
+
+/// Memory, disk and object stores that all tasks share.
+pub(crate) fn runtime(memory_limit: Option<bytesize::ByteSize>) -> Result<Arc<RuntimeEnv>> {
+    let mut builder = RuntimeEnvBuilder::new();
+    if let Some(limit) = memory_limit {
+        let bytes = usize::try_from(limit.as_u64()).unwrap_or(usize::MAX);
+        builder = builder.with_memory_limit(bytes, 1.0);
+    }
+    builder.build_arc()
+}
+
+/// SIGTERM, or Ctrl-C.
+pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
+    let terminate = signal(SignalKind::terminate());
+    async move {
+        let interrupted = tokio::signal::ctrl_c();
+        match terminate {
+            Ok(mut terminate) => {
+                tokio::select! {
+                    _ = interrupted => {}
+                    _ = terminate.recv() => {}
+                }
+            }
+            Err(error) => {
+                log::warn!("SIGTERM ends this process without draining: {error}");
+                interrupted.await.ok();
+            }
+        }
+    }
+}
