@@ -34,5 +34,21 @@ fn main() {
                 .build(),
         )
         .build();
-    Builder::new().compile(&[cluster]);
+    let blocks = Service::builder()
+        .package("forebay")
+        .name("Blocks")
+        .comment("What a worker serves to others.")
+        .method(
+            Method::builder()
+                .name("fetch")
+                .route_name("Fetch")
+                .input_type("crate::block::BlockLocation")
+                .output_type("crate::rpc::messages::Chunk")
+                .codec_path("tonic_prost::ProstCodec")
+                .comment("The file of a block.")
+                .server_streaming()
+                .build(),
+        )
+        .build();
+    Builder::new().compile(&[cluster, blocks]);
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`ballista`]: the only folder that imports `ballista_*`: the scheduler's process, a worker's
 //!   process, and the plan node by which a session runs a query on them
+//! - [`block`]: what a task hands to the next stage, as files with an address and a checksum
 //! - [`inventory`]: what workers have, as a session plans for it
 //! - [`rpc`]: what Ballista's messages have no room for: inventories, and whether a worker lives
 //!
@@ -11,6 +12,7 @@
 //! they fetch the package.
 
 pub mod ballista;
+pub mod block;
 pub mod inventory;
 pub mod rpc;
 

@@ -19,9 +19,10 @@ use tonic::Status;
 
 use super::scheduler::Ballista;
 use super::session;
+use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{Finished, RunRequest, RunUpdate};
-use crate::rpc::service::{Answers, Jobs};
+use crate::rpc::service::Jobs;
 
 /// Changes of a job's state that may wait to be sent.
 const UPDATES_MAX: usize = 64;

@@ -201,3 +201,11 @@ pub struct Finished {
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub partitions: Vec<Vec<u8>>,
 }
+
+/// A part of a file.
+#[derive(Clone, PartialEq, Message)]
+pub struct Chunk {
+    /// Its bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub bytes: bytes::Bytes,
+}

@@ -5,6 +5,11 @@
 //!
 //! May name tonic; names no `ballista_*`.
 
+use std::pin::Pin;
+
+use futures::Stream;
+use tonic::Status;
+
 pub mod attendance;
 pub mod messages;
 pub mod service;
@@ -12,8 +17,15 @@ pub mod service;
 #[allow(missing_docs, unreachable_pub, reason = "generated")]
 #[allow(clippy::all, clippy::clone_on_ref_ptr, reason = "generated")]
 mod generated {
+    include!(concat!(env!("OUT_DIR"), "/forebay.Blocks.rs"));
     include!(concat!(env!("OUT_DIR"), "/forebay.Cluster.rs"));
 }
+
+/// What a streaming call answers.
+pub type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+pub use generated::blocks_client::BlocksClient;
+pub use generated::blocks_server;
 
 pub use generated::cluster_client::ClusterClient;
 pub use generated::cluster_server::ClusterServer;

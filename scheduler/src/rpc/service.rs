@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
     ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, ToWorker,
@@ -95,9 +95,6 @@ pub trait Jobs: Send + Sync + 'static {
     /// If the plan cannot be read.
     async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status>;
 }
-
-/// What a streaming call answers.
-pub type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Answers workers and clients.
 #[derive(Clone)]

@@ -1,0 +1,33 @@
+//! Blocks: what a task hands to the next stage, as files with an address and a checksum.
+//!
+//! ```text
+//!  task ── BlockWriterExec ──▶ <work dir>/<job>/<stage>/blocks/<task>-<seq>.arrow     worker A
+//!                                   │ sealed: bytes, rows, checksum
+//!                                   ▼
+//!  task ◀── BlockReaderExec ◀── own file, or Blocks.Fetch over gRPC                    worker B
+//! ```
+//!
+//! - [`location`]: where a block is, and what it must hold
+//! - [`store`]: the files of one worker; [`cut`]: rows → blocks, by a rule that depends on them alone
+//! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
+//! - [`service`]: serves blocks to other workers
+//! - [`failure`]: what a reader says of a block that it cannot have
+//! - [`wire`]: protobuf forms
+//!
+//! A reader holds at most two blocks in memory, both reserved, and yields a row only after the
+//! checksum of its block was right. Names no `ballista_*`.
+
+pub mod cut;
+pub mod failure;
+pub mod location;
+pub mod reader;
+pub mod service;
+pub mod store;
+pub mod wire;
+pub mod writer;
+
+pub use failure::BlockError;
+pub use location::{BlockId, BlockLocation};
+pub use reader::BlockReaderExec;
+pub use store::BlockStore;
+pub use writer::BlockWriterExec;

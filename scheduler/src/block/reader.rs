@@ -1,0 +1,214 @@
+//! The leaf of a stage that reads blocks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::Buffer;
+use arrow::datatypes::SchemaRef;
+use arrow::ipc::reader::StreamDecoder;
+use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::failure::BlockError;
+use super::location::BlockLocation;
+use super::service;
+use super::store::{BlockStore, verify};
+
+/// Reads blocks.
+///
+/// ```text
+///  partition 0 ◀── block, block, …      one after the other, the next one fetched meanwhile
+///  partition 1 ◀── block, …
+/// ```
+///
+/// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
+/// blocks per partition, reserved. Cancel: ends the fetch. Errors: a [`BlockError`] that names the
+/// block, so that it can be made again.
+#[derive(Clone, Debug)]
+pub struct BlockReaderExec {
+    /// The stage that wrote them.
+    stage: u32,
+    partitions: Vec<Vec<BlockLocation>>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl BlockReaderExec {
+    /// Reads these blocks of `stage`.
+    pub fn new(stage: u32, schema: SchemaRef, partitions: Vec<Vec<BlockLocation>>) -> Self {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(partitions.len()),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        ));
+        Self { stage, partitions, properties, metrics: ExecutionPlanMetricsSet::new() }
+    }
+
+    /// The stage that wrote the blocks.
+    pub fn stage(&self) -> u32 {
+        self.stage
+    }
+
+    /// The blocks of each partition.
+    pub fn partitions(&self) -> &[Vec<BlockLocation>] {
+        &self.partitions
+    }
+}
+
+impl DisplayAs for BlockReaderExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks: usize = self.partitions.iter().map(Vec::len).sum();
+        write!(f, "BlockReaderExec: stage={}, blocks={blocks}", self.stage)
+    }
+}
+
+impl ExecutionPlan for BlockReaderExec {
+    fn name(&self) -> &'static str {
+        "BlockReaderExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match children.len() {
+            0 => Ok(self),
+            many => internal_err!("BlockReaderExec is a leaf, found {many} inputs"),
+        }
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let Some(blocks) = self.partitions.get(partition).cloned() else {
+            return internal_err!("BlockReaderExec: no partition {partition}");
+        };
+        let metrics = BaselineMetrics::new(&self.metrics, partition);
+        let name = format!("BlockReaderExec[{partition}]");
+        let reader = Reader {
+            store: context.session_config().get_extension::<BlockStore>(),
+            pool: MemoryConsumer::new(name).register(context.memory_pool()),
+            bytes: MetricBuilder::new(&self.metrics).counter("bytes_read", partition),
+        };
+        let reader = Arc::new(reader);
+        // One block is decoded while the next one is fetched.
+        let rows = stream::iter(blocks)
+            .map(move |block| Arc::clone(&reader).fetch(block))
+            .buffered(2)
+            .map_ok(|block| stream::iter(block))
+            .try_flatten()
+            .inspect_ok(move |batch| metrics.record_output(batch.num_rows()));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// What fetching a block needs.
+struct Reader {
+    /// The blocks of this worker.
+    store: Option<Arc<BlockStore>>,
+    pool: MemoryReservation,
+    bytes: Count,
+}
+
+impl Reader {
+    async fn fetch(self: Arc<Self>, block: BlockLocation) -> Result<Decoded> {
+        let reserved = self.pool.new_empty();
+        reserved.try_grow(usize::try_from(block.bytes).unwrap_or(usize::MAX))?;
+        let bytes = match self.own(&block) {
+            Some(store) => {
+                let here = block.clone();
+                let read = SpawnedTask::spawn_blocking(move || store.read(&here));
+                read.join().await.map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
+            }
+            None => {
+                let bytes = service::fetch(&block).await?;
+                verify(&block, &bytes)?;
+                bytes
+            }
+        };
+        self.bytes.add(bytes.len());
+        Ok(Decoded::new(block, bytes, reserved))
+    }
+
+    fn own(&self, block: &BlockLocation) -> Option<Arc<BlockStore>> {
+        self.store.clone().filter(|store| store.worker() == block.worker)
+    }
+}
+
+/// The batches of a block, decoded as they are asked for.
+struct Decoded {
+    block: BlockLocation,
+    buffer: Buffer,
+    decoder: StreamDecoder,
+    rows: u64,
+    /// Held until the last batch is read.
+    _reserved: MemoryReservation,
+}
+
+impl Decoded {
+    fn new(block: BlockLocation, bytes: Bytes, reserved: MemoryReservation) -> Self {
+        let (buffer, decoder) = (Buffer::from(bytes), StreamDecoder::new());
+        Self { block, buffer, decoder, rows: 0, _reserved: reserved }
+    }
+
+    fn decode(&mut self) -> Result<Option<RecordBatch>> {
+        let problem = |problem: &dyn fmt::Display| BlockError::new(&self.block, problem);
+        let batch = self.decoder.decode(&mut self.buffer).map_err(|error| problem(&error))?;
+        match batch {
+            Some(batch) => {
+                self.rows += batch.num_rows() as u64;
+                Ok(Some(batch))
+            }
+            None if self.rows == self.block.rows => Ok(None),
+            None => {
+                let found = format!("{} rows instead of {}", self.rows, self.block.rows);
+                Err(problem(&found).into())
+            }
+        }
+    }
+}
+
+impl Iterator for Decoded {
+    type Item = Result<RecordBatch, DataFusionError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.decode().transpose()
+    }
+}

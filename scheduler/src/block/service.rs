@@ -1,0 +1,108 @@
+//! Serves blocks to other workers, and fetches theirs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
+use futures::stream;
+use parking_lot::Mutex;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+use super::failure::BlockError;
+use super::location::BlockLocation;
+use super::store::BlockStore;
+use crate::rpc::blocks_server::Blocks;
+use crate::rpc::messages::Chunk;
+use crate::rpc::{Answers, BlocksClient};
+
+/// Bytes in one message.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Attempts at reaching a worker, and the pause between them. Few and short: an accelerator may be
+/// held meanwhile, and the scheduler knows sooner whether the worker lives.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// For how long a worker is called before it counts as not reached.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// For how long nothing may arrive.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+
+#[tonic::async_trait]
+impl Blocks for Arc<BlockStore> {
+    type FetchStream = Answers<Chunk>;
+
+    async fn fetch(
+        &self,
+        request: Request<BlockLocation>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let (store, location) = (Arc::clone(self), request.into_inner());
+        let read = SpawnedTask::spawn_blocking(move || store.read(&location)).join().await;
+        let bytes = read
+            .map_err(|error| Status::internal(error.to_string()))?
+            .map_err(|error| Status::data_loss(error.strip_backtrace()))?;
+        let chunks = (0..bytes.len()).step_by(CHUNK_BYTES).map(move |start| {
+            let end = (start + CHUNK_BYTES).min(bytes.len());
+            Ok(Chunk { bytes: bytes.slice(start..end) })
+        });
+        Ok(Response::new(Box::pin(stream::iter(chunks))))
+    }
+}
+
+/// The file of a block of another worker.
+///
+/// # Errors
+/// A [`BlockError`] if it cannot be had.
+pub(super) async fn fetch(block: &BlockLocation) -> Result<Bytes> {
+    let mut attempt = 1;
+    loop {
+        match attempt_fetch(block).await {
+            Ok(bytes) => return Ok(bytes),
+            // The worker answered: asking again gives the same answer.
+            Err(status) if attempt == ATTEMPTS || status.code() == Code::DataLoss => {
+                return Err(BlockError::new(block, status.message()).into());
+            }
+            Err(_) => CHANNELS.lock().remove(&block.address),
+        };
+        tokio::time::sleep(PAUSE * attempt).await;
+        attempt += 1;
+    }
+}
+
+async fn attempt_fetch(block: &BlockLocation) -> Result<Bytes, Status> {
+    let silent = |_| Status::deadline_exceeded(format!("nothing for {SILENCE_LIMIT:?}"));
+    let mut client = BlocksClient::new(channel(&block.address)?);
+    let answer = tokio::time::timeout(SILENCE_LIMIT, client.fetch(block.clone()));
+    let mut chunks = answer.await.map_err(silent)??.into_inner();
+    // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
+    let mut bytes = BytesMut::new();
+    loop {
+        let chunk = tokio::time::timeout(SILENCE_LIMIT, chunks.message()).await.map_err(silent)??;
+        match chunk {
+            Some(chunk) => bytes.extend_from_slice(&chunk.bytes),
+            None => return Ok(bytes.freeze()),
+        }
+    }
+}
+
+/// Connections to other workers, shared by all tasks.
+static CHANNELS: LazyLock<Mutex<HashMap<String, Channel>>> = LazyLock::new(Mutex::default);
+
+fn channel(address: &str) -> Result<Channel, Status> {
+    let mut channels = CHANNELS.lock();
+    if let Some(channel) = channels.get(address) {
+        return Ok(channel.clone());
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| Status::invalid_argument(format!("'{address}': {error}")))?
+        .tcp_nodelay(true)
+        .connect_timeout(CONNECT_LIMIT);
+    let channel = endpoint.connect_lazy();
+    channels.insert(address.to_owned(), channel.clone());
+    Ok(channel)
+}

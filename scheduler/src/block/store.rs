@@ -1,0 +1,351 @@
+//! The block files of one worker.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
+use bytes::Bytes;
+use datafusion::common::{Result, exec_err, resources_datafusion_err};
+
+use super::failure::BlockError;
+use super::location::{BlockId, BlockLocation};
+
+/// Writes, keeps, finds and removes block files, within a number of bytes.
+#[derive(Debug)]
+pub struct BlockStore {
+    worker: String,
+    folder: PathBuf,
+    bytes_max: u64,
+    bytes: AtomicU64,
+}
+
+/// A block that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Size of its file.
+    pub bytes: u64,
+    /// Its rows.
+    pub rows: u64,
+    /// CRC-32 of its file.
+    pub checksum: u32,
+}
+
+impl BlockStore {
+    /// The blocks of `worker` in `folder`, at most `bytes_max` bytes of them.
+    pub fn new(worker: String, folder: PathBuf, bytes_max: u64) -> Self {
+        Self { worker, folder, bytes_max, bytes: AtomicU64::new(0) }
+    }
+
+    /// The worker whose blocks these are.
+    pub fn worker(&self) -> &str {
+        &self.worker
+    }
+
+    /// Bytes of all block files.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Opens a block for writing.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn create(
+        self: &Arc<Self>,
+        job: &str,
+        id: BlockId,
+        schema: &Schema,
+    ) -> Result<OpenBlock> {
+        let path = self.path(job, id)?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let file = Counted {
+            store: Arc::clone(self),
+            file: BufWriter::new(File::create(&path)?),
+            path: path.clone(),
+            checksum: crc32fast::Hasher::new(),
+            bytes: 0,
+            is_sealed: false,
+        };
+        let options =
+            IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME))?;
+        let writer = StreamWriter::try_new_with_options(file, schema, options)?;
+        Ok(OpenBlock { path, rows: 0, writer })
+    }
+
+    /// The file of a block that is here, if it is as it was sealed.
+    ///
+    /// # Errors
+    /// If it is gone or damaged.
+    pub fn read(&self, location: &BlockLocation) -> Result<Bytes> {
+        let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
+        let path = self.path(&location.job, location.id)?;
+        let bytes = fs::read(path).map_err(|error| problem(&error))?;
+        verify(location, &bytes)?;
+        Ok(Bytes::from(bytes))
+    }
+
+    /// Removes a block, if it is here.
+    pub fn remove(&self, job: &str, id: BlockId) {
+        let Ok(path) = self.path(job, id) else { return };
+        let size = fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
+        if fs::remove_file(&path).is_ok() {
+            self.give_back(size);
+        }
+    }
+
+    /// Accounts for the removal of all that a job has.
+    pub fn forget(&self, job: &str) {
+        let Ok(folder) = self.job_folder(job) else { return };
+        let mut removed = 0;
+        for stage in fs::read_dir(folder).into_iter().flatten().flatten() {
+            for block in fs::read_dir(stage.path().join(BLOCKS)).into_iter().flatten().flatten() {
+                removed += block.metadata().map(|file| file.len()).unwrap_or(0);
+            }
+            fs::remove_dir_all(stage.path().join(BLOCKS)).ok();
+        }
+        self.give_back(removed);
+    }
+
+    fn path(&self, job: &str, id: BlockId) -> Result<PathBuf> {
+        let stage = self.job_folder(job)?.join(id.stage.to_string()).join(BLOCKS);
+        Ok(stage.join(format!("{}-{}.arrow", id.task, id.seq)))
+    }
+
+    /// A job's name comes from outside: it must not lead out of the folder.
+    fn job_folder(&self, job: &str) -> Result<PathBuf> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if job.is_empty() || !job.chars().all(is_plain) {
+            return exec_err!("'{job}' is no job's name");
+        }
+        Ok(self.folder.join(job))
+    }
+
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= self.bytes_max {
+            return Ok(());
+        }
+        self.give_back(bytes);
+        Err(io::Error::other(format!(
+            "the blocks of worker {} take {before} of {} bytes in {}; raise --work-limit, or lower \
+             forebay.edge_budget",
+            self.worker,
+            self.bytes_max,
+            self.folder.display()
+        )))
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let less = |now: u64| Some(now.saturating_sub(bytes));
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok();
+    }
+}
+
+/// Within a stage's folder, which Ballista removes with the job.
+const BLOCKS: &str = "blocks";
+
+/// Whether these are the bytes of the block.
+///
+/// # Errors
+/// Says how they differ.
+pub(super) fn verify(location: &BlockLocation, bytes: &[u8]) -> Result<(), BlockError> {
+    if bytes.len() as u64 != location.bytes {
+        let problem = format!("{} bytes instead of {}", bytes.len(), location.bytes);
+        return Err(BlockError::new(location, problem));
+    }
+    let checksum = crc32fast::hash(bytes);
+    if checksum != location.checksum {
+        let problem = format!("checksum {checksum:08x} instead of {:08x}", location.checksum);
+        return Err(BlockError::new(location, problem));
+    }
+    Ok(())
+}
+
+/// A block that is being written; gone if it is not sealed.
+pub struct OpenBlock {
+    path: PathBuf,
+    rows: u64,
+    writer: StreamWriter<Counted>,
+}
+
+impl fmt::Debug for OpenBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenBlock").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl OpenBlock {
+    /// Adds rows.
+    ///
+    /// # Errors
+    /// If the disk or the store's limit is full.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows() as u64;
+        self.writer.write(batch).map_err(|error| full(&self.path, error))
+    }
+
+    /// Completes the block.
+    ///
+    /// # Errors
+    /// If the disk or the store's limit is full.
+    pub fn seal(self) -> Result<Sealed> {
+        let (path, rows) = (self.path, self.rows);
+        let mut file = self.writer.into_inner().map_err(|error| full(&path, error))?;
+        file.file.flush()?;
+        file.is_sealed = true;
+        let checksum = std::mem::take(&mut file.checksum).finalize();
+        Ok(Sealed { bytes: file.bytes, rows, checksum })
+    }
+}
+
+fn full(path: &Path, error: arrow::error::ArrowError) -> datafusion::error::DataFusionError {
+    resources_datafusion_err!("{}: {error}", path.display())
+}
+
+/// A file that knows its size and checksum, and asks before it grows.
+#[derive(Debug)]
+struct Counted {
+    store: Arc<BlockStore>,
+    file: BufWriter<File>,
+    path: PathBuf,
+    checksum: crc32fast::Hasher,
+    bytes: u64,
+    is_sealed: bool,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if !self.is_sealed {
+            fs::remove_file(&self.path).ok();
+            self.store.give_back(self.bytes);
+        }
+    }
+}
+
+impl Write for Counted {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.store.take(buffer.len() as u64)?;
+        self.file.write_all(buffer)?;
+        self.checksum.update(buffer);
+        self.bytes += buffer.len() as u64;
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const ID: BlockId = BlockId { stage: 1, task: 2, seq: 3 };
+
+    fn rows() -> RecordBatch {
+        let column = Arc::new(Int64Array::from_iter_values(0..1000)) as ArrayRef;
+        RecordBatch::try_from_iter([("n", column)]).unwrap()
+    }
+
+    fn store(folder: &TempDir, bytes_max: u64) -> Arc<BlockStore> {
+        Arc::new(BlockStore::new("w".to_owned(), folder.path().to_owned(), bytes_max))
+    }
+
+    fn written(store: &Arc<BlockStore>) -> BlockLocation {
+        let mut block = store.create("job", ID, &rows().schema()).unwrap();
+        block.write(&rows()).unwrap();
+        let sealed = block.seal().unwrap();
+        BlockLocation {
+            job: "job".to_owned(),
+            id: ID,
+            worker: "w".to_owned(),
+            address: String::new(),
+            bytes: sealed.bytes,
+            rows: sealed.rows,
+            checksum: sealed.checksum,
+        }
+    }
+
+    #[test]
+    fn a_block_is_read_as_it_was_sealed_and_counted_until_it_is_removed() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        let location = written(&store);
+        assert_eq!((location.rows, location.bytes), (1000, store.bytes()));
+        assert_eq!(store.read(&location).unwrap().len() as u64, location.bytes);
+        store.remove("job", ID);
+        assert_eq!(store.bytes(), 0);
+        assert!(store.read(&location).unwrap_err().to_string().contains("block 1/2/3 on worker w"));
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        let location = written(&store);
+        let path = store.path("job", ID).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for at in [0, whole.len() / 2, whole.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            let error = store.read(&location).unwrap_err().to_string();
+            assert!(error.contains("checksum"), "{error}");
+        }
+        fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        let error = store.read(&location).unwrap_err().to_string();
+        assert!(error.contains("bytes instead of"), "{error}");
+    }
+
+    #[test]
+    fn a_full_store_says_so_and_keeps_nothing_of_the_block() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, 1000);
+        let mut block = store.create("job", ID, &rows().schema()).unwrap();
+        let error = block.write(&rows()).and_then(|()| block.seal().map(|_| ())).unwrap_err();
+        assert!(error.to_string().contains("of 1000 bytes"), "{error}");
+        assert_eq!(store.bytes(), 0);
+        assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_block_that_is_dropped_leaves_nothing() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        let mut block = store.create("job", ID, &rows().schema()).unwrap();
+        block.write(&rows()).unwrap();
+        drop(block);
+        assert_eq!(store.bytes(), 0);
+        assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_job_is_forgotten_whole() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        written(&store);
+        store.forget("job");
+        assert_eq!(store.bytes(), 0);
+    }
+
+    #[test]
+    fn a_jobs_name_does_not_lead_elsewhere() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        for job in ["", "..", "a/b", "/etc"] {
+            assert!(store.create(job, ID, &rows().schema()).is_err(), "{job}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Protobuf forms of the nodes that write and read blocks, and the codec for them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::protobuf;
+use prost::Message;
+
+use super::location::BlockLocation;
+use super::reader::BlockReaderExec;
+use super::writer::BlockWriterExec;
+
+/// Before the bytes of our nodes.
+const MAGIC: &[u8] = b"forebay-block-1:";
+
+#[derive(Clone, PartialEq, Message)]
+struct Node {
+    #[prost(oneof = "Kind", tags = "1, 2")]
+    kind: Option<Kind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Kind {
+    #[prost(message, tag = "1")]
+    Writer(Writer),
+    #[prost(message, tag = "2")]
+    Reader(Reader),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Writer {
+    #[prost(uint64, tag = "1")]
+    bytes_max: u64,
+    #[prost(uint32, repeated, tag = "2")]
+    skipped: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Reader {
+    #[prost(uint32, tag = "1")]
+    stage: u32,
+    /// As `datafusion_proto` writes it.
+    #[prost(bytes = "vec", tag = "2")]
+    schema: Vec<u8>,
+    #[prost(message, repeated, tag = "3")]
+    partitions: Vec<Partition>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Partition {
+    #[prost(message, repeated, tag = "1")]
+    blocks: Vec<BlockLocation>,
+}
+
+/// Writes and reads [`BlockWriterExec`] and [`BlockReaderExec`]; all else is the inner codec's.
+pub struct BlockCodec {
+    inner: Arc<dyn PhysicalExtensionCodec>,
+}
+
+impl BlockCodec {
+    /// Leaves to `inner` what is no block node.
+    pub fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
+        Self { inner }
+    }
+}
+
+impl fmt::Debug for BlockCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockCodec").field("inner", &self.inner).finish()
+    }
+}
+
+impl PhysicalExtensionCodec for BlockCodec {
+    fn try_decode(
+        &self,
+        bytes: &[u8],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        context: &TaskContext,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(message) = bytes.strip_prefix(MAGIC) else {
+            return self.inner.try_decode(bytes, inputs, context, converter);
+        };
+        let damaged = |e: &dyn fmt::Display| internal_datafusion_err!("a damaged block node: {e}");
+        let node = Node::decode(message).map_err(|e| damaged(&e))?;
+        match (node.kind, inputs) {
+            (Some(Kind::Writer(writer)), [input]) => {
+                let node = BlockWriterExec::new(Arc::clone(input), writer.bytes_max);
+                Ok(Arc::new(node.with_skipped(writer.skipped)))
+            }
+            (Some(Kind::Reader(reader)), []) => {
+                let schema = protobuf::Schema::decode(reader.schema.as_slice());
+                let schema = Schema::try_from(&schema.map_err(|e| damaged(&e))?)?;
+                let partitions = reader.partitions.into_iter().map(|part| part.blocks).collect();
+                Ok(Arc::new(BlockReaderExec::new(reader.stage, Arc::new(schema), partitions)))
+            }
+            (kind, inputs) => internal_err!("a block node {kind:?} of {} inputs", inputs.len()),
+        }
+    }
+
+    fn try_encode(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        bytes: &mut Vec<u8>,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<()> {
+        let kind = if let Some(writer) = node.downcast_ref::<BlockWriterExec>() {
+            let (bytes_max, skipped) = (writer.bytes_max(), writer.skipped().to_vec());
+            Kind::Writer(Writer { bytes_max, skipped })
+        } else if let Some(reader) = node.downcast_ref::<BlockReaderExec>() {
+            let schema = protobuf::Schema::try_from(reader.schema().as_ref())?.encode_to_vec();
+            let partitions = reader.partitions().iter();
+            let partitions = partitions.map(|blocks| Partition { blocks: blocks.clone() });
+            let stage = reader.stage();
+            Kind::Reader(Reader { stage, schema, partitions: partitions.collect() })
+        } else {
+            return self.inner.try_encode(node, bytes, converter);
+        };
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend(Node { kind: Some(kind) }.encode_to_vec());
+        Ok(())
+    }
+}
