@@ -1,15 +1,13 @@
 //! The same road across machines: streaming stages with block lineage on Ballista.
 //!
-//! This crate has no behaviour yet. It marks where distribution goes, so that the crates below
-//! keep its fences from the start:
+//! - [`graph`]: stages, units, blocks and attempts as a pure state machine: events in, actions out
+//! - [`placement`]: (jobs, workers) → bindings: pure
 //!
-//! - `graph`: stages, blocks and attempts as a pure state machine: events in, actions out
-//! - `placement`: (tasks, workers) → bindings: pure
-//! - `ballista`: the only folder that will import `ballista_*`
-//! - `worker`: the process that runs tasks: devices, model cache, block store
-//!
-//! What it builds on is in place: a plan's operators take all they need through their
-//! constructors, exchanges stand exactly where stages will be cut, and a model declaration carries
-//! the URL and the hash by which a worker fetches the package.
+//! Neither names a runtime, a clock or a network: time comes in as a value, and what must happen
+//! outside goes out as a value. That is what lets a test drive both through a hundred thousand
+//! random histories (`simulation`).
 
-pub use forebay_planner as planner;
+pub mod graph;
+pub mod placement;
+#[cfg(test)]
+mod simulation;
