@@ -1,5 +1,7 @@
 //! The same road across machines: a scheduler and workers on Ballista.
 //!
+//! - [`graph`]: one job as a state machine: stages, units, blocks, and what is lost and made again
+//! - [`placement`]: which ready work goes to which worker
 //! - [`ballista`]: the only folder that imports `ballista_*`: the scheduler's process, a worker's
 //!   process, and the plan node by which a session runs a query on them
 //! - [`block`]: what a task hands to the next stage, as files with an address and a checksum
@@ -13,8 +15,12 @@
 
 pub mod ballista;
 pub mod block;
+pub mod graph;
 pub mod inventory;
+pub mod placement;
 pub mod rpc;
+#[cfg(test)]
+mod simulation;
 
 pub use ballista::client::Cluster;
 pub use ballista::scheduler::Scheduler;

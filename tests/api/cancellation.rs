@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -61,7 +61,10 @@ fn slot_threads() -> usize {
     tasks.map(name).filter(|name| name.starts_with("forebay-")).count()
 }
 
-/// Waits until nothing is left. Never returns if something is: the test runner's limit tells.
+/// Tasks and batches end by themselves; this is when they surely have.
+const LEFT_FOR_GOOD_AFTER: Duration = Duration::from_secs(60);
+
+/// Waits until nothing is left.
 async fn until_nothing_is_left(forebay: &ForebayContext, before: usize) {
     let environment = forebay.session().runtime_env();
     let left = || {
@@ -69,9 +72,11 @@ async fn until_nothing_is_left(forebay: &ForebayContext, before: usize) {
             || forebay.devices().leased_millis(EMULATED) > 0
             || slot_threads() > 0
     };
-    while left() {
+    let since = Instant::now();
+    while left() && since.elapsed() < LEFT_FOR_GOOD_AFTER {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    assert_eq!((forebay.devices().leased_millis(EMULATED), slot_threads()), (0, 0));
     assert_eq!(environment.memory_pool.reserved(), before);
     assert_eq!(environment.disk_manager.used_disk_space(), 0);
 }

@@ -71,6 +71,12 @@ fn fences_between_folders_hold() {
     }
     refuse("udf/src", "", &["forebay_engine", "forebay_planner"], "udf is the lowest crate");
     refuse("engine/src", "", &["forebay_planner", "sqlparser"], "the engine knows no SQL");
+    for pure in ["queue", "batcher", "share", "order", "window", "budget"] {
+        let text = fs::read_to_string(format!("engine/src/exchange/{pure}.rs")).unwrap();
+        for word in ["physical_plan::", "tokio::", "forebay_udf::runtime"] {
+            assert!(!code(&text).contains(word), "exchange/{pure}.rs names {word}; keep it pure");
+        }
+    }
     for folder in ["udf/src", "engine/src", "planner/src", "scheduler/src"] {
         refuse(folder, "", &["println!", "eprintln!"], "library crates do not print");
     }

@@ -52,6 +52,19 @@ class Classifier(torch.nn.Module):
         return best_of(self.scores(output.logits))
 
 
+def labelled_text_transform(
+    folder: Path, model: transformers.PreTrainedModel, tokens: int | None
+) -> tuple:
+    """As `text_transform`, for a model whose package also lists its labels."""
+    transform, write_text_files = text_transform(folder, model, tokens)
+
+    def write_files(package: Path) -> None:
+        write_text_files(package)
+        write_labels(labels_of(model.config), package)
+
+    return transform, write_files
+
+
 def best_of(scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """`[rows, classes]` scores → what `label_columns` declares."""
     best, index = scores.max(dim=1)
@@ -68,12 +81,7 @@ def classification(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of a sequence classifier."""
     model = load(folder, transformers.AutoModelForSequenceClassification)
     labels = labels_of(model.config)
-    transform, write_text_files = text_transform(folder, model, tokens)
-
-    def write_files(package: Path) -> None:
-        write_text_files(package)
-        write_labels(labels, package)
-
+    transform, write_files = labelled_text_transform(folder, model, tokens)
     return Candidate(
         module=Classifier(model).eval(),
         inputs=(Column("text", "STRING"),),

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from candidate import LABELS_FILE, Candidate, Column, encoder_activation_bytes
-from classifier import text_transform
-from huggingface import labels_of, load, write_labels
+from classifier import labelled_text_transform
+from huggingface import labels_of, load
 
 
 class Tagger(torch.nn.Module):
@@ -43,12 +43,7 @@ def token_classification(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of a token classifier."""
     model = load(folder, transformers.AutoModelForTokenClassification)
     labels = labels_of(model.config)
-    transform, write_text_files = text_transform(folder, model, tokens)
-
-    def write_files(package: Path) -> None:
-        write_text_files(package)
-        write_labels(labels, package)
-
+    transform, write_files = labelled_text_transform(folder, model, tokens)
     return Candidate(
         module=Tagger(model).eval(),
         inputs=(Column("text", "STRING"),),

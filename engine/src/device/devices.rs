@@ -214,6 +214,7 @@ impl Devices {
         let capacity = self.memory_of_device(device);
         let mut residents = self.residents.lock();
         residents.retain(|resident| resident.key != new.key && self.models.has(&resident.key));
+        let before = residents.len();
         let on_device = |resident: &Resident| resident.key.device == device;
         let mut used: u64 = residents.iter().filter(|r| on_device(r)).map(|r| r.bytes).sum();
         residents.retain(|resident| {
@@ -224,6 +225,11 @@ impl Devices {
             }
             !unloaded
         });
+        if residents.len() < before {
+            // What only the unloaded models used.
+            self.transforms.clear_idle();
+            self.packages.clear_idle();
+        }
         residents.push(new);
     }
 

@@ -339,10 +339,8 @@ impl Inference {
             };
             match last {
                 Ok(outputs) => parts.push(outputs),
-                Err((error, attempt)) if is_oom || self.is_row_error(&error) => {
-                    if self.setup.model.on_error == OnError::Fail {
-                        return Err(self.locate(error, rows));
-                    }
+                // Judged by the last attempt: a device that broke meanwhile is no row's fault.
+                Err((error, attempt)) if self.may_give_up(&error) => {
                     errors.push((start, error, attempt));
                     parts.push(null_outputs(&self.setup.model.signature.outputs, rows));
                 }
@@ -355,6 +353,12 @@ impl Inference {
     /// Whether the error is about a row, and the query is to go on without that row.
     fn is_row_error(&self, error: &BatchError) -> bool {
         self.setup.model.on_error != OnError::Fail && error.class() == Some(ErrorClass::Data)
+    }
+
+    /// Whether a row that is alone may be given up for this error.
+    fn may_give_up(&self, error: &BatchError) -> bool {
+        let is_its_memory = error.class() == Some(ErrorClass::Passing);
+        self.is_row_error(error) || (is_its_memory && self.setup.model.on_error != OnError::Fail)
     }
 
     /// A second attempt at rows that cannot be divided, once idle models have made room.

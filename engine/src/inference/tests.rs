@@ -160,6 +160,8 @@ struct Faulty {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     OutOfMemoryAbove(usize),
+    /// The first batch does not fit, the second ends in a panic.
+    OutOfMemoryThenPanic,
     Panic,
     None,
 }
@@ -170,8 +172,14 @@ impl Replica for Faulty {
     }
 
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError> {
-        self.calls.fetch_add(1, Ordering::SeqCst);
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
         match self.fault {
+            Fault::OutOfMemoryThenPanic if call == 0 => Err(RuntimeError::OutOfMemory {
+                model: "m".to_owned(),
+                rows: batch.rows,
+                problem: "made up".to_owned(),
+            }),
+            Fault::OutOfMemoryThenPanic => panic!("a bug in a model"),
             Fault::OutOfMemoryAbove(fits) if batch.rows > fits => Err(RuntimeError::OutOfMemory {
                 model: "m".to_owned(),
                 rows: batch.rows,
@@ -339,6 +347,24 @@ async fn a_panic_in_a_model_is_an_error() {
     assert!(error.contains("a bug in a model") && error.contains("emulated:0"), "{error}");
     // The batch after it may have started; its lease comes back as well.
     devices(&context).lease(DEVICE, &model).await;
+}
+
+#[tokio::test]
+async fn a_panic_at_the_second_attempt_is_not_a_rows_error() {
+    let dir = TempDir::new().unwrap();
+    let mut model = emulated_model("m");
+    (model.on_error, model.batch) = (OnError::Null, limits(1, 1));
+    let model = with_package(model, dir.path());
+    let batch = numbers(0..3, |_| false);
+    let input = table(&[vec![batch.clone()]], batch.schema());
+    let plan = infer(input, &model, "digest", Shape::Direct, 1, 1 << 20);
+    let context = context(1, pool());
+    let (fault, calls) = (Fault::OutOfMemoryThenPanic, Arc::new(AtomicUsize::new(0)));
+    devices(&context)
+        .replace_replica(&model, DEVICE, |inner| Arc::new(Faulty { inner, fault, calls }))
+        .await;
+    let error = collect_all(&plan, &context).await.unwrap_err().to_string();
+    assert!(error.contains("a bug in a model"), "{error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,125 @@
+//! What goes out: things to do, and things to tell.
+
+use std::fmt;
+
+use super::ids::{BlockId, StageId, TaskId, UnitId, WorkerId};
+
+/// Something to do outside of the graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Stop a task. It counts as draining until it is told to have ended.
+    CancelTask {
+        /// The attempt.
+        task: TaskId,
+        /// Where it runs.
+        worker: WorkerId,
+    },
+    /// Delete a block. `task` says which copy: a re-run may have written another one.
+    FreeBlock {
+        /// The block.
+        block: BlockId,
+        /// The attempt that wrote this copy.
+        task: TaskId,
+        /// Where it lies.
+        worker: WorkerId,
+    },
+    /// A unit that was done runs again.
+    Recomputing {
+        /// The unit.
+        unit: UnitId,
+        /// Why.
+        why: Why,
+    },
+    /// The result is complete. The blocks of stages without a consumer are the result, and stay.
+    JobFinished,
+    /// The job has failed.
+    JobFailed {
+        /// Why.
+        reason: JobFailure,
+    },
+}
+
+/// Why a unit that was done runs again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its output lay on a worker that is gone.
+    WorkerLost(WorkerId),
+    /// A reader found this block of its output missing or corrupt.
+    BlockLost(BlockId),
+    /// A unit that must run again reads its output, which is gone.
+    InputOf(UnitId),
+    /// Blocks that it was told to skip were lost while it ran.
+    SkippedAndLost,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WorkerLost(worker) => write!(f, "worker {worker} was lost"),
+            Self::BlockLost(block) => write!(f, "block {block} was missing or corrupt"),
+            Self::InputOf(unit) => write!(f, "unit {unit} runs again and reads it"),
+            Self::SkippedAndLost => f.write_str("skipped blocks were lost meanwhile"),
+        }
+    }
+}
+
+/// Why a job failed, and what was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobFailure {
+    /// One unit ended the job.
+    Unit(Box<UnitFailure>),
+    /// A re-run gave another output than the first run.
+    NotDeterministic {
+        /// The stage.
+        stage: StageId,
+        /// Its name.
+        name: String,
+        /// What differs.
+        difference: String,
+    },
+    /// Nobody wants the result any more.
+    Canceled(String),
+}
+
+/// A unit that ended the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitFailure {
+    /// The unit.
+    pub unit: UnitId,
+    /// The name of its stage.
+    pub stage: String,
+    /// Which limit it reached; empty if the failure is one that is never retried.
+    pub limit: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Where, in order.
+    pub workers: Vec<WorkerId>,
+    /// The last message.
+    pub message: String,
+}
+
+impl fmt::Display for JobFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unit(failed) => failed.fmt(f),
+            Self::NotDeterministic { stage, name, difference } => write!(
+                f,
+                "stage {stage} '{name}' is not deterministic: {difference}; declare the function \
+                 in it as volatile"
+            ),
+            Self::Canceled(reason) => write!(f, "canceled: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for UnitFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unit {} of stage '{}': {}", self.unit, self.stage, self.message)?;
+        if !self.limit.is_empty() {
+            let workers: Vec<_> = self.workers.iter().map(WorkerId::as_str).collect();
+            let (attempts, workers) = (self.attempts, workers.join(", "));
+            write!(f, " (gave up: {}; {attempts} attempts, on {workers})", self.limit)?;
+        }
+        Ok(())
+    }
+}

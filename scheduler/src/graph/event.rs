@@ -1,0 +1,96 @@
+//! What comes in: reports of workers, and what the cluster tells about them.
+
+use super::ids::{BlockId, TaskId, UnitId, WorkerId};
+
+/// Something that happened. May come late, twice or out of order: the graph says what counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The job begins. A job without any work ends at once.
+    Started,
+    /// A running task has sealed one block of its output.
+    BlockSealed {
+        /// The attempt that wrote it.
+        task: TaskId,
+        /// What it wrote.
+        block: BlockReport,
+    },
+    /// A task has ended well. Commits its output.
+    TaskFinished {
+        /// The attempt.
+        task: TaskId,
+        /// All blocks of the unit. Those that the task was told to skip may be left out.
+        blocks: Vec<BlockReport>,
+    },
+    /// A task has ended without a result.
+    TaskFailed {
+        /// The attempt.
+        task: TaskId,
+        /// Why.
+        failure: Failure,
+    },
+    /// A task that was canceled has let go of its worker's resources.
+    TaskEnded {
+        /// The attempt.
+        task: TaskId,
+    },
+    /// A worker is gone, with its tasks and its blocks.
+    WorkerLost {
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// Nobody wants the result any more.
+    Canceled {
+        /// Who says so, and why.
+        reason: String,
+    },
+}
+
+/// One sealed block, as its writer describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockReport {
+    /// Its number within the output of the unit.
+    pub seq: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// Its rows.
+    pub rows: u64,
+    /// Its checksum.
+    pub checksum: u64,
+}
+
+/// Why a task failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What decides about a retry.
+    pub kind: FailureKind,
+    /// What people read. Nothing is decided by it.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of this kind.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// The kind of a failure, kept from the operator on a worker to here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The query is wrong: its author must act.
+    User,
+    /// The data is wrong: its owner must act.
+    Data,
+    /// May pass, such as a broken connection to an object store.
+    Passing,
+    /// The task did not fit into memory, beside what else ran there.
+    OutOfMemory,
+    /// The accelerator no longer works.
+    DeviceBroken,
+    /// The worker gave the task up, for example because it stops.
+    WorkerLost,
+    /// A block of the task's input cannot be fetched, or has the wrong checksum.
+    BlockLost(BlockId),
+    /// The output of a unit that the task reads cannot be fetched.
+    OutputLost(UnitId),
+}

@@ -1,0 +1,312 @@
+//! The graph of one job: its state, and which event goes where.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::action::{Action, JobFailure};
+use super::event::Event;
+use super::history::History;
+use super::ids::{BlockId, EdgeId, Millis, StageId, TaskId, UnitId, WorkerId};
+use super::keep::Kept;
+use super::learned::Learned;
+use super::ready::Ready;
+use super::spec::{EdgeKind, Granularity, GraphError, JobSpec, Limits, StageSpec};
+use super::stage::{Edge, Stage, StageState};
+use super::unit::{Task, TaskState, Unit, UnitState};
+use crate::placement::Lease;
+
+/// Where a job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobStatus {
+    /// It runs.
+    Running,
+    /// Its result is complete.
+    Finished,
+    /// It has failed.
+    Failed(JobFailure),
+}
+
+/// One job: see the [module](super).
+#[derive(Debug)]
+pub struct JobGraph {
+    pub(super) limits: Limits,
+    pub(super) stages: Vec<Stage>,
+    pub(super) edges: Vec<Edge>,
+    /// Producers before consumers.
+    pub(super) order: Vec<StageId>,
+    pub(super) status: JobStatus,
+    /// The blocks that each worker holds.
+    pub(super) holdings: BTreeMap<WorkerId, BTreeSet<BlockId>>,
+    /// The tasks that each worker runs, or has been told to stop and has not ended.
+    pub(super) seats: BTreeMap<WorkerId, BTreeSet<TaskId>>,
+    pub(super) kept: Kept,
+    pub(super) history: History,
+    /// A unit that was lost too often; asked for at the end of the event.
+    pub(super) worn_out: Option<UnitId>,
+    /// What the event at hand leads to.
+    pub(super) actions: Vec<Action>,
+}
+
+impl JobGraph {
+    /// A job that has not started. Refuses what could not be run, or not be recovered.
+    pub fn try_new(spec: JobSpec) -> Result<Self, GraphError> {
+        let order = spec.check()?;
+        let stages = (0..spec.stages.len() as u32).map(|id| Stage::new(StageId(id), &spec));
+        let edges = (0..spec.edges.len() as u32).map(|id| Edge::new(EdgeId(id), &spec));
+        let mut graph = Self {
+            stages: stages.collect(),
+            edges: edges.collect(),
+            limits: spec.limits,
+            order,
+            status: JobStatus::Running,
+            holdings: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            kept: Kept::default(),
+            history: History::default(),
+            worn_out: None,
+            actions: vec![],
+        };
+        for stage in graph.order.clone() {
+            for partition in 0..graph.stages[stage.at()].spec.partitions {
+                let input = super::unit::UnitInput::Partition(partition);
+                let unit = graph.add_unit(stage, input, None, partition);
+                graph.refresh(unit);
+            }
+        }
+        Ok(graph)
+    }
+
+    /// Takes in what happened. What must be done about it is given back, in order.
+    pub fn apply(&mut self, event: Event, now: Millis) -> Vec<Action> {
+        match (&self.status, event) {
+            (JobStatus::Running, event) => self.apply_running(event, now),
+            (_, Event::WorkerLost { worker }) => self.forget_worker(&worker, now),
+            (_, Event::TaskFinished { task, .. })
+            | (_, Event::TaskFailed { task, .. })
+            | (_, Event::TaskEnded { task }) => self.end_draining(task, now),
+            (_, Event::Started | Event::BlockSealed { .. } | Event::Canceled { .. }) => {
+                self.history.stale_reports += 1;
+            }
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn apply_running(&mut self, event: Event, now: Millis) {
+        match event {
+            Event::Started => {}
+            Event::BlockSealed { task, block } => self.announced(task, block, now),
+            Event::TaskFinished { task, blocks } => match self.is_running(task) {
+                true => self.finished(task, blocks, now),
+                false => self.end_draining(task, now),
+            },
+            Event::TaskFailed { task, failure } => match self.is_running(task) {
+                true => self.task_failed(task, failure, now),
+                false => self.end_draining(task, now),
+            },
+            Event::TaskEnded { task } => match self.is_running(task) {
+                true => self.task_given_up(task, "it ended without a result", now),
+                false => self.end_draining(task, now),
+            },
+            Event::WorkerLost { worker } => self.worker_lost(&worker, now),
+            Event::Canceled { reason } => self.fail(JobFailure::Canceled(reason), now),
+        }
+        self.settle(now);
+    }
+
+    /// Makes units ready whose wait after a failure is over.
+    pub fn advance(&mut self, now: Millis) {
+        for stage in 0..self.stages.len() {
+            while let Some(unit) = self.stages[stage].ready.pop_delayed(now) {
+                let unit = self.stages[stage].id.unit(unit);
+                self.unit_mut(unit).not_before = Millis::default();
+                self.refresh(unit);
+            }
+        }
+    }
+
+    /// When [`advance`](Self::advance) has something to do next.
+    pub fn next_wakeup(&self) -> Option<Millis> {
+        self.stages.iter().filter_map(|stage| stage.ready.next_delayed()).min()
+    }
+
+    /// Where the job stands.
+    pub fn status(&self) -> &JobStatus {
+        &self.status
+    }
+
+    /// Whether it neither has finished nor failed.
+    pub fn is_running_job(&self) -> bool {
+        self.status == JobStatus::Running
+    }
+
+    /// Its maxima.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Its stages, consumers before producers.
+    pub fn consumers_first(&self) -> impl Iterator<Item = StageId> {
+        self.order.iter().rev().copied()
+    }
+
+    /// What the planner said of a stage.
+    pub fn stage(&self, stage: StageId) -> &StageSpec {
+        &self.stages[stage.at()].spec
+    }
+
+    /// Where a stage stands.
+    pub fn stage_state(&self, stage: StageId) -> StageState {
+        self.stages[stage.at()].state()
+    }
+
+    /// What has been seen of a stage's tasks.
+    pub fn learned(&self, stage: StageId) -> &Learned {
+        &self.stages[stage.at()].learned
+    }
+
+    /// What of a stage can be bound now. Nothing while a blocking input is not complete.
+    pub fn ready(&self, stage: StageId) -> Option<&Ready> {
+        let found = &self.stages[stage.at()];
+        let can_run = self.is_running_job() && self.gate_is_open(stage);
+        (can_run && !found.ready.is_empty()).then_some(&found.ready)
+    }
+
+    /// The streaming edges out of a stage whose bytes are bounded.
+    pub fn budgeted_outputs(&self, stage: StageId) -> impl Iterator<Item = EdgeFill> {
+        let found = &self.stages[stage.at()];
+        let edges = found.outputs.iter().map(|edge| &self.edges[edge.at()]);
+        edges.filter(|edge| edge.is_budgeted).map(|edge| EdgeFill {
+            budget_bytes: edge.spec.budget_bytes,
+            unconsumed_bytes: edge.unconsumed_bytes,
+            expected_bytes: found.expected_left,
+        })
+    }
+
+    /// Whether anything streams into a stage. What does not is a source of bytes.
+    pub fn has_streaming_input(&self, stage: StageId) -> bool {
+        let inputs = self.stages[stage.at()].inputs.iter();
+        inputs.map(|edge| self.edges[edge.at()].spec.kind).any(|kind| !kind.is_blocking())
+    }
+
+    /// The stages that a stage streams to.
+    pub fn streams_to(&self, stage: StageId) -> impl Iterator<Item = StageId> {
+        let edges = self.stages[stage.at()].outputs.iter().map(|edge| &self.edges[edge.at()].spec);
+        edges.filter(|edge| !edge.kind.is_blocking()).map(|edge| edge.to)
+    }
+
+    /// The stages that stream to a stage.
+    pub fn streams_from(&self, stage: StageId) -> impl Iterator<Item = StageId> {
+        let edges = self.stages[stage.at()].inputs.iter().map(|edge| &self.edges[edge.at()].spec);
+        edges.filter(|edge| !edge.kind.is_blocking()).map(|edge| edge.from)
+    }
+
+    /// Whether any attempt of any stage runs.
+    pub fn runs_anything(&self) -> bool {
+        self.stages.iter().any(|stage| !stage.running.is_empty())
+    }
+
+    /// How many attempts of a stage run.
+    pub fn running(&self, stage: StageId) -> usize {
+        self.stages[stage.at()].running.len()
+    }
+
+    /// Every task that holds something of a worker: it runs, or was canceled and has not ended.
+    pub fn seats(&self) -> impl Iterator<Item = (&WorkerId, StageId, &Lease)> {
+        let tasks = self
+            .seats
+            .iter()
+            .flat_map(|(worker, tasks)| tasks.iter().map(move |task| (worker, *task)));
+        tasks.map(|(worker, task)| (worker, task.stage, &self.task(task).lease))
+    }
+
+    /// Workers on which a unit has failed.
+    pub fn failed_on(&self, unit: UnitId) -> &[WorkerId] {
+        &self.unit(unit).failed_on
+    }
+
+    /// Where a sealed block lies.
+    pub(crate) fn home_of(&self, block: BlockId) -> &WorkerId {
+        &self.block(block).worker
+    }
+
+    pub(crate) fn block_bytes(&self, block: BlockId) -> u64 {
+        self.block(block).bytes
+    }
+
+    pub(super) fn unit(&self, unit: UnitId) -> &Unit {
+        &self.stages[unit.stage.at()].units[unit.index as usize]
+    }
+
+    pub(super) fn unit_mut(&mut self, unit: UnitId) -> &mut Unit {
+        &mut self.stages[unit.stage.at()].units[unit.index as usize]
+    }
+
+    pub(super) fn task(&self, task: TaskId) -> &Task {
+        &self.stages[task.stage.at()].tasks[task.index as usize]
+    }
+
+    pub(super) fn task_mut(&mut self, task: TaskId) -> &mut Task {
+        &mut self.stages[task.stage.at()].tasks[task.index as usize]
+    }
+
+    /// Asked of every report: it may be late, or name what this job never had.
+    pub(super) fn is_running(&self, task: TaskId) -> bool {
+        let stage = self.stages.get(task.stage.at());
+        let task = stage.and_then(|stage| stage.tasks.get(task.index as usize));
+        task.is_some_and(|task| task.state == TaskState::Running)
+    }
+
+    pub(super) fn edges_of(&self, edges: &[EdgeId]) -> Vec<(EdgeId, usize, EdgeKind, StageId)> {
+        let one = |id: &EdgeId| {
+            let edge = &self.edges[id.at()];
+            (*id, edge.slot, edge.spec.kind, edge.spec.to)
+        };
+        edges.iter().map(one).collect()
+    }
+
+    /// Whether all that the stage must wait for is complete and there.
+    pub(super) fn gate_is_open(&self, stage: StageId) -> bool {
+        let inputs = self.stages[stage.at()].inputs.iter().map(|edge| &self.edges[edge.at()].spec);
+        inputs.filter(|edge| edge.kind.is_blocking()).all(|edge| {
+            let producer = &self.stages[edge.from.at()];
+            producer.closed && producer.unsealed == 0
+        })
+    }
+
+    /// Appends a unit, and the units that will read its whole output.
+    pub(super) fn add_unit(
+        &mut self,
+        stage: StageId,
+        input: super::unit::UnitInput,
+        edge: Option<EdgeId>,
+        partition: u32,
+    ) -> UnitId {
+        let unit = self.stages[stage.at()].push_unit(input, edge, partition);
+        for edge in self.stages[stage.at()].outputs.clone() {
+            let found = &self.edges[edge.at()];
+            if found.spec.kind == EdgeKind::Streaming(Granularity::Unit) {
+                let (slot, to) = (found.slot, found.spec.to);
+                let partition = found.spec.partition_offset.saturating_add(partition);
+                let input = super::unit::UnitInput::Output(unit);
+                let reader = self.add_unit(to, input, Some(edge), partition);
+                self.unit_mut(unit).readers[slot] = Some(reader.index);
+            }
+        }
+        unit
+    }
+
+    /// The state of a unit.
+    pub fn unit_state(&self, unit: UnitId) -> UnitState {
+        self.unit(unit).state
+    }
+}
+
+/// How full a streaming edge is.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeFill {
+    /// Its maximum.
+    pub budget_bytes: u64,
+    /// Bytes sealed that the consumer is not done with.
+    pub unconsumed_bytes: u64,
+    /// What its running producers are expected to add.
+    pub expected_bytes: u64,
+}

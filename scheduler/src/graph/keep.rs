@@ -1,0 +1,98 @@
+//! What is kept after consumption, and what is deleted.
+//!
+//! A consumed block is only of use if the output of one of its readers is lost. It is kept while
+//! there is room, so that such a loss does not reach back to the scan; the block that was consumed
+//! first goes first, since what was made of it is the most likely to be consumed too.
+
+use std::collections::BTreeMap;
+
+use super::action::Action;
+use super::block::Place;
+use super::ids::{BlockId, EdgeId, StageId};
+use super::job::JobGraph;
+use super::spec::{EdgeKind, Granularity};
+
+/// Consumed blocks, in the order of their consumption.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) order: BTreeMap<u64, BlockId>,
+    next: u64,
+    pub(super) bytes: u64,
+}
+
+impl JobGraph {
+    /// Whether the consumer at the end of an edge is done with a block. Not if it has not even
+    /// asked for it yet.
+    pub(super) fn reader_is_done(&self, id: BlockId, edge: EdgeId) -> bool {
+        let edge = &self.edges[edge.at()];
+        let consumer = &self.stages[edge.spec.to.at()];
+        let unit = self.unit(id.unit);
+        let is_done = |reader: Option<u32>| {
+            reader.is_some_and(|reader| consumer.units[reader as usize].is_done())
+        };
+        match edge.spec.kind {
+            EdgeKind::Streaming(Granularity::Block) => {
+                is_done(unit.blocks.get(id.seq).and_then(|block| block.readers[edge.slot]))
+            }
+            EdgeKind::Streaming(Granularity::Unit) => is_done(unit.readers[edge.slot]),
+            EdgeKind::Blocking | EdgeKind::Broadcast => consumer.is_complete(),
+        }
+    }
+
+    /// Whether somebody has yet to read the block. The result of the job is needed until the end.
+    pub(super) fn is_needed(&self, id: BlockId) -> bool {
+        let outputs = &self.stages[id.unit.stage.at()].outputs;
+        outputs.is_empty() || outputs.iter().any(|edge| !self.reader_is_done(id, *edge))
+    }
+
+    /// Brings the place of a block among the kept ones up to date.
+    pub(super) fn refresh_kept(&mut self, id: BlockId) {
+        let is_needed = self.is_needed(id);
+        let kept = &mut self.kept;
+        let stage = &mut self.stages[id.unit.stage.at()];
+        let unit = &mut stage.units[id.unit.index as usize];
+        let Some(block) = unit.blocks.get_mut(id.seq) else { return };
+        match (block.kept, block.is_alive() && !is_needed) {
+            (None, true) => {
+                block.kept = Some(kept.next);
+                kept.order.insert(kept.next, id);
+                kept.next += 1;
+                kept.bytes += block.bytes;
+            }
+            (Some(at), false) => {
+                block.kept = None;
+                kept.order.remove(&at);
+                kept.bytes -= block.bytes;
+            }
+            _ => {}
+        }
+    }
+
+    /// All blocks of a stage, because a consumer of the whole stage became complete, or no longer
+    /// is. Both happen once, and once more per loss that reaches a finished stage.
+    pub(super) fn refresh_kept_of(&mut self, stage: StageId) {
+        for unit in 0..self.stages[stage.at()].units.len() as u32 {
+            let unit = stage.unit(unit);
+            for seq in self.unit(unit).blocks.seqs() {
+                self.refresh_kept(unit.block(seq));
+            }
+        }
+    }
+
+    /// Deletes what is too much, the oldest first.
+    pub(super) fn trim_kept(&mut self) {
+        while self.kept.bytes > self.limits.kept_bytes_max {
+            let Some((_, id)) = self.kept.order.first_key_value() else { return };
+            self.free(*id);
+        }
+    }
+
+    /// Deletes one block, if it is there.
+    pub(super) fn free(&mut self, id: BlockId) {
+        let Some(block) = self.unit(id.unit).blocks.get(id.seq) else { return };
+        let (task, worker) = (id.unit.stage.task(block.task), block.worker.clone());
+        if self.mark_gone(id, Place::Freed) {
+            self.actions.push(Action::FreeBlock { block: id, task, worker });
+        }
+    }
+}

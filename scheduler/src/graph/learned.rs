@@ -1,0 +1,68 @@
+//! What has been seen of a stage's tasks, from which the next one's output is expected.
+
+use std::collections::VecDeque;
+
+/// Units remembered. Few, so that a change of the data shows soon.
+const RECENT_MAX: usize = 32;
+
+/// Sizes and times of the units of one stage.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    guess: u64,
+    recent: VecDeque<u64>,
+    expected: u64,
+    units: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    busy_ms: u64,
+}
+
+impl Learned {
+    pub(super) fn new(guess: u64) -> Self {
+        let recent = VecDeque::with_capacity(RECENT_MAX);
+        Self { guess, recent, expected: guess, units: 0, bytes_in: 0, bytes_out: 0, busy_ms: 0 }
+    }
+
+    pub(super) fn record(&mut self, bytes_in: u64, bytes_out: u64, busy_ms: u64) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(bytes_out);
+        self.units += 1;
+        self.bytes_in = self.bytes_in.saturating_add(bytes_in);
+        self.bytes_out = self.bytes_out.saturating_add(bytes_out);
+        self.busy_ms = self.busy_ms.saturating_add(busy_ms);
+        self.expected = self.high_quantile();
+    }
+
+    /// Nine tenths of the recent units gave no more than this.
+    fn high_quantile(&self) -> u64 {
+        let mut sizes: Vec<_> = self.recent.iter().copied().collect();
+        sizes.sort_unstable();
+        let at = (sizes.len() * 9).div_ceil(10).saturating_sub(1);
+        sizes.get(at).copied().unwrap_or(self.guess)
+    }
+
+    /// Expected output of the next unit, in bytes: high rather than low.
+    pub fn expected_bytes(&self) -> u64 {
+        self.expected
+    }
+
+    /// Mean output of a unit so far, in bytes.
+    pub fn mean_bytes(&self) -> u64 {
+        self.bytes_out.checked_div(self.units).unwrap_or(self.guess)
+    }
+
+    /// Mean time of a task so far, in milliseconds; 0 if none has ended.
+    pub fn mean_ms(&self) -> u64 {
+        self.busy_ms.checked_div(self.units).unwrap_or(0)
+    }
+
+    /// Bytes out per byte in; 1 if nothing is known.
+    pub fn expansion(&self) -> f64 {
+        match self.bytes_in {
+            0 => 1.0,
+            bytes_in => self.bytes_out as f64 / bytes_in as f64,
+        }
+    }
+}

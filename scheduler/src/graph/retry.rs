@@ -1,0 +1,161 @@
+//! What a failure leads to: the end of the job, another attempt later, or another lineage.
+
+use super::action::{JobFailure, UnitFailure, Why};
+use super::event::{Failure, FailureKind};
+use super::ids::{BlockId, Millis, TaskId, UnitId};
+use super::job::JobGraph;
+use super::lineage::Wave;
+use super::spec::Limits;
+use super::unit::{TaskState, UnitInput, UnitState};
+
+impl JobGraph {
+    /// A running task has failed.
+    pub(super) fn task_failed(&mut self, task: TaskId, failure: Failure, now: Millis) {
+        let Failure { kind, message } = failure;
+        let unit = task.stage.unit(self.task(task).unit);
+        let lost = match &kind {
+            FailureKind::BlockLost(block) => self.lost_inputs(unit, block.unit, Some(block.seq)),
+            FailureKind::OutputLost(producer) => self.lost_inputs(unit, *producer, None),
+            _ => vec![],
+        };
+        if kind == FailureKind::WorkerLost {
+            return self.task_given_up(task, &message, now);
+        }
+        self.end_task(task, TaskState::Failed(kind.clone()), message.clone(), now);
+        self.set_state(unit, UnitState::Pending);
+        match kind {
+            FailureKind::User | FailureKind::Data => {
+                let reason = self.unit_failure(unit, String::new(), message);
+                self.fail(reason, now);
+            }
+            FailureKind::BlockLost(_) | FailureKind::OutputLost(_) if !lost.is_empty() => {
+                self.inputs_lost(unit, lost, message, now);
+            }
+            _ => self.retry(unit, task, message, now),
+        }
+    }
+
+    /// A task has ended without a result, and not through its own fault.
+    pub(super) fn task_given_up(&mut self, task: TaskId, message: &str, now: Millis) {
+        let unit = task.stage.unit(self.task(task).unit);
+        let state = TaskState::Failed(FailureKind::WorkerLost);
+        self.end_task(task, state, message.to_owned(), now);
+        self.count_loss(unit);
+        self.set_state(unit, UnitState::Pending);
+        self.give_back(unit);
+        self.check_losses(now);
+    }
+
+    fn retry(&mut self, unit: UnitId, task: TaskId, message: String, now: Millis) {
+        let worker = self.task(task).worker.clone();
+        let Limits { unit_failures_max, stage_failures_max, backoff_ms, backoff_ms_max, .. } =
+            self.limits.clone();
+        let stage = &mut self.stages[unit.stage.at()];
+        stage.failures += 1;
+        let in_stage = stage.failures;
+        let found = self.unit_mut(unit);
+        found.failures += 1;
+        let failures = found.failures;
+        if !found.failed_on.contains(&worker) {
+            found.failed_on.push(worker);
+        }
+        let limit = if failures >= unit_failures_max {
+            Some(format!("{failures} failures of one unit"))
+        } else if in_stage >= stage_failures_max {
+            Some(format!("{in_stage} failures in one stage"))
+        } else {
+            None
+        };
+        if let Some(limit) = limit {
+            let reason = self.unit_failure(unit, limit, message);
+            return self.fail(reason, now);
+        }
+        let wait = backoff_ms.saturating_mul(1 << (failures - 1).min(20)).min(backoff_ms_max);
+        self.hold(unit, now.after(wait));
+        self.give_back(unit);
+    }
+
+    /// Keeps a unit from being bound before `until`.
+    fn hold(&mut self, unit: UnitId, until: Millis) {
+        let not_before = self.unit(unit).not_before;
+        self.stages[unit.stage.at()].ready.undelay(unit.index, not_before);
+        self.unit_mut(unit).not_before = until;
+        self.refresh(unit);
+    }
+
+    /// The blocks that a reader says are lost, if it reads them. A running task's inputs are there
+    /// as far as the graph knows, so the report is about the copy that counts.
+    fn lost_inputs(&self, reader: UnitId, producer: UnitId, seq: Option<u32>) -> Vec<BlockId> {
+        let found = self.stages.get(producer.stage.at());
+        let Some(unit) = found.and_then(|stage| stage.units.get(producer.index as usize)) else {
+            return vec![];
+        };
+        let reads_stage = self.stages[reader.stage.at()].inputs.iter().any(|edge| {
+            let edge = &self.edges[edge.at()].spec;
+            edge.kind.is_blocking() && edge.from == producer.stage
+        });
+        let reads = |block: BlockId| match &self.unit(reader).input {
+            UnitInput::Blocks(blocks) => blocks.contains(&block),
+            UnitInput::Output(unit) => *unit == producer,
+            UnitInput::Partition(_) => false,
+        };
+        let named = unit.blocks.iter().filter(|(found, _)| seq.is_none_or(|seq| seq == *found));
+        let alive = named.filter(|(_, block)| block.is_alive());
+        let blocks = alive.map(|(seq, _)| producer.block(seq));
+        blocks.filter(|block| reads_stage || reads(*block)).collect()
+    }
+
+    /// Not the reader's fault, so only the blocks' own maximum counts.
+    fn inputs_lost(&mut self, reader: UnitId, lost: Vec<BlockId>, message: String, now: Millis) {
+        let mut wave = Wave::new(self);
+        let mut losses_most = 0;
+        let producer = lost[0].unit;
+        for id in lost {
+            if let Some(block) = self.unit_mut(id.unit).blocks.get_mut(id.seq) {
+                block.losses += 1;
+                losses_most = losses_most.max(block.losses);
+            }
+            self.lose(id, &Why::BlockLost(id), &mut wave, now);
+        }
+        if losses_most >= self.limits.block_losses_max {
+            let limit = format!("a block of its output was lost {losses_most} times");
+            let reason = self.unit_failure(producer, limit, message);
+            return self.fail(reason, now);
+        }
+        wave.touch(reader, Why::InputOf(reader));
+        self.recover(wave, now);
+    }
+
+    /// The work of a unit was lost, and not through its own fault. Counted apart from failures,
+    /// and with a larger maximum, so that a cluster that loses workers faster than they work ends
+    /// in an error.
+    pub(super) fn count_loss(&mut self, unit: UnitId) {
+        self.unit_mut(unit).losses += 1;
+        if self.unit(unit).losses >= self.limits.unit_losses_max {
+            self.worn_out = Some(unit);
+        }
+    }
+
+    /// Ends the job if a unit was lost too often.
+    pub(super) fn check_losses(&mut self, now: Millis) {
+        let Some(unit) = self.worn_out.take().filter(|_| self.is_running_job()) else { return };
+        let limit = format!("its work was lost {} times", self.unit(unit).losses);
+        let message = "workers are lost faster than they work".to_owned();
+        let reason = self.unit_failure(unit, limit, message);
+        self.fail(reason, now);
+    }
+
+    fn unit_failure(&self, unit: UnitId, limit: String, message: String) -> JobFailure {
+        let found = self.unit(unit);
+        let stage = &self.stages[unit.stage.at()];
+        let tasks = stage.tasks.iter().filter(|task| task.unit == unit.index);
+        JobFailure::Unit(Box::new(UnitFailure {
+            unit,
+            stage: stage.spec.name.clone(),
+            limit,
+            attempts: found.attempts,
+            workers: tasks.map(|task| task.worker.clone()).collect(),
+            message,
+        }))
+    }
+}

@@ -1,0 +1,321 @@
+//! The steps that every rule is made of. Each keeps all counts and lists that depend on it, so
+//! that no rule has to look through units to know what is ready, full, complete or kept.
+
+use super::action::{Action, JobFailure};
+use super::block::{Block, Place};
+use super::ids::{BlockId, Millis, StageId, TaskId, UnitId, WorkerId};
+use super::job::{JobGraph, JobStatus};
+use super::ready::ReadyItem;
+use super::spec::{EdgeKind, Granularity};
+use super::unit::{TaskState, UnitInput, UnitState};
+
+const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
+const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
+
+impl JobGraph {
+    /// The only place where a unit's state changes.
+    pub(super) fn set_state(&mut self, id: UnitId, state: UnitState) {
+        let was_done = self.unit(id).is_done();
+        self.unit_mut(id).state = state;
+        let (is_done, absent) = (self.unit(id).is_done(), self.unit(id).absent);
+        if was_done != is_done {
+            let stage = &mut self.stages[id.stage.at()];
+            match is_done {
+                true => stage.undone -= 1,
+                false => stage.undone += 1,
+            }
+            match is_done && absent > 0 {
+                true => stage.gone.insert(id.index),
+                false => stage.gone.remove(&id.index),
+            };
+            self.reader_turned(id, is_done);
+        }
+        self.refresh(id);
+    }
+
+    /// A unit became done, or no longer is: what it reads streaming is consumed, or needed again.
+    fn reader_turned(&mut self, id: UnitId, is_done: bool) {
+        let Some(edge) = self.unit(id).edge else { return };
+        for block in self.input_blocks(id) {
+            let found = self.block(block);
+            if found.is_alive() {
+                let bytes = found.bytes;
+                let filled = &mut self.edges[edge.at()].unconsumed_bytes;
+                match is_done {
+                    true => *filled -= bytes,
+                    false => *filled += bytes,
+                }
+            }
+            self.refresh_kept(block);
+        }
+    }
+
+    /// What a unit reads on its streaming edge.
+    pub(super) fn input_blocks(&self, id: UnitId) -> Vec<BlockId> {
+        match &self.unit(id).input {
+            UnitInput::Partition(_) => vec![],
+            UnitInput::Blocks(blocks) => blocks.clone(),
+            UnitInput::Output(unit) => {
+                self.unit(*unit).blocks.iter().map(|(seq, _)| unit.block(seq)).collect()
+            }
+        }
+    }
+
+    /// A block that is known to exist: it is an input of a unit, or was just looked up.
+    pub(super) fn block(&self, id: BlockId) -> &Block {
+        let found = self.unit(id.unit).blocks.get(id.seq);
+        found.unwrap_or_else(|| unreachable!("block {id} is named and not recorded"))
+    }
+
+    /// Puts a unit where it can be found if it can be bound, and takes it away if it cannot.
+    pub(super) fn refresh(&mut self, id: UnitId) {
+        let unit = self.unit(id);
+        let is_ready = unit.state == UnitState::Pending && self.inputs_are_alive(id);
+        let (not_before, item) = (unit.not_before, ReadyItem::Unit(id.index));
+        let home = if is_ready { self.home(id) } else { None };
+        let ready = &mut self.stages[id.stage.at()].ready;
+        ready.undelay(id.index, not_before);
+        match is_ready {
+            false => ready.remove(item),
+            true if not_before > Millis::default() => ready.delay(id.index, not_before),
+            true => ready.insert(item, home),
+        }
+    }
+
+    /// Whether all that a unit reads on its streaming edge is sealed and there.
+    pub(super) fn inputs_are_alive(&self, id: UnitId) -> bool {
+        match &self.unit(id).input {
+            UnitInput::Partition(_) => true,
+            UnitInput::Blocks(blocks) => blocks.iter().all(|block| self.block(*block).is_alive()),
+            UnitInput::Output(unit) => self.unit(*unit).is_sealed(),
+        }
+    }
+
+    /// The worker that holds most bytes of what a unit reads.
+    fn home(&self, id: UnitId) -> Option<WorkerId> {
+        let mut bytes = std::collections::BTreeMap::<&WorkerId, u64>::new();
+        for block in self.input_blocks(id) {
+            let block = self.block(block);
+            *bytes.entry(&block.worker).or_default() += block.bytes;
+        }
+        bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(worker, _)| worker.clone())
+    }
+
+    /// A copy of a recorded block, that was not there, is there.
+    pub(super) fn mark_alive(&mut self, id: BlockId, task: TaskId, now: Millis) {
+        let worker = self.task(task).worker.clone();
+        let was_sealed = self.unit(id.unit).is_sealed();
+        let unit = self.unit_mut(id.unit);
+        unit.absent -= 1;
+        if let Some(block) = unit.blocks.get_mut(id.seq) {
+            block.place = Place::Alive;
+            (block.task, block.worker, block.sealed) = (task.index, worker.clone(), now);
+        }
+        self.holdings.entry(worker.clone()).or_default().insert(id);
+        self.charge(id, true);
+        self.refresh_kept(id);
+        self.tell_block_readers(id, Some(worker));
+        self.resealed(id.unit, was_sealed);
+    }
+
+    /// A block that was there no longer is. Says whether it was.
+    pub(super) fn mark_gone(&mut self, id: BlockId, place: Place) -> bool {
+        let was_sealed = self.unit(id.unit).is_sealed();
+        if !self.unit(id.unit).blocks.get(id.seq).is_some_and(Block::is_alive) {
+            return false;
+        }
+        self.charge(id, false);
+        let unit = self.unit_mut(id.unit);
+        unit.absent += 1;
+        let is_done = unit.is_done();
+        if let Some(block) = unit.blocks.get_mut(id.seq) {
+            block.place = place;
+        }
+        if is_done {
+            self.stages[id.unit.stage.at()].gone.insert(id.unit.index);
+        }
+        let worker = self.block(id).worker.clone();
+        if let Some(held) = self.holdings.get_mut(&worker) {
+            held.remove(&id);
+            if held.is_empty() {
+                self.holdings.remove(&worker);
+            }
+        }
+        self.refresh_kept(id);
+        self.tell_block_readers(id, None);
+        self.resealed(id.unit, was_sealed);
+        true
+    }
+
+    /// Counts a block's bytes on the streaming edges whose consumer is not done with it.
+    fn charge(&mut self, id: BlockId, is_more: bool) {
+        let bytes = self.block(id).bytes;
+        for (edge, _, kind, _) in self.edges_of(&self.stages[id.unit.stage.at()].outputs) {
+            if kind.is_blocking() || self.reader_is_done(id, edge) {
+                continue;
+            }
+            let filled = &mut self.edges[edge.at()].unconsumed_bytes;
+            match is_more {
+                true => *filled += bytes,
+                false => *filled -= bytes,
+            }
+        }
+    }
+
+    /// Brings what reads this very block up to date. `home` is where it lies, if it is there.
+    fn tell_block_readers(&mut self, id: BlockId, home: Option<WorkerId>) {
+        for (edge, slot, kind, to) in self.edges_of(&self.stages[id.unit.stage.at()].outputs) {
+            if kind != BLOCK {
+                continue;
+            }
+            let reader = self.block(id).readers[slot];
+            let ready = &mut self.stages[to.at()].ready;
+            let item = ReadyItem::Block { edge, block: id };
+            match (reader, &home) {
+                (Some(reader), _) => self.refresh(to.unit(reader)),
+                (None, Some(_)) => ready.insert(item, home.clone()),
+                (None, None) => ready.remove(item),
+            }
+        }
+    }
+
+    /// Brings what reads the whole output of a unit up to date.
+    pub(super) fn resealed(&mut self, id: UnitId, was_sealed: bool) {
+        let is_sealed = self.unit(id).is_sealed();
+        let absent = self.unit(id).absent;
+        let stage = &mut self.stages[id.stage.at()];
+        if absent == 0 {
+            stage.gone.remove(&id.index);
+        }
+        match (was_sealed, is_sealed) {
+            (false, true) => stage.unsealed -= 1,
+            (true, false) => stage.unsealed += 1,
+            _ => return,
+        }
+        for (_, slot, kind, to) in self.edges_of(&self.stages[id.stage.at()].outputs) {
+            if let (UNIT, Some(reader)) = (kind, self.unit(id).readers[slot]) {
+                self.refresh(to.unit(reader));
+            }
+        }
+    }
+
+    /// An attempt no longer runs. A canceled one holds what it was given until it is told to have
+    /// ended: a kernel cannot be interrupted.
+    pub(super) fn end_task(&mut self, id: TaskId, state: TaskState, reason: String, now: Millis) {
+        let task = self.task_mut(id);
+        task.holds_lease = state == TaskState::Canceled;
+        task.state = state;
+        task.reason = reason;
+        task.ended = Some(now);
+        task.skip = vec![];
+        let (expected_left, holds_lease) = (task.expected_left, task.holds_lease);
+        task.expected_left = 0;
+        let stage = &mut self.stages[id.stage.at()];
+        stage.expected_left -= expected_left;
+        stage.running.remove(&id.index);
+        if !holds_lease {
+            self.leave_seat(id);
+        }
+    }
+
+    fn leave_seat(&mut self, id: TaskId) {
+        let worker = self.task(id).worker.clone();
+        if let Some(tasks) = self.seats.get_mut(&worker) {
+            tasks.remove(&id);
+            if tasks.is_empty() {
+                self.seats.remove(&worker);
+            }
+        }
+    }
+
+    /// Stops an attempt; the unit is left to the caller.
+    pub(super) fn cancel(&mut self, id: TaskId, reason: String, now: Millis) {
+        let worker = self.task(id).worker.clone();
+        self.actions.push(Action::CancelTask { task: id, worker });
+        self.end_task(id, TaskState::Canceled, reason, now);
+    }
+
+    /// The end of a task that does not run: late, doubled, or what a canceled one leaves with.
+    pub(super) fn end_draining(&mut self, id: TaskId, now: Millis) {
+        self.history.stale_reports += 1;
+        let stage = self.stages.get_mut(id.stage.at());
+        let Some(task) = stage.and_then(|stage| stage.tasks.get_mut(id.index as usize)) else {
+            return;
+        };
+        if task.holds_lease && task.state == TaskState::Canceled {
+            task.holds_lease = false;
+            task.ended = Some(now);
+            self.leave_seat(id);
+        }
+    }
+
+    /// What holds after every event: which stages have all their units, which are complete, what
+    /// is deleted, and whether that was the last.
+    pub(super) fn settle(&mut self, now: Millis) {
+        if !self.is_running_job() {
+            return;
+        }
+        for stage in self.order.clone() {
+            let closes = !self.stages[stage.at()].closed && self.can_close(stage);
+            self.stages[stage.at()].closed |= closes;
+        }
+        for stage in self.order.clone() {
+            let found = &mut self.stages[stage.at()];
+            let is_complete = found.is_complete();
+            if std::mem::replace(&mut found.was_complete, is_complete) != is_complete {
+                let inputs = self.stages[stage.at()].inputs.iter();
+                let inputs = inputs.map(|edge| &self.edges[edge.at()].spec);
+                let blocking: Vec<_> =
+                    inputs.filter(|edge| edge.kind.is_blocking()).map(|edge| edge.from).collect();
+                blocking.into_iter().for_each(|producer| self.refresh_kept_of(producer));
+            }
+        }
+        self.trim_kept();
+        let mut results = self.stages.iter().filter(|stage| stage.outputs.is_empty());
+        if results.all(|stage| stage.is_complete()) {
+            self.status = JobStatus::Finished;
+            self.clear(now);
+            self.actions.push(Action::JobFinished);
+        }
+    }
+
+    /// Whether a stage has all the units that it will ever have. Once true it stays true, since a
+    /// re-run of a replayable unit gives no more blocks than the first run.
+    fn can_close(&self, stage: StageId) -> bool {
+        self.stages[stage.at()].inputs.iter().all(|edge| {
+            let edge = &self.edges[edge.at()];
+            let producer = &self.stages[edge.spec.from.at()];
+            match edge.spec.kind {
+                BLOCK => producer.closed && producer.undeclared == 0 && edge.unassigned == 0,
+                UNIT => producer.closed,
+                EdgeKind::Blocking | EdgeKind::Broadcast => true,
+            }
+        })
+    }
+
+    /// Ends the job with a failure.
+    pub(super) fn fail(&mut self, reason: JobFailure, now: Millis) {
+        self.status = JobStatus::Failed(reason.clone());
+        self.clear(now);
+        self.actions.push(Action::JobFailed { reason });
+    }
+
+    /// After the end of the job nothing runs, and nothing is there but the result of a good end.
+    fn clear(&mut self, now: Millis) {
+        for stage in self.order.clone() {
+            for task in self.stages[stage.at()].running.clone() {
+                let unit = stage.unit(self.task(stage.task(task)).unit);
+                self.cancel(stage.task(task), "the job is over".to_owned(), now);
+                self.set_state(unit, UnitState::Pending);
+            }
+        }
+        let keeps = self.status == JobStatus::Finished;
+        let held: Vec<_> = self.holdings.values().flatten().copied().collect();
+        for block in held {
+            if !(keeps && self.stages[block.unit.stage.at()].outputs.is_empty()) {
+                self.free(block);
+            }
+        }
+        self.stages.iter_mut().for_each(|stage| stage.ready.clear());
+    }
+}

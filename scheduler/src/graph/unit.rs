@@ -1,0 +1,95 @@
+//! Units, and the attempts at them.
+
+use super::block::Blocks;
+use super::event::FailureKind;
+use super::ids::{BlockId, EdgeId, Millis, UnitId, WorkerId};
+use crate::placement::Lease;
+
+/// What a unit reads on its streaming edge, or which portion of its stage's own input it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnitInput {
+    /// A scan partition, or a partition of a stage that shuffles feed.
+    Partition(u32),
+    /// Sealed blocks of one edge. The group is frozen: a retry takes the same.
+    Blocks(Vec<BlockId>),
+    /// The whole output of one unit.
+    Output(UnitId),
+}
+
+/// Where a unit stands. The number is that of the attempt that runs, or that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitState {
+    /// To be run, now or when its inputs are there.
+    Pending,
+    /// An attempt runs.
+    Running(u32),
+    /// An attempt has ended well, and all of its output that is needed is there or will be.
+    Done(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) input: UnitInput,
+    /// The streaming edge that it reads.
+    pub(super) edge: Option<EdgeId>,
+    /// The partition of the stage's plan that its tasks execute.
+    pub(super) partition: u32,
+    pub(super) state: UnitState,
+    pub(super) attempts: u32,
+    pub(super) failures: u32,
+    pub(super) losses: u32,
+    pub(super) failed_on: Vec<WorkerId>,
+    pub(super) not_before: Millis,
+    /// The attempt that ended well first. From then on the number of blocks is known.
+    pub(super) finished: Option<u32>,
+    /// Per outgoing edge of the stage that streams units: the consumer's unit.
+    pub(super) readers: Box<[Option<u32>]>,
+    pub(super) blocks: Blocks,
+    /// How many of the blocks are not there.
+    pub(super) absent: u32,
+}
+
+impl Unit {
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.state, UnitState::Done(_))
+    }
+
+    /// Whether all of its output is known and there.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.finished.is_some() && self.absent == 0
+    }
+}
+
+/// Where an attempt stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// It runs.
+    Running,
+    /// It has ended well.
+    Finished,
+    /// It has ended without a result.
+    Failed(FailureKind),
+    /// Nobody wants its result any more.
+    Canceled,
+    /// Its worker is gone.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) unit: u32,
+    pub(super) attempt: u32,
+    pub(super) worker: WorkerId,
+    pub(super) lease: Lease,
+    pub(super) state: TaskState,
+    /// Whether it still holds what it was given: it runs, or was canceled and has not ended.
+    pub(super) holds_lease: bool,
+    pub(super) started: Millis,
+    pub(super) ended: Option<Millis>,
+    pub(super) bytes: u64,
+    pub(super) rows: u64,
+    /// What of its expected output it has not sealed yet.
+    pub(super) expected_left: u64,
+    pub(super) skip: Vec<u32>,
+    pub(super) reason: String,
+}

@@ -1,0 +1,292 @@
+//! One round of binding: what is ready, on what is free. See the [module](super) for the rules.
+
+use crate::graph::{BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId, Work, WorkerId};
+
+use super::budget::{Admission, PaperBudget, buffered_output, reserve_admits};
+use super::resources::{Lease, WorkerState};
+use super::round::{Candidates, Fleet, Usage};
+
+/// A job that wants to run.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Its graph.
+    pub graph: &'a mut JobGraph,
+    /// Its part of the cluster, relative to the weights of the others.
+    pub weight: u32,
+    /// What the paper's policy remembers of it.
+    pub paper: &'a mut PaperBudget,
+}
+
+/// What can be chosen about a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Policy {
+    /// How producers are held back.
+    pub admission: Admission,
+}
+
+/// A task that is to be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The place of its job among those that were given.
+    pub job: usize,
+    /// The task.
+    pub bound: Bound,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// The devices that are its own there.
+    pub lease: Lease,
+}
+
+/// Binds all that is ready and fits, job by job in the order of their shares.
+pub fn place(
+    jobs: &mut [Job<'_>],
+    workers: &[WorkerState],
+    now: Millis,
+    policy: Policy,
+) -> Vec<Binding> {
+    place_counted(jobs, workers, now, policy).0
+}
+
+/// The same, with the number of steps: of workers and blocks looked at.
+pub(crate) fn place_counted(
+    jobs: &mut [Job<'_>],
+    workers: &[WorkerState],
+    now: Millis,
+    policy: Policy,
+) -> (Vec<Binding>, u64) {
+    for job in jobs.iter_mut() {
+        job.graph.advance(now);
+        if policy.admission == Admission::Paper {
+            job.paper.tick(job.graph, workers, now);
+        }
+    }
+    let mut fleet = Fleet::new(workers, jobs.iter().map(|job| &*job.graph));
+    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, policy, &fleet)).collect();
+    let mut bindings = vec![];
+    while let Some(at) = next_job(&queues) {
+        match queues[at].place_one(&mut jobs[at], &mut fleet, now) {
+            None => queues[at].is_closed = true,
+            Some((worker, lease, bound)) => {
+                bindings.push(Binding { job: at, bound, worker, lease });
+            }
+        }
+    }
+    (bindings, fleet.steps)
+}
+
+/// Weighted fair share: the job that has least of what it has most of.
+fn next_job(queues: &[Queue]) -> Option<usize> {
+    let open = queues.iter().enumerate().filter(|(_, queue)| !queue.is_closed);
+    let least = open.min_by(|(_, a), (_, b)| a.share.total_cmp(&b.share));
+    least.map(|(at, _)| at)
+}
+
+/// One job in one round. During a round nothing is given back, so that a stage for which there was
+/// no worker or no budget need not be asked again.
+#[derive(Debug)]
+struct Queue {
+    policy: Policy,
+    usage: Usage,
+    share: f64,
+    is_closed: bool,
+    is_forced: bool,
+    stages: Vec<(StageId, Candidates)>,
+}
+
+impl Queue {
+    fn new(job: &Job<'_>, policy: Policy, fleet: &Fleet) -> Self {
+        let usage = Usage::of(job.graph);
+        let mut stages: Vec<_> = job.graph.consumers_first().collect();
+        match policy.admission {
+            Admission::Paper => {
+                stages.sort_by_key(|stage| buffered_output(job.graph, *stage));
+            }
+            // Stable: within each kind the consumers stay first.
+            Admission::Reserve | Admission::Off => {
+                stages.sort_by_key(|stage| job.graph.stage(*stage).need.accelerator.is_none());
+            }
+        }
+        Self {
+            policy,
+            share: fleet.share(&usage, job.weight),
+            usage,
+            is_closed: !job.graph.is_running_job(),
+            is_forced: false,
+            stages: stages.into_iter().map(|stage| (stage, Candidates::default())).collect(),
+        }
+    }
+
+    fn place_one(
+        &mut self,
+        job: &mut Job<'_>,
+        fleet: &mut Fleet,
+        now: Millis,
+    ) -> Option<(WorkerId, Lease, Bound)> {
+        for at in 0..self.stages.len() {
+            let stage = self.stages[at].0;
+            if self.stages[at].1.is_closed || job.graph.ready(stage).is_none() {
+                continue;
+            }
+            if !self.is_forced && !self.admits(job, stage) {
+                continue;
+            }
+            let candidates = &mut self.stages[at].1;
+            let Some((worker, work)) = choose(job.graph, stage, candidates, fleet) else {
+                candidates.is_closed = true;
+                continue;
+            };
+            if let Some(placed) = self.bind(job, stage, worker, work, fleet, now) {
+                return Some(placed);
+            }
+        }
+        // Nothing can be placed. If nothing runs either, nothing will ever make room.
+        if self.is_forced || job.graph.runs_anything() {
+            return None;
+        }
+        self.is_forced = true;
+        let placed = self.place_one(job, fleet, now);
+        self.is_forced = false;
+        placed
+    }
+
+    fn admits(&self, job: &Job<'_>, stage: StageId) -> bool {
+        match self.policy.admission {
+            Admission::Off => true,
+            Admission::Reserve => reserve_admits(job.graph, stage),
+            Admission::Paper => job.paper.admits(job.graph, stage),
+        }
+    }
+
+    fn bind(
+        &mut self,
+        job: &mut Job<'_>,
+        stage: StageId,
+        worker: usize,
+        work: Work,
+        fleet: &mut Fleet,
+        now: Millis,
+    ) -> Option<(WorkerId, Lease, Bound)> {
+        let need = job.graph.stage(stage).need.clone();
+        let lease = fleet.workers[worker].fit(&need)?;
+        let id = fleet.workers[worker].id.clone();
+        let bound = job.graph.bind(work, &id, lease.clone(), now).ok()?;
+        fleet.workers[worker].take(&need, &lease);
+        self.usage.add(&need);
+        self.share = fleet.share(&self.usage, job.weight);
+        if self.policy.admission == Admission::Paper {
+            job.paper.spend(job.graph, stage);
+        }
+        Some((id, lease, bound))
+    }
+}
+
+/// The next task of a stage: its worker, and what it reads.
+fn choose(
+    graph: &JobGraph,
+    stage: StageId,
+    candidates: &mut Candidates,
+    fleet: &mut Fleet,
+) -> Option<(usize, Work)> {
+    candidates.rank(graph, stage, fleet);
+    let ready = graph.ready(stage)?;
+    let need = &graph.stage(stage).need;
+    let spares_accelerators = need.accelerator.is_none();
+    // First a worker that holds what it will read. A task without an accelerator leaves the cores
+    // of a worker that has some to those that need them, as long as there are others.
+    for home in ready.homes().flatten() {
+        fleet.steps += 1;
+        let Some(worker) = fleet.find(home) else { continue };
+        if (spares_accelerators && !fleet.workers[worker].devices.is_empty())
+            || !candidates.fits(worker, need, fleet)
+        {
+            continue;
+        }
+        if let Some(item) = first_that_may(graph, stage, worker, fleet) {
+            return Some((worker, gather(graph, stage, item, Reach::OneHome, fleet)));
+        }
+    }
+    // Then any worker, with what it holds, or else with what is oldest.
+    let avoid = match ready.first()? {
+        ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),
+        ReadyItem::Block { .. } => &[],
+    };
+    let worker = candidates.next(need, avoid, fleet)?;
+    match first_that_may(graph, stage, worker, fleet) {
+        Some(item) => Some((worker, gather(graph, stage, item, Reach::OneHome, fleet))),
+        None => Some((worker, gather(graph, stage, ready.first()?, Reach::AllHomes, fleet))),
+    }
+}
+
+/// The first thing that lies on a worker, and that has not failed there.
+fn first_that_may(
+    graph: &JobGraph,
+    stage: StageId,
+    worker: usize,
+    fleet: &mut Fleet,
+) -> Option<ReadyItem> {
+    let id = fleet.workers[worker].id.clone();
+    let steps = &mut fleet.steps;
+    graph.ready(stage)?.at(Some(&id)).find(|item| {
+        *steps += 1;
+        match item {
+            ReadyItem::Unit(unit) => !graph.failed_on(stage.unit(*unit)).contains(&id),
+            ReadyItem::Block { .. } => true,
+        }
+    })
+}
+
+/// From how many workers the blocks of one unit may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    OneHome,
+    AllHomes,
+}
+
+/// Puts small blocks of one edge together, up to the stage's maximum. At least one.
+fn gather(
+    graph: &JobGraph,
+    stage: StageId,
+    first: ReadyItem,
+    reach: Reach,
+    fleet: &mut Fleet,
+) -> Work {
+    let ReadyItem::Block { edge, block } = first else {
+        let ReadyItem::Unit(unit) = first else { unreachable!("{first:?} is no block") };
+        return Work::Unit(stage.unit(unit));
+    };
+    let Some(ready) = graph.ready(stage) else {
+        return Work::Blocks { edge, blocks: vec![block] };
+    };
+    let home = graph.home_of(block);
+    let blocks = match reach {
+        Reach::OneHome => fill(graph, stage, edge, ready.at(Some(home)), fleet),
+        Reach::AllHomes => fill(graph, stage, edge, ready.iter(), fleet),
+    };
+    Work::Blocks { edge, blocks }
+}
+
+fn fill(
+    graph: &JobGraph,
+    stage: StageId,
+    edge: EdgeId,
+    items: impl Iterator<Item = ReadyItem>,
+    fleet: &mut Fleet,
+) -> Vec<BlockId> {
+    let mut left = graph.stage(stage).group_bytes_max;
+    let mut blocks = vec![];
+    for item in items {
+        fleet.steps += 1;
+        let ReadyItem::Block { edge: found, block } = item else { continue };
+        if found != edge {
+            continue;
+        }
+        let bytes = graph.block_bytes(block);
+        let is_full = bytes > left || blocks.len() >= graph.limits().group_blocks_max;
+        if is_full && !blocks.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(bytes);
+        blocks.push(block);
+    }
+    blocks
+}

@@ -1,0 +1,163 @@
+//! What one round of binding knows of the workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::{JobGraph, StageId, WorkerId};
+
+use super::resources::{Need, WorkerState};
+
+/// The workers, with what every job's tasks take of them. Made anew for each round from the tasks
+/// that run or drain, so that nothing is ever forgotten to be given back.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    pub(super) workers: Vec<WorkerState>,
+    /// Workers and blocks looked at.
+    pub(super) steps: u64,
+    places: BTreeMap<WorkerId, usize>,
+    total: Usage,
+}
+
+impl Fleet {
+    pub(super) fn new<'a>(
+        workers: &[WorkerState],
+        jobs: impl Iterator<Item = &'a JobGraph>,
+    ) -> Self {
+        let places = workers.iter().enumerate().map(|(at, worker)| (worker.id.clone(), at));
+        let places: BTreeMap<_, _> = places.collect();
+        let mut workers = workers.to_vec();
+        for job in jobs {
+            for (worker, stage, lease) in job.seats() {
+                if let Some(at) = places.get(worker) {
+                    workers[*at].take(&job.stage(stage).need, lease);
+                }
+            }
+        }
+        let mut total = Usage::default();
+        for worker in &workers {
+            total.cpus_milli += u64::from(worker.cpus_milli);
+            total.memory_bytes = total.memory_bytes.saturating_add(worker.memory_bytes);
+            total.accelerators_milli += 1000 * worker.devices.len() as u64;
+        }
+        Self { workers, steps: 0, places, total }
+    }
+
+    pub(super) fn find(&self, worker: &WorkerId) -> Option<usize> {
+        self.places.get(worker).copied()
+    }
+
+    /// The largest part that a job has of anything, per weight.
+    pub(super) fn share(&self, usage: &Usage, weight: u32) -> f64 {
+        let part = |used: u64, total: u64| used as f64 / total.max(1) as f64;
+        let cpus = part(usage.cpus_milli, self.total.cpus_milli);
+        let memory = part(usage.memory_bytes, self.total.memory_bytes);
+        let accelerators = part(usage.accelerators_milli, self.total.accelerators_milli);
+        cpus.max(memory).max(accelerators) / f64::from(weight.max(1))
+    }
+}
+
+/// What one job takes of the cluster.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Usage {
+    cpus_milli: u64,
+    memory_bytes: u64,
+    accelerators_milli: u64,
+}
+
+impl Usage {
+    pub(super) fn of(graph: &JobGraph) -> Self {
+        let mut usage = Self::default();
+        graph.seats().for_each(|(_, stage, _)| usage.add(&graph.stage(stage).need));
+        usage
+    }
+
+    pub(super) fn add(&mut self, need: &Need) {
+        self.cpus_milli += u64::from(need.cpus_milli);
+        self.memory_bytes = self.memory_bytes.saturating_add(need.memory_bytes);
+        self.accelerators_milli +=
+            need.accelerator.as_ref().map_or(0, |accelerator| u64::from(accelerator.milli()));
+    }
+}
+
+/// The workers for the tasks of one stage, the best first. A worker that was found full is not
+/// looked at again in the same round.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    /// There is no worker for this stage.
+    pub(super) is_closed: bool,
+    ranked: Option<Vec<usize>>,
+    next: usize,
+    full: BTreeSet<usize>,
+}
+
+impl Candidates {
+    pub(super) fn rank(&mut self, graph: &JobGraph, stage: StageId, fleet: &mut Fleet) {
+        if self.ranked.is_some() {
+            return;
+        }
+        let feeds: Vec<_> = graph
+            .streams_to(stage)
+            .map(|consumer| &graph.stage(consumer).need)
+            .filter(|need| need.accelerator.is_some())
+            .collect();
+        let needs_accelerator = graph.stage(stage).need.accelerator.is_some();
+        let key = |worker: &WorkerState| {
+            let class = match (needs_accelerator, worker.devices.is_empty()) {
+                (true, _) | (false, true) => 0,
+                (false, false) if feeds.iter().any(|need| worker.fit(need).is_some()) => 1,
+                (false, false) => 2,
+            };
+            let used: u64 = worker.devices.iter().map(|device| u64::from(device.used_milli)).sum();
+            let cpus = u64::from(worker.used_cpus_milli) * 1000;
+            let used_cpus = cpus / u64::from(worker.cpus_milli.max(1));
+            (class, if needs_accelerator { used } else { 0 }, used_cpus)
+        };
+        fleet.steps += fleet.workers.len() as u64;
+        let serving = (0..fleet.workers.len()).filter(|at| !fleet.workers[*at].is_draining);
+        let mut ranked: Vec<_> = serving.map(|at| (key(&fleet.workers[at]), at)).collect();
+        ranked.sort_unstable();
+        self.ranked = Some(ranked.into_iter().map(|(_, at)| at).collect());
+    }
+
+    pub(super) fn fits(&mut self, worker: usize, need: &Need, fleet: &mut Fleet) -> bool {
+        if self.full.contains(&worker) || fleet.workers[worker].is_draining {
+            return false;
+        }
+        fleet.steps += 1;
+        let fits = fleet.workers[worker].fit(need).is_some();
+        if !fits {
+            self.full.insert(worker);
+        }
+        fits
+    }
+
+    /// The next worker that has room, one after the other. One of `avoid` only if there is no
+    /// other.
+    pub(super) fn next(
+        &mut self,
+        need: &Need,
+        avoid: &[WorkerId],
+        fleet: &mut Fleet,
+    ) -> Option<usize> {
+        let mut ranked = self.ranked.take()?;
+        let mut last_resort = None;
+        let mut found = None;
+        let mut looked_at = 0;
+        while looked_at < ranked.len() {
+            let at = self.next % ranked.len();
+            let worker = ranked[at];
+            if !self.fits(worker, need, fleet) {
+                ranked.remove(at);
+                continue;
+            }
+            looked_at += 1;
+            self.next = at + 1;
+            if !avoid.contains(&fleet.workers[worker].id) {
+                found = Some(worker);
+                break;
+            }
+            last_resort = last_resort.or(Some(worker));
+        }
+        self.ranked = Some(ranked);
+        found.or(last_resort)
+    }
+}
