@@ -46,6 +46,19 @@ extensions_options! {
 
         /// Whether conditions on models run one after the other, the smallest model first.
         pub order_filters_by_cost: bool, default = true
+
+        /// On a cluster: bytes of Arrow data in one block at most. The first blocks of a task are
+        /// smaller, so that work above it starts early.
+        pub block_bytes: usize, default = 128 * 1024 * 1024
+
+        /// On a cluster: bytes that may wait between two stages.
+        pub edge_budget: usize, default = 1024 * 1024 * 1024
+
+        /// On a cluster: whether a stage starts when its first input is there; off only to compare.
+        pub stream_stages: bool, default = true
+
+        /// On a cluster: this query's part of it, relative to the weights of the others.
+        pub weight: u32, default = 1
     }
 }
 
@@ -70,7 +83,7 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
             names.join(", ")
         );
     };
-    let is_size = key == "byte_budget";
+    let is_size = matches!(key, "byte_budget" | "block_bytes" | "edge_budget");
     let value = match value.parse::<ByteSize>() {
         Ok(size) if is_size => size.as_u64().to_string(),
         _ => value.to_owned(),

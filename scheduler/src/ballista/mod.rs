@@ -12,4 +12,6 @@ mod engine;
 mod jobs;
 pub mod scheduler;
 mod session;
+mod stage_traits;
+mod stages;
 pub mod worker;

@@ -1,7 +1,7 @@
 //! The worker's side of its line to the scheduler.
 
 use datafusion::common::runtime::SpawnedTask;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -12,42 +12,66 @@ use super::messages::{
     Draining, FromWorker, Hello, PROTOCOL, ToWorker, Worker, from_worker, to_worker,
 };
 
+/// Messages that may wait for the scheduler.
+const MESSAGES_MAX: usize = 65_536;
+
+/// Where a worker says things to the scheduler.
+#[derive(Clone, Debug)]
+pub struct Mouth(mpsc::Sender<FromWorker>);
+
+impl Mouth {
+    /// Says something. The scheduler learns what it misses from the task's end.
+    pub fn say(&self, say: from_worker::Say) {
+        if let Err(error) = self.0.try_send(FromWorker { say: Some(say) }) {
+            log::warn!("the scheduler does not hear: {error}");
+        }
+    }
+}
+
+/// What a worker will say, and where.
+pub fn mouth() -> (Mouth, mpsc::Receiver<FromWorker>) {
+    let (out, messages) = mpsc::channel(MESSAGES_MAX);
+    (Mouth(out), messages)
+}
+
 /// A line to the scheduler, as long as it is held.
 #[derive(Debug)]
 pub struct Line {
-    out: mpsc::Sender<FromWorker>,
+    mouth: Mouth,
     /// Ends when the scheduler hangs up.
     listening: SpawnedTask<()>,
 }
 
 impl Line {
-    /// Tells the scheduler who is there and waits to be welcome.
+    /// Tells the scheduler who is there and waits to be welcome. `hear` gets what the scheduler
+    /// says from then on, in order.
     ///
     /// # Errors
     /// If the scheduler cannot be reached or refuses this worker; the status says why.
-    pub async fn open(channel: Channel, worker: Worker) -> Result<Self, Status> {
-        let (out, messages) = mpsc::channel(64);
+    pub async fn open(
+        channel: Channel,
+        worker: Worker,
+        (mouth, messages): (Mouth, mpsc::Receiver<FromWorker>),
+        hear: impl AsyncFn(to_worker::Say) + Send + Sync + 'static,
+    ) -> Result<Self, Status> {
         let hello = Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             worker,
         };
-        let say = |say| FromWorker { say: Some(say) };
-        let closed = |_| Status::aborted("the line was closed");
-        out.send(say(from_worker::Say::Hello(hello))).await.map_err(closed)?;
-        let mut client = ClusterClient::new(channel);
-        let mut answers = client.attend(ReceiverStream::new(messages)).await?.into_inner();
+        let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
+        let messages = stream::iter([hello]).chain(ReceiverStream::new(messages));
+        let mut answers = ClusterClient::new(channel).attend(messages).await?.into_inner();
         match answers.message().await?.and_then(|message| message.say) {
             Some(to_worker::Say::Welcome(_)) => {}
-            None => return Err(Status::aborted("the scheduler hung up")),
+            _ => return Err(Status::aborted("the scheduler hung up")),
         }
-        Ok(Self { out, listening: SpawnedTask::spawn(listen(answers)) })
+        Ok(Self { mouth, listening: SpawnedTask::spawn(listen(answers, hear)) })
     }
 
     /// Says that this worker takes no more tasks.
-    pub async fn drain(&self) {
-        let say = Some(from_worker::Say::Draining(Draining {}));
-        self.out.send(FromWorker { say }).await.ok();
+    pub fn drain(&self) {
+        self.mouth.say(from_worker::Say::Draining(Draining {}));
     }
 
     /// Waits until the scheduler hangs up.
@@ -56,10 +80,10 @@ impl Line {
     }
 }
 
-async fn listen(mut answers: Streaming<ToWorker>) {
-    while let Some(Ok(message)) = answers.next().await {
-        match message.say {
-            Some(to_worker::Say::Welcome(_)) | None => {}
+async fn listen(mut answers: Streaming<ToWorker>, hear: impl AsyncFn(to_worker::Say)) {
+    while let Ok(Some(message)) = answers.message().await {
+        if let Some(say) = message.say {
+            hear(say).await;
         }
     }
 }

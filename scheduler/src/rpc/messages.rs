@@ -2,6 +2,8 @@
 
 use prost::Message;
 
+use crate::block::{BlockId, BlockLocation};
+
 /// Bumped when a worker and a scheduler could no longer understand each other.
 pub const PROTOCOL: u32 = 1;
 
@@ -72,7 +74,7 @@ pub struct Worker {
 #[derive(Clone, PartialEq, Message)]
 pub struct FromWorker {
     /// What it says.
-    #[prost(oneof = "from_worker::Say", tags = "1, 2")]
+    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3")]
     pub say: Option<from_worker::Say>,
 }
 
@@ -87,7 +89,30 @@ pub mod from_worker {
         /// It takes no more tasks and will leave.
         #[prost(message, tag = "2")]
         Draining(super::Draining),
+        /// A block is complete, though its task may go on.
+        #[prost(message, tag = "3")]
+        Sealed(super::Sealed),
     }
+}
+
+/// A block is complete.
+#[derive(Clone, PartialEq, Message)]
+pub struct Sealed {
+    /// Its job.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Which of the job's blocks it is.
+    #[prost(message, required, tag = "2")]
+    pub id: BlockId,
+    /// Size of its file.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Its rows.
+    #[prost(uint64, tag = "4")]
+    pub rows: u64,
+    /// CRC-32 of its file.
+    #[prost(uint32, tag = "5")]
+    pub checksum: u32,
 }
 
 /// The first message of a worker.
@@ -112,7 +137,7 @@ pub struct Draining {}
 #[derive(Clone, PartialEq, Message)]
 pub struct ToWorker {
     /// What it says.
-    #[prost(oneof = "to_worker::Say", tags = "1")]
+    #[prost(oneof = "to_worker::Say", tags = "1, 2, 3, 4")]
     pub say: Option<to_worker::Say>,
 }
 
@@ -124,7 +149,41 @@ pub mod to_worker {
         /// The worker is known.
         #[prost(message, tag = "1")]
         Welcome(super::Welcome),
+        /// A task is to stop.
+        #[prost(message, tag = "2")]
+        Cancel(super::Cancel),
+        /// A block is needed no more.
+        #[prost(message, tag = "3")]
+        Free(super::Free),
+        /// All blocks of this job are needed no more.
+        #[prost(string, tag = "4")]
+        Forget(String),
     }
+}
+
+/// A task is to stop.
+#[derive(Clone, PartialEq, Message)]
+pub struct Cancel {
+    /// Its job.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Its stage.
+    #[prost(uint32, tag = "2")]
+    pub stage: u32,
+    /// The task.
+    #[prost(uint32, tag = "3")]
+    pub task: u32,
+}
+
+/// A block is needed no more.
+#[derive(Clone, PartialEq, Message)]
+pub struct Free {
+    /// Its job.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Which of the job's blocks it is.
+    #[prost(message, required, tag = "2")]
+    pub id: BlockId,
 }
 
 /// The answer to [`Hello`].
@@ -197,9 +256,9 @@ pub mod run_update {
 /// Where the rows of a job are.
 #[derive(Clone, PartialEq, Message)]
 pub struct Finished {
-    /// Ballista's `PartitionLocation`s, in the order of the rows.
-    #[prost(bytes = "vec", repeated, tag = "1")]
-    pub partitions: Vec<Vec<u8>>,
+    /// In the order of the rows.
+    #[prost(message, repeated, tag = "1")]
+    pub blocks: Vec<BlockLocation>,
 }
 
 /// A part of a file.

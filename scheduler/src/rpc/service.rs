@@ -12,19 +12,41 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Answers;
 use super::generated::cluster_server::Cluster;
-use super::messages::{
+use super::messages::{Sealed, 
     ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, ToWorker,
     Welcome, Worker, from_worker, to_worker,
 };
 
-/// Told when a worker's line breaks: its process is gone, or unreachable.
-pub type OnLost = Arc<dyn Fn(String) + Send + Sync>;
+/// Messages that may wait for one worker.
+const MESSAGES_MAX: usize = 65_536;
+
+/// What workers say, and that they came or went.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A worker attends.
+    Came(String),
+    /// A worker's line broke: its process is gone, or unreachable.
+    Lost(String),
+    /// A worker takes no more tasks.
+    Drains(String),
+    /// A worker has completed a block.
+    Sealed(Sealed),
+}
+
+/// Told all news, in the order of each worker; must not wait.
+pub type Listener = Arc<dyn Fn(News) + Send + Sync>;
 
 /// The workers that attend.
 #[derive(Clone, Default)]
 pub struct Attendance {
-    workers: Arc<RwLock<BTreeMap<String, Worker>>>,
-    on_lost: Arc<RwLock<Option<OnLost>>>,
+    workers: Arc<RwLock<BTreeMap<String, Attending>>>,
+    listener: Arc<RwLock<Option<Listener>>>,
+}
+
+/// One that attends.
+struct Attending {
+    worker: Worker,
+    out: mpsc::Sender<Result<ToWorker, Status>>,
 }
 
 impl Attendance {
@@ -33,54 +55,66 @@ impl Attendance {
         Self::default()
     }
 
-    /// Calls `on_lost` with the id of each worker whose line breaks from now on.
-    pub fn on_lost(&self, on_lost: OnLost) {
-        *self.on_lost.write() = Some(on_lost);
+    /// Tells `listener` all news from now on.
+    pub fn listen(&self, listener: Listener) {
+        *self.listener.write() = Some(listener);
     }
 
     /// Who attends, in the order of their ids.
     pub fn workers(&self) -> Vec<Worker> {
-        self.workers.read().values().cloned().collect()
+        self.workers.read().values().map(|attending| attending.worker.clone()).collect()
     }
 
-    /// Whether a worker attends.
-    pub fn has(&self, id: &str) -> bool {
-        self.workers.read().contains_key(id)
+    /// Tells a worker something. One that is gone, or too slow to listen, does not hear it: what
+    /// it holds in vain goes at the end of the job.
+    pub fn tell(&self, worker: &str, say: to_worker::Say) {
+        let workers = self.workers.read();
+        let Some(attending) = workers.get(worker) else { return };
+        if let Err(error) = attending.out.try_send(Ok(ToWorker { say: Some(say) })) {
+            log::warn!("worker {worker} does not listen: {error}");
+        }
     }
 
     fn hear(&self, id: &str, message: FromWorker) {
         match message.say {
             Some(from_worker::Say::Draining(_)) => {
-                if let Some(worker) = self.workers.write().get_mut(id) {
-                    worker.draining = true;
+                if let Some(attending) = self.workers.write().get_mut(id) {
+                    attending.worker.draining = true;
                 }
+                self.news(News::Drains(id.to_owned()));
             }
+            Some(from_worker::Say::Sealed(sealed)) => self.news(News::Sealed(sealed)),
             Some(from_worker::Say::Hello(_)) | None => {}
         }
     }
 
     fn leave(&self, id: &str) {
-        if self.workers.write().remove(id).is_some()
-            && let Some(on_lost) = self.on_lost.read().as_ref()
-        {
-            on_lost(id.to_owned());
+        if self.workers.write().remove(id).is_some() {
+            self.news(News::Lost(id.to_owned()));
+        }
+    }
+
+    fn news(&self, news: News) {
+        let listener = self.listener.read().clone();
+        if let Some(listener) = listener {
+            listener(news);
         }
     }
 }
 
 impl fmt::Debug for Attendance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attendance").field("workers", &self.workers).finish_non_exhaustive()
+        f.debug_struct("Attendance").field("workers", &self.workers()).finish_non_exhaustive()
     }
 }
 
 /// Takes a worker off the list when its line ends, however it ends.
-struct Attending {
+struct Presence {
     attendance: Attendance,
     id: String,
 }
 
-impl Drop for Attending {
+impl Drop for Presence {
     fn drop(&mut self) {
         self.attendance.leave(&self.id);
     }
@@ -159,15 +193,17 @@ impl Cluster for ClusterService {
         let who = format!("worker {}", hello.worker.id);
         check_protocol(&who, hello.protocol, &hello.version)?;
         let id = hello.worker.id.clone();
-        let attendance = self.attendance.clone();
-        attendance.workers.write().insert(id.clone(), hello.worker);
-        let attending = Attending { attendance: attendance.clone(), id: id.clone() };
-        let (out, answers) = mpsc::channel(64);
+        let (out, answers) = mpsc::channel(MESSAGES_MAX);
         let welcome = Welcome { version: env!("CARGO_PKG_VERSION").to_owned() };
         out.send(Ok(ToWorker { say: Some(to_worker::Say::Welcome(welcome)) })).await.ok();
+        let attendance = self.attendance.clone();
+        let attending = Attending { worker: hello.worker, out };
+        attendance.workers.write().insert(id.clone(), attending);
+        let presence = Presence { attendance: attendance.clone(), id: id.clone() };
+        attendance.news(News::Came(id.clone()));
         // Part of the answer: it ends, and the worker is off the list, with the connection.
         let listen = async move {
-            let (_attending, _out) = (attending, out);
+            let _presence = presence;
             while let Ok(Some(message)) = messages.message().await {
                 attendance.hear(&id, message);
             }

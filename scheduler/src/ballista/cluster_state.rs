@@ -1,0 +1,223 @@
+//! Which workers there are, and what they are given to do.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use ballista_core::JobId;
+use ballista_core::error::{BallistaError, Result};
+use ballista_core::serde::protobuf::ExecutorHeartbeat;
+use ballista_core::serde::scheduler::{ExecutorData, ExecutorMetadata};
+use ballista_scheduler::cluster::memory::InMemoryClusterState;
+use ballista_scheduler::cluster::{
+    BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot,
+};
+use ballista_scheduler::config::TaskDistributionPolicy;
+use ballista_scheduler::state::task_manager::JobInfoCache;
+use datafusion::error::DataFusionError;
+use forebay_planner::ForebayConfig;
+use parking_lot::Mutex;
+
+use super::execution_graph::ForebayGraph;
+use super::registry::Registry;
+use super::running::RunningJob;
+use super::stages;
+use crate::graph::{Event, Failure, FailureKind, WorkerId};
+use crate::placement::{Device, Job, Policy, WHOLE, WorkerState, could_ever_fit, place};
+use crate::rpc::messages::Worker;
+
+/// Ballista's record of workers, and our binding of tasks to them.
+pub(super) struct ForebayClusterState {
+    inner: InMemoryClusterState,
+    registry: Registry,
+}
+
+impl ForebayClusterState {
+    pub(super) fn new(registry: Registry) -> Self {
+        Self { inner: InMemoryClusterState::default(), registry }
+    }
+
+    /// The jobs that run, with our graph in place of Ballista's.
+    async fn running(
+        &self,
+        active: &HashMap<JobId, JobInfoCache>,
+        workers: &[WorkerState],
+    ) -> Vec<Arc<Mutex<RunningJob>>> {
+        let mut ids: Vec<&JobId> = active.keys().collect();
+        ids.sort_by_key(|id| id.to_string());
+        let mut jobs = vec![];
+        for id in ids {
+            match self.registry.get(&id.to_string()) {
+                Some(job) => jobs.push(job),
+                None => match self.install(&active[id], workers).await {
+                    Ok(job) => jobs.push(job),
+                    Err(error) => {
+                        // An error from here would only be logged, and the job would wait for ever.
+                        log::error!("job {id} cannot be cut into stages: {error}");
+                        let mut graph = active[id].execution_graph.write().await;
+                        graph.fail_job(error.strip_backtrace());
+                        self.registry.abandon(id);
+                    }
+                },
+            }
+        }
+        jobs
+    }
+
+    async fn install(
+        &self,
+        job: &JobInfoCache,
+        workers: &[WorkerState],
+    ) -> Result<Arc<Mutex<RunningJob>>, DataFusionError> {
+        let mut graph = job.execution_graph.write().await;
+        let config = graph.session_config();
+        let options = config.options();
+        let staged = stages::cut(graph.job_id(), graph.physical_plan(), options)?;
+        let needs: Vec<_> = staged.spec.stages.iter().map(|stage| stage.need.clone()).collect();
+        let weight = options.extensions.get::<ForebayConfig>().map_or(1, |config| config.weight);
+        let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
+        let running = RunningJob::try_new(id, session, Arc::clone(&config), weight, staged)?;
+        let running = self.registry.add(running);
+        *graph = Box::new(ForebayGraph::new(
+            Arc::clone(&running),
+            self.registry.clone(),
+            graph.as_ref(),
+        ));
+        self.registry.apply(&running, Event::Started);
+        // Workers may still be on their way; one that cannot do is no reason to wait for others.
+        if !workers.is_empty() {
+            for need in needs {
+                if let Err(missing) = could_ever_fit(workers, &need) {
+                    let reason = missing.to_string();
+                    self.registry.apply(&running, Event::Canceled { reason });
+                    break;
+                }
+            }
+        }
+        Ok(running)
+    }
+
+    fn bind(&self, jobs: &[Arc<Mutex<RunningJob>>], workers: &[WorkerState]) -> Vec<BoundTask> {
+        let now = self.registry.now();
+        let mut guards: Vec<_> = jobs.iter().map(|job| job.lock()).collect();
+        let mut views: Vec<Job<'_>> = guards
+            .iter_mut()
+            .map(|job| {
+                let job = &mut **job;
+                Job { graph: &mut job.graph, weight: job.weight, paper: &mut job.paper }
+            })
+            .collect();
+        let bindings = place(&mut views, workers, now, Policy::default());
+        drop(views);
+        let addresses = self.registry.addresses();
+        let mut bound = vec![];
+        let mut failed = vec![];
+        for binding in bindings {
+            match guards[binding.job].task(&binding.bound, &addresses) {
+                Ok(task) => bound.push((binding.worker.as_str().to_owned(), task)),
+                Err(error) => failed.push((binding, error.strip_backtrace())),
+            }
+        }
+        drop(guards);
+        for (binding, message) in failed {
+            let failure = Failure::new(FailureKind::User, message);
+            let event = Event::TaskFailed { task: binding.bound.task, failure };
+            self.registry.apply(&jobs[binding.job], event);
+        }
+        bound
+    }
+
+    fn workers(&self, alive: Option<&HashSet<String>>) -> Vec<WorkerState> {
+        let known = self.registry.addresses();
+        let attending = self.registry.attendance().workers().into_iter();
+        let usable = attending.filter(|worker| {
+            known.contains_key(&worker.id)
+                && (worker.draining || alive.is_none_or(|alive| alive.contains(&worker.id)))
+        });
+        usable.map(|worker| worker_state(&worker)).collect()
+    }
+}
+
+fn worker_state(worker: &Worker) -> WorkerState {
+    let inventory = &worker.inventory;
+    let devices = inventory.accelerators.iter();
+    let devices = devices.map(|found| Device::new(found.kind.clone(), found.memory)).collect();
+    let id = WorkerId::new(worker.id.as_str());
+    let mut state = WorkerState::new(id, inventory.cpus * WHOLE, inventory.memory);
+    state.labels = inventory.labels.iter().cloned().collect();
+    state.is_draining = worker.draining;
+    state.with_devices(devices)
+}
+
+impl fmt::Debug for ForebayClusterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForebayClusterState").finish_non_exhaustive()
+    }
+}
+
+#[tonic::async_trait]
+impl ClusterState for ForebayClusterState {
+    async fn bind_schedulable_tasks(
+        &self,
+        _: TaskDistributionPolicy,
+        active: Arc<HashMap<JobId, JobInfoCache>>,
+        executors: Option<HashSet<String>>,
+    ) -> Result<Vec<BoundTask>> {
+        let workers = self.workers(executors.as_ref());
+        let jobs = self.running(&active, &workers).await;
+        Ok(self.bind(&jobs, &workers))
+    }
+
+    /// What workers hold is told by the graphs.
+    async fn unbind_tasks(&self, _: Vec<ExecutorSlot>) -> Result<()> {
+        Ok(())
+    }
+
+    async fn register_executor(
+        &self,
+        metadata: ExecutorMetadata,
+        spec: ExecutorData,
+    ) -> Result<()> {
+        let attends = self.registry.attendance().workers().iter().any(|w| w.id == metadata.id);
+        if !attends {
+            return Err(BallistaError::General(format!(
+                "executor {} is no forebay worker",
+                metadata.id
+            )));
+        }
+        self.registry.add_worker(&metadata);
+        self.inner.register_executor(metadata, spec).await
+    }
+
+    async fn save_executor_metadata(&self, metadata: ExecutorMetadata) -> Result<()> {
+        self.inner.save_executor_metadata(metadata).await
+    }
+
+    async fn get_executor_metadata(&self, executor_id: &str) -> Result<ExecutorMetadata> {
+        self.inner.get_executor_metadata(executor_id).await
+    }
+
+    async fn registered_executor_metadata(&self) -> Vec<ExecutorMetadata> {
+        self.inner.registered_executor_metadata().await
+    }
+
+    async fn save_executor_heartbeat(&self, heartbeat: ExecutorHeartbeat) -> Result<()> {
+        self.inner.save_executor_heartbeat(heartbeat).await
+    }
+
+    async fn remove_executor(&self, executor_id: &str) -> Result<()> {
+        self.inner.remove_executor(executor_id).await
+    }
+
+    fn executor_heartbeats(&self) -> HashMap<String, ExecutorHeartbeat> {
+        self.inner.executor_heartbeats()
+    }
+
+    fn get_executor_heartbeat(&self, executor_id: &str) -> Option<ExecutorHeartbeat> {
+        self.inner.get_executor_heartbeat(executor_id)
+    }
+
+    async fn cluster_state_events(&self) -> Result<ClusterStateEventStream> {
+        self.inner.cluster_state_events().await
+    }
+}

@@ -1,0 +1,157 @@
+//! All jobs of a scheduler, and the ways in which something happens to them.
+//!
+//! Ballista's event loop is the only place where tasks are bound and jobs end. What happens
+//! elsewhere (a block is sealed, a wait is over, a job has failed for want of a worker) changes the
+//! graph at once; then the loop is *nudged*: told of a task that does not exist, which makes it
+//! look.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ballista_core::JobId;
+use ballista_core::serde::scheduler::ExecutorMetadata;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::mpsc;
+
+use super::running::{Addresses, RunningJob};
+use crate::block::BlockLocation;
+use crate::graph::{BlockReport, Event, Millis, StageId};
+use crate::rpc::messages::{Sealed, to_worker};
+use crate::rpc::service::Attendance;
+
+/// Jobs that have ended and can still be looked at.
+const ENDED_MAX: usize = 1000;
+
+type Shared = Arc<Mutex<RunningJob>>;
+
+/// All jobs, and the workers they run on.
+#[derive(Clone)]
+pub(super) struct Registry {
+    /// In the order of their ids, which is that of their starts.
+    jobs: Arc<RwLock<BTreeMap<String, Shared>>>,
+    addresses: Arc<RwLock<Addresses>>,
+    attendance: Attendance,
+    nudges: mpsc::Sender<JobId>,
+    start: Instant,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("jobs", &self.jobs.read().len()).finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// No jobs yet. Jobs that the event loop must look at are sent to `nudges`.
+    pub(super) fn new(attendance: Attendance, nudges: mpsc::Sender<JobId>) -> Self {
+        Self {
+            jobs: Arc::default(),
+            addresses: Arc::default(),
+            attendance,
+            nudges,
+            start: Instant::now(),
+        }
+    }
+
+    pub(super) fn attendance(&self) -> &Attendance {
+        &self.attendance
+    }
+
+    /// The time, as graphs count it.
+    pub(super) fn now(&self) -> Millis {
+        Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn add(&self, job: RunningJob) -> Shared {
+        let id = job.id.to_string();
+        let job = Arc::new(Mutex::new(job));
+        let mut jobs = self.jobs.write();
+        jobs.insert(id, Arc::clone(&job));
+        let surplus = jobs.len().saturating_sub(ENDED_MAX);
+        let ended = jobs.iter().filter(|(_, job)| !job.lock().graph.is_running_job());
+        let oldest: Vec<String> = ended.take(surplus).map(|(id, _)| id.clone()).collect();
+        for id in oldest {
+            jobs.remove(&id);
+        }
+        job
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<Shared> {
+        self.jobs.read().get(id).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Shared> {
+        self.jobs.read().values().cloned().collect()
+    }
+
+    pub(super) fn add_worker(&self, worker: &ExecutorMetadata) {
+        self.addresses.write().insert(worker.id.clone(), worker.clone());
+    }
+
+    pub(super) fn addresses(&self) -> Addresses {
+        self.addresses.read().clone()
+    }
+
+    /// Something happened to a job; workers are told what follows from it.
+    pub(super) fn apply(&self, job: &Mutex<RunningJob>, event: Event) {
+        let (messages, id, ended) = {
+            let mut job = job.lock();
+            let messages = job.apply(event, self.now());
+            let ended = !job.graph.is_running_job() && !job.end_is_told;
+            (messages, job.id.clone(), ended)
+        };
+        for (worker, say) in messages {
+            self.attendance.tell(worker.as_str(), say);
+        }
+        if ended {
+            self.nudge(&id);
+        }
+    }
+
+    /// A worker has completed a block.
+    pub(super) fn sealed(&self, sealed: &Sealed) {
+        let Some(job) = self.get(&sealed.job) else { return };
+        let task = StageId(sealed.id.stage).task(sealed.id.task);
+        let block = BlockReport {
+            seq: sealed.id.seq,
+            bytes: sealed.bytes,
+            rows: sealed.rows,
+            checksum: u64::from(sealed.checksum),
+        };
+        self.apply(&job, Event::BlockSealed { task, block });
+        self.nudge(&JobId::new(&sealed.job));
+    }
+
+    /// Makes the event loop look at a job.
+    pub(super) fn nudge(&self, job: &JobId) {
+        // Full of nudges: the loop looks at all jobs soon anyway.
+        self.nudges.try_send(job.clone()).ok();
+    }
+
+    /// Nudges jobs whose waits are over.
+    pub(super) fn wake(&self) {
+        let now = self.now();
+        for job in self.all() {
+            let job = job.lock();
+            if job.graph.next_wakeup().is_some_and(|at| at <= now) {
+                self.nudge(&job.id);
+            }
+        }
+    }
+
+    /// Where the rows of a job are.
+    pub(super) fn result(&self, job: &str) -> Option<Vec<BlockLocation>> {
+        let addresses = self.addresses();
+        Some(self.get(job)?.lock().result(&addresses))
+    }
+
+    /// All workers drop what they hold of a job.
+    pub(super) fn forget(&self, job: &str) {
+        for worker in self.attendance.workers() {
+            self.attendance.tell(&worker.id, to_worker::Say::Forget(job.to_owned()));
+        }
+    }
+}
+

@@ -1,0 +1,171 @@
+//! One job that runs: its graph, its plans, and what both lead to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ballista_core::JobId;
+use ballista_core::serde::protobuf::ShuffleWritePartition;
+use ballista_core::serde::scheduler::{ExecutorMetadata, TaskKey};
+use ballista_scheduler::state::execution_graph::TaskDescription;
+use datafusion::common::Result;
+use datafusion::execution::config::SessionConfig;
+
+use super::stages::StagedPlan;
+use super::task_plan::TaskPlan;
+use crate::block::{BlockId, BlockLocation};
+use crate::graph::{
+    Action, Bound, Event, Input, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId, WorkerId,
+};
+use crate::placement::PaperBudget;
+use crate::rpc::messages::{Cancel, Free, to_worker};
+
+/// Workers by id, those that have left included: what they wrote is asked for until it is lost.
+pub(super) type Addresses = HashMap<String, ExecutorMetadata>;
+
+/// A job that runs, or has run.
+pub(super) struct RunningJob {
+    pub(super) id: JobId,
+    pub(super) session: String,
+    pub(super) config: Arc<SessionConfig>,
+    pub(super) graph: JobGraph,
+    pub(super) weight: u32,
+    pub(super) paper: PaperBudget,
+    plans: StagedPlan,
+    /// What hash shuffles wrote.
+    shuffled: HashMap<TaskId, Vec<ShuffleWritePartition>>,
+    units: HashMap<TaskId, UnitId>,
+    /// Whether its end has been told.
+    pub(super) end_is_told: bool,
+}
+
+/// What is to be said to a worker.
+pub(super) type Message = (WorkerId, to_worker::Say);
+
+impl RunningJob {
+    pub(super) fn try_new(
+        id: JobId,
+        session: String,
+        config: Arc<SessionConfig>,
+        weight: u32,
+        plans: StagedPlan,
+    ) -> Result<Self> {
+        let graph = JobGraph::try_new(plans.spec.clone())?;
+        Ok(Self {
+            id,
+            session,
+            config,
+            graph,
+            weight,
+            paper: PaperBudget::default(),
+            plans,
+            shuffled: HashMap::new(),
+            units: HashMap::new(),
+            end_is_told: false,
+        })
+    }
+
+    /// Takes in what happened; what workers must be told is given back.
+    pub(super) fn apply(&mut self, event: Event, now: Millis) -> Vec<Message> {
+        let actions = self.graph.apply(event, now);
+        actions.into_iter().filter_map(|action| self.message(action)).collect()
+    }
+
+    fn message(&self, action: Action) -> Option<Message> {
+        let job = self.id.to_string();
+        match action {
+            Action::CancelTask { task, worker } => {
+                let (stage, task) = (task.stage.0, task.index);
+                Some((worker, to_worker::Say::Cancel(Cancel { job, stage, task })))
+            }
+            Action::FreeBlock { block, task, worker } => {
+                // A shuffle's files go with its stage.
+                let file = BlockId { stage: task.stage.0, task: task.index, seq: block.seq };
+                let free = to_worker::Say::Free(Free { job, id: file });
+                (!self.is_shuffle(task.stage)).then_some((worker, free))
+            }
+            Action::Recomputing { unit, why } => {
+                log::info!("job {job}: unit {unit} runs again: {why}");
+                None
+            }
+            Action::JobFinished => None,
+            Action::JobFailed { reason } => {
+                log::info!("job {job} failed: {reason}");
+                None
+            }
+        }
+    }
+
+    /// Whether a stage writes a hash shuffle.
+    pub(super) fn is_shuffle(&self, stage: StageId) -> bool {
+        self.plans.is_shuffle(stage)
+    }
+
+    /// Keeps what a task of a hash shuffle wrote.
+    pub(super) fn keep_shuffled(&mut self, task: TaskId, records: Vec<ShuffleWritePartition>) {
+        self.shuffled.insert(task, records);
+    }
+
+    pub(super) fn unit_of(&self, task: TaskId) -> Option<UnitId> {
+        self.units.get(&task).copied()
+    }
+
+    /// Why it failed.
+    pub(super) fn failure(&self) -> Option<String> {
+        match self.graph.status() {
+            JobStatus::Failed(reason) => Some(reason.to_string()),
+            JobStatus::Running | JobStatus::Finished => None,
+        }
+    }
+
+    /// The blocks of the result, in the order of its rows.
+    pub(super) fn result(&self, addresses: &Addresses) -> Vec<BlockLocation> {
+        let last = StageId(self.plans.plans.len().saturating_sub(1) as u32);
+        self.graph.outputs(last).map(|input| self.location(&input, addresses)).collect()
+    }
+
+    pub(super) fn location(&self, input: &Input, addresses: &Addresses) -> BlockLocation {
+        let worker = input.worker.as_str();
+        let address = addresses.get(worker).map(|found| format!("{}:{}", found.host, found.port));
+        BlockLocation {
+            job: self.id.to_string(),
+            id: BlockId {
+                stage: input.writer.stage.0,
+                task: input.writer.index,
+                seq: input.block.seq,
+            },
+            worker: worker.to_owned(),
+            address: address.unwrap_or_default(),
+            bytes: input.bytes,
+            rows: input.rows,
+            checksum: u32::try_from(input.checksum).unwrap_or(0),
+        }
+    }
+
+    /// What Ballista sends to the worker.
+    pub(super) fn task(
+        &mut self,
+        bound: &Bound,
+        addresses: &Addresses,
+    ) -> Result<TaskDescription> {
+        self.units.insert(bound.task, bound.unit);
+        let plan = TaskPlan { job: self, plans: &self.plans, bound, addresses }.build()?;
+        Ok(TaskDescription {
+            session_id: self.session.clone(),
+            key: TaskKey {
+                job_id: self.id.clone(),
+                stage_id: bound.task.stage.0 as usize,
+                task_id: bound.task.index as usize,
+            },
+            stage_attempt_num: 0,
+            task_attempt: bound.attempt as usize,
+            global_input_partition_ids: vec![plan.partition],
+            vcores_consumed: 0,
+            plan: plan.plan,
+            session_config: Arc::clone(&self.config),
+        })
+    }
+
+    pub(super) fn shuffled(&self, task: TaskId) -> &[ShuffleWritePartition] {
+        self.shuffled.get(&task).map_or(&[], Vec::as_slice)
+    }
+}

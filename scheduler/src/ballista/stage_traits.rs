@@ -1,0 +1,107 @@
+//! What the operators of a stage say about it: what it needs, whether it can be run again.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::union::UnionExec;
+use forebay_engine::{
+    InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
+};
+use forebay_udf::model::{ModelDeclaration, RuntimeKind};
+
+use crate::block::{BlockReaderExec, BlockWriterExec};
+use crate::placement::{AcceleratorNeed, Need, WHOLE};
+
+/// What a task of a stage takes of its worker: what its models declare, or one core.
+pub(super) fn needs(plan: &Arc<dyn ExecutionPlan>) -> Need {
+    let mut need: Option<Need> = None;
+    visit(plan, &mut |node| {
+        if let Some(inference) = node.downcast_ref::<InferenceExec>() {
+            let model = model_needs(inference.model(), inference.placement().is_accelerated());
+            need = Some(match need.take() {
+                Some(other) => larger(other, model),
+                None => model,
+            });
+        }
+    });
+    need.unwrap_or(Need::cpus(WHOLE))
+}
+
+fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Need {
+    let resources = &model.resources;
+    let cpus_milli = resources.cpus.millis();
+    let need = Need { memory_bytes: resources.memory, ..Need::cpus(cpus_milli) };
+    if !is_accelerated {
+        return Need { cpus_milli: cpus_milli.max(WHOLE), ..need };
+    }
+    let kind = match model.runtime {
+        RuntimeKind::Emulated { .. } => "emulated",
+        RuntimeKind::Torch { .. } => "cuda",
+    };
+    // A model that names no share of its accelerator has it alone.
+    let share = match resources.gpus.millis() {
+        0 => WHOLE,
+        millis => millis,
+    };
+    let accelerator = AcceleratorNeed::try_new(share).ok();
+    let with = |need: AcceleratorNeed| need.with_kind(kind).with_memory_bytes(resources.gpu_memory);
+    Need { accelerator: accelerator.map(with), ..need }
+}
+
+/// For models that share a task, one after the other.
+fn larger(a: Need, b: Need) -> Need {
+    let key = |need: &Need| need.accelerator.as_ref().map_or(0, AcceleratorNeed::milli);
+    let cpus_milli = a.cpus_milli.max(b.cpus_milli);
+    let memory_bytes = a.memory_bytes + b.memory_bytes;
+    let accelerator = if key(&a) >= key(&b) { a.accelerator } else { b.accelerator };
+    Need { cpus_milli, memory_bytes, accelerator, ..a }
+}
+
+/// Whether an operator is so light that it may run where the model runs.
+pub(super) fn is_light(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<InferenceExec>()
+        || plan.is::<TransformExec>()
+        || plan.is::<StreamingExchangeExec>()
+        || plan.is::<RestoreOrderExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<LocalLimitExec>()
+        || plan.is::<GlobalLimitExec>()
+        || plan.is::<UnionExec>()
+}
+
+/// Whether a task that runs again gives the same blocks: one chain of operators that keep the
+/// order of their input, over inputs that do not change, without a volatile function.
+pub(super) fn is_replayable(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let keeps_order = plan.is::<BlockWriterExec>()
+        || plan.is::<BlockReaderExec>()
+        || plan.is::<DataSourceExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<TransformExec>();
+    keeps_order && !is_volatile(plan) && plan.children().into_iter().all(is_replayable)
+}
+
+fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let mut found = false;
+    let visited = plan.apply_expressions(&mut |expr| {
+        found |= expr_is_volatile(expr);
+        Ok(TreeNodeRecursion::Continue)
+    });
+    found || visited.is_err()
+}
+
+fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.is_volatile_node() || expr.children().into_iter().any(expr_is_volatile)
+}
+
+fn visit(plan: &Arc<dyn ExecutionPlan>, f: &mut dyn FnMut(&Arc<dyn ExecutionPlan>)) {
+    f(plan);
+    plan.children().into_iter().for_each(|child| visit(child, f));
+}

@@ -1,0 +1,315 @@
+//! Cuts a physical plan into stages, at shuffles and where resource classes change.
+//!
+//! Ballista's planner cuts at shuffles. What it leaves whole is cut again:
+//!
+//! - below each exchange: CPU work streams to the model's stage, block by block if a task that runs
+//!   again gives the same blocks, else task by task;
+//! - above a model, where something heavier than a filter or a projection follows;
+//! - below each operator that needs all rows of a stage of which several tasks run.
+//!
+//! A hash shuffle stays Ballista's. All other stages write blocks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ballista_core::JobId;
+use ballista_core::execution_plans::{
+    ShuffleWriter, SortShuffleWriterExec, UnresolvedShuffleExec,
+};
+use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
+use datafusion::config::ConfigOptions;
+use datafusion::physical_expr::Distribution;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
+use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
+use forebay_planner::ForebayConfig;
+
+use super::stage_traits::{is_light, is_replayable, needs};
+use crate::block::{BlockReaderExec, BlockWriterExec};
+use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
+
+/// A plan in stages.
+#[derive(Debug)]
+pub(super) struct StagedPlan {
+    /// By [`StageId`]; roots write, leaves scan or read what other stages write.
+    pub(super) plans: Vec<Arc<dyn ExecutionPlan>>,
+    /// By [`StageId`].
+    pub(super) readers: Vec<HashMap<StageId, Reads>>,
+    /// The stages of Ballista's shuffle readers.
+    pub(super) shuffles: HashMap<usize, StageId>,
+    /// Stages and edges.
+    pub(super) spec: JobSpec,
+}
+
+/// How a stage reads another one's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// A unit's input is one partition.
+    Unit,
+    /// Each unit of the other stage is a partition; something above makes one of them.
+    AllApart,
+    /// All of it is one partition.
+    AllInOne,
+}
+
+/// Cuts `plan`.
+///
+/// # Errors
+/// What Ballista's planner cannot do.
+pub(super) fn cut(
+    job: &JobId,
+    plan: Arc<dyn ExecutionPlan>,
+    options: &ConfigOptions,
+) -> Result<StagedPlan> {
+    let writers = DefaultDistributedPlanner::new()
+        .plan_query_stages(job, plan, options)
+        .map_err(ballista_core::error::BallistaError::into_datafusion)?;
+    let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
+    let mut stages = Stages { config, ..Stages::default() };
+    for writer in writers {
+        stages.add_shuffle_stage(writer.as_ref())?;
+    }
+    Ok(StagedPlan {
+        plans: stages.plans,
+        readers: stages.readers,
+        shuffles: stages.shuffles,
+        spec: JobSpec { stages: stages.specs, edges: stages.edges, limits: Limits::default() },
+    })
+}
+
+#[derive(Default)]
+struct Stages {
+    config: ForebayConfig,
+    plans: Vec<Arc<dyn ExecutionPlan>>,
+    readers: Vec<HashMap<StageId, Reads>>,
+    specs: Vec<StageSpec>,
+    edges: Vec<EdgeSpec>,
+    /// Ballista's numbers of stages.
+    shuffles: HashMap<usize, StageId>,
+}
+
+/// A piece of a stage, and what it reads.
+#[derive(Default)]
+struct Inputs(Vec<(StageId, EdgeKind, Option<Reads>)>);
+
+impl Inputs {
+    /// Whether its partitions come from other stages' blocks, as many as there will be.
+    fn streams(&self) -> bool {
+        self.0.iter().any(|(_, _, reads)| *reads == Some(Reads::Unit))
+    }
+}
+
+type Piece = (Arc<dyn ExecutionPlan>, Inputs);
+
+impl Stages {
+    fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
+        let (child, inputs) = self.cut(only_child(writer.children())?, Scope::Own)?;
+        let id = match writer.shuffle_output_partitioning() {
+            None => self.add_block_stage(child, inputs),
+            Some(_) => {
+                let root: Arc<dyn ExecutionPlan> = writer_of(writer)?;
+                self.add(replace_children_if_necessary(root, vec![child])?, inputs)
+            }
+        };
+        self.shuffles.insert(writer.stage_id(), id);
+        Ok(())
+    }
+
+    fn add_block_stage(&mut self, plan: Arc<dyn ExecutionPlan>, inputs: Inputs) -> StageId {
+        let bytes = self.config.block_bytes as u64;
+        self.add(Arc::new(BlockWriterExec::new(plan, bytes)), inputs)
+    }
+
+    fn add(&mut self, root: Arc<dyn ExecutionPlan>, inputs: Inputs) -> StageId {
+        let id = StageId(self.plans.len() as u32);
+        let child = root.children().first().copied().cloned();
+        let partitions = match child {
+            _ if inputs.streams() => own_partitions(&root),
+            Some(child) => child.output_partitioning().partition_count(),
+            None => 1,
+        };
+        let bytes = self.config.block_bytes as u64;
+        let mut spec = StageSpec::new(name(&root), needs(&root), partitions as u32)
+            .with_group_bytes_max(bytes)
+            .with_output_bytes_guess(bytes);
+        spec.replayable = is_replayable(&root);
+        let mut readers = HashMap::new();
+        for (from, kind, reads) in inputs.0 {
+            let edge = EdgeSpec::new(from, id, kind);
+            self.edges.push(edge.with_budget_bytes(self.config.edge_budget as u64));
+            if !kind.is_blocking() && !self.config.stream_stages {
+                // The stage waits as if for a shuffle.
+                self.edges.push(EdgeSpec::new(from, id, EdgeKind::Blocking));
+            }
+            readers.extend(reads.map(|reads| (from, reads)));
+        }
+        self.plans.push(root);
+        self.readers.push(readers);
+        self.specs.push(spec);
+        id
+    }
+
+    /// The part of a plan that stays in its stage; what is below a cut is added.
+    fn cut(&mut self, plan: Arc<dyn ExecutionPlan>, scope: Scope) -> Result<Piece> {
+        if let Some(shuffle) = plan.downcast_ref::<UnresolvedShuffleExec>() {
+            return self.read_shuffle(shuffle, &plan, scope);
+        }
+        if let Some(exchange) = plan.downcast_ref::<StreamingExchangeExec>()
+            && !exchange.options().ordered
+        {
+            return self.cut_below_exchange(exchange);
+        }
+        let scopes = scopes(&plan, scope);
+        let needs_all = needs_all_rows(&plan);
+        let mut children = vec![];
+        let mut inputs = Inputs::default();
+        for ((child, scope), needs_all) in
+            plan.children().into_iter().zip(scopes).zip(needs_all)
+        {
+            let piece = self.cut(Arc::clone(child), scope)?;
+            let (child, found) = match () {
+                () if piece.1.streams() && needs_all => self.collect(piece),
+                () if !is_light(&plan) && holds_model(&piece.0) => self.stream(piece)?,
+                () => piece,
+            };
+            children.push(child);
+            inputs.0.extend(found.0);
+        }
+        Ok((replace_children_if_necessary(plan, children)?, inputs))
+    }
+
+    fn read_shuffle(
+        &mut self,
+        shuffle: &UnresolvedShuffleExec,
+        plan: &Arc<dyn ExecutionPlan>,
+        scope: Scope,
+    ) -> Result<Piece> {
+        let stage = self.shuffles.get(&shuffle.stage_id).copied();
+        let from = stage.ok_or_else(|| {
+            internal_datafusion_err!("stage {} is read before it is planned", shuffle.stage_id)
+        })?;
+        let is_hash = self.plans[from.0 as usize].is::<SortShuffleWriterExec>();
+        let (kind, reads) = match (shuffle.broadcast, scope) {
+            (true, _) if is_hash => (EdgeKind::Broadcast, None),
+            (false, _) if is_hash => (EdgeKind::Blocking, None),
+            (true, _) => (EdgeKind::Broadcast, Some(Reads::AllInOne)),
+            (false, Scope::All) => (EdgeKind::Blocking, Some(Reads::AllApart)),
+            (false, Scope::Own) => {
+                (EdgeKind::Streaming(Granularity::Unit), Some(Reads::Unit))
+            }
+        };
+        let inputs = Inputs(vec![(from, kind, reads)]);
+        if is_hash {
+            return Ok((Arc::clone(plan), inputs));
+        }
+        Ok((reader(from, plan), inputs))
+    }
+
+    fn cut_below_exchange(&mut self, exchange: &StreamingExchangeExec) -> Result<Piece> {
+        let piece = self.cut(only_child(exchange.children())?, Scope::Own)?;
+        let (input, inputs) = self.stream(piece)?;
+        // A task is one replica.
+        let options = ExchangeOptions { replicas: 1, ..exchange.options().clone() };
+        Ok((Arc::new(StreamingExchangeExec::try_new(input, options)?), inputs))
+    }
+
+    /// Makes a stage of a piece, and a streaming edge from it.
+    fn stream(&mut self, (plan, inputs): Piece) -> Result<Piece> {
+        let schema = Arc::clone(&plan);
+        let from = self.add_block_stage(plan, inputs);
+        let granularity = match self.specs[from.0 as usize].replayable {
+            true => Granularity::Block,
+            false => Granularity::Unit,
+        };
+        let kind = EdgeKind::Streaming(granularity);
+        Ok((reader(from, &schema), Inputs(vec![(from, kind, Some(Reads::Unit))])))
+    }
+
+    /// Makes a stage of a piece, and one partition of all that it writes.
+    fn collect(&mut self, (plan, inputs): Piece) -> Piece {
+        let schema = Arc::clone(&plan);
+        let from = self.add_block_stage(plan, inputs);
+        let all = Arc::new(CoalescePartitionsExec::new(reader(from, &schema)));
+        (all, Inputs(vec![(from, EdgeKind::Blocking, Some(Reads::AllApart))]))
+    }
+}
+
+/// What a leaf reads of another stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// What belongs to the task.
+    Own,
+    /// Everything: the operator above makes one partition of it.
+    All,
+}
+
+fn scopes(plan: &Arc<dyn ExecutionPlan>, scope: Scope) -> Vec<Scope> {
+    let collapses = plan.is::<CoalescePartitionsExec>() || plan.is::<SortPreservingMergeExec>();
+    let required = plan.input_distribution_requirements();
+    let single = required.per_child_distributions().map(|d| matches!(d, Distribution::SinglePartition));
+    let of = |is_single| match collapses || is_single || scope == Scope::All {
+        true => Scope::All,
+        false => Scope::Own,
+    };
+    single.map(of).collect()
+}
+
+/// Whether an operator would be wrong if each task ran it on its own part of an input.
+fn needs_all_rows(plan: &Arc<dyn ExecutionPlan>) -> Vec<bool> {
+    let has_global_limit =
+        plan.fetch().is_some() && plan.output_partitioning().partition_count() == 1;
+    let required = plan.input_distribution_requirements();
+    let is_bound = |d: &Distribution| !matches!(d, Distribution::UnspecifiedDistribution);
+    required.per_child_distributions().map(|d| has_global_limit || is_bound(d)).collect()
+}
+
+fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<InferenceExec>() || plan.children().into_iter().any(holds_model)
+}
+
+fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    Arc::new(BlockReaderExec::new(from.0, plan.schema(), vec![]))
+}
+
+/// Partitions of a plan that come from no other stage; its block readers have none yet.
+fn own_partitions(root: &Arc<dyn ExecutionPlan>) -> usize {
+    let child = root.children().first().copied();
+    child.map_or(0, |child| child.output_partitioning().partition_count())
+}
+
+fn only_child(children: Vec<&Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+    let first = children.first().copied().cloned();
+    first.ok_or_else(|| internal_datafusion_err!("an operator without an input"))
+}
+
+fn writer_of(writer: &dyn ShuffleWriter) -> Result<Arc<dyn ExecutionPlan>> {
+    let writer: &dyn std::any::Any = writer;
+    let sorted = writer.downcast_ref::<SortShuffleWriterExec>();
+    let sorted = sorted.ok_or_else(|| internal_datafusion_err!("an unknown shuffle writer"))?;
+    Ok(Arc::new(sorted.clone()))
+}
+
+/// What people call a stage: the operators that tell it from others.
+fn name(root: &Arc<dyn ExecutionPlan>) -> String {
+    fn names(plan: &Arc<dyn ExecutionPlan>, found: &mut Vec<String>) {
+        let name = plan.name().trim_end_matches("Exec").to_owned();
+        match plan.downcast_ref::<InferenceExec>() {
+            Some(inference) => found.push(format!("{name}({})", inference.model().name)),
+            None => found.push(name),
+        }
+        plan.children().into_iter().for_each(|child| names(child, found));
+    }
+    let mut found = vec![];
+    names(root, &mut found);
+    found.join(" < ")
+}
+
+impl From<crate::graph::GraphError> for DataFusionError {
+    fn from(error: crate::graph::GraphError) -> Self {
+        internal_datafusion_err!("stages that do not fit together: {error}")
+    }
+}

@@ -1,0 +1,186 @@
+//! How a task ended, from the operator on a worker to the graph: typed all the way.
+//!
+//! Ballista's status has no field for the kind of a failure, but one that it keeps whole: which
+//! worker, stage and partition could not be fetched. A failure of ours travels there, under a
+//! worker's name that no worker has.
+
+use std::error::Error;
+
+use ballista_core::error::BallistaError;
+use ballista_core::serde::protobuf::failed_task::FailedReason;
+use ballista_core::serde::protobuf::task_status::Status;
+use ballista_core::serde::protobuf::{FailedTask, ShuffleWritePartition};
+use datafusion::error::DataFusionError;
+use forebay_engine::EngineError;
+use forebay_udf::{ErrorClass, RuntimeError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::block::{self, BlockError};
+use crate::block::store::Sealed;
+use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId};
+
+/// In place of a worker's name.
+const MARK: &str = "forebay:failure";
+
+/// A failure as it travels.
+#[derive(Debug, Serialize, Deserialize)]
+struct Envelope {
+    kind: Kind,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    User,
+    Data,
+    Passing,
+    OutOfMemory,
+    DeviceBroken,
+    BlockLost { stage: u32, task: u32, seq: u32 },
+}
+
+/// On a worker: a task's error, so that its kind survives.
+pub(super) fn sealed_failure(error: DataFusionError) -> DataFusionError {
+    if is_fetch_failure(&error) {
+        return error;
+    }
+    let envelope = Envelope { kind: kind(&error), message: error.strip_backtrace() };
+    let text = serde_json::to_string(&envelope).unwrap_or_else(|_| envelope.message.clone());
+    DataFusionError::External(Box::new(BallistaError::FetchFailed(MARK.to_owned(), 0, 0, text)))
+}
+
+/// Ballista's own shuffle reader could not read.
+fn is_fetch_failure(error: &DataFusionError) -> bool {
+    chain(error).any(|cause| {
+        matches!(cause.downcast_ref(), Some(BallistaError::FetchFailed(..)))
+    })
+}
+
+fn kind(error: &DataFusionError) -> Kind {
+    if let Some(BlockError { id, .. }) = BlockError::find(error) {
+        return Kind::BlockLost { stage: id.stage, task: id.task, seq: id.seq };
+    }
+    for cause in chain(error) {
+        match cause.downcast_ref::<EngineError>() {
+            Some(EngineError::Runtime(source)) => return runtime_kind(source),
+            Some(EngineError::Batch { source, .. }) => return runtime_kind(source),
+            Some(EngineError::TooManyErrors { .. }) => return Kind::Data,
+            _ => {}
+        }
+        match cause.downcast_ref::<DataFusionError>() {
+            Some(DataFusionError::ResourcesExhausted(_)) => return Kind::OutOfMemory,
+            Some(DataFusionError::IoError(_)) => return Kind::Passing,
+            Some(DataFusionError::ObjectStore(source)) => return store_kind(source),
+            _ => {}
+        }
+    }
+    Kind::User
+}
+
+fn runtime_kind(error: &RuntimeError) -> Kind {
+    match (error, error.class()) {
+        (RuntimeError::OutOfMemory { .. }, _) => Kind::OutOfMemory,
+        (_, ErrorClass::Model) => Kind::User,
+        (_, ErrorClass::Data) => Kind::Data,
+        (_, ErrorClass::Passing) => Kind::Passing,
+        (_, ErrorClass::Device) => Kind::DeviceBroken,
+    }
+}
+
+fn store_kind(error: &object_store::Error) -> Kind {
+    match error {
+        object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
+            Kind::Passing
+        }
+        _ => Kind::User,
+    }
+}
+
+/// An error and its causes, through DataFusion's wrappers.
+fn chain(error: &DataFusionError) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |cause| {
+        match cause.downcast_ref::<DataFusionError>() {
+            Some(DataFusionError::Shared(inner)) => Some(inner.as_ref() as _),
+            Some(DataFusionError::External(inner)) => Some(inner.as_ref() as _),
+            _ => cause.source(),
+        }
+    })
+}
+
+/// What a failed task says, for the graph. `unit_of` tells whose block a file is.
+pub(super) fn failure(
+    failed: FailedTask,
+    unit_of: impl Fn(u32, u32) -> Option<UnitId>,
+) -> Option<Failure> {
+    let Some(reason) = failed.failed_reason else {
+        return Some(Failure::new(FailureKind::User, failed.error));
+    };
+    let kind = match reason {
+        FailedReason::TaskKilled(_) => return None,
+        FailedReason::FetchPartitionError(fetch) if fetch.executor_id == MARK => {
+            return Some(opened(&failed.error, unit_of));
+        }
+        FailedReason::FetchPartitionError(fetch) => {
+            let stage = StageId(fetch.map_stage_id);
+            FailureKind::OutputLost(stage.unit(fetch.map_partition_id))
+        }
+        FailedReason::IoError(_) => FailureKind::Passing,
+        FailedReason::ExecutorLost(_) | FailedReason::ResultLost(_) => FailureKind::WorkerLost,
+        FailedReason::ExecutionError(_) => FailureKind::User,
+    };
+    Some(Failure::new(kind, failed.error))
+}
+
+fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
+    let Ok(envelope) = serde_json::from_str::<Envelope>(text) else {
+        return Failure::new(FailureKind::User, text);
+    };
+    let kind = match envelope.kind {
+        Kind::User => FailureKind::User,
+        Kind::Data => FailureKind::Data,
+        Kind::Passing => FailureKind::Passing,
+        Kind::OutOfMemory => FailureKind::OutOfMemory,
+        Kind::DeviceBroken => FailureKind::DeviceBroken,
+        Kind::BlockLost { stage, task, seq } => match unit_of(stage, task) {
+            Some(unit) => FailureKind::BlockLost(unit.block(seq)),
+            None => FailureKind::Passing,
+        },
+    };
+    Failure::new(kind, envelope.message)
+}
+
+/// On a worker: a block in Ballista's record of an output, whose file number is our checksum.
+pub(super) fn to_record((id, sealed): &(block::BlockId, Sealed)) -> ShuffleWritePartition {
+    ShuffleWritePartition {
+        partition_id: u64::from(id.seq),
+        num_batches: 0,
+        num_rows: sealed.rows,
+        num_bytes: sealed.bytes,
+        file_id: Some(u64::from(sealed.checksum)),
+        is_sort_shuffle: false,
+    }
+}
+
+/// The blocks in Ballista's records of an output.
+pub(super) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
+    let report = |record: &ShuffleWritePartition| BlockReport {
+        seq: u32::try_from(record.partition_id).unwrap_or(u32::MAX),
+        bytes: record.num_bytes,
+        rows: record.num_rows,
+        checksum: record.file_id.unwrap_or(0),
+    };
+    records.iter().map(report).collect()
+}
+
+/// A hash shuffle's output as one block: it is lost, and made again, as a whole.
+pub(super) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
+    let bytes = records.iter().map(|record| record.num_bytes).sum();
+    let rows = records.iter().map(|record| record.num_rows).sum();
+    vec![BlockReport { seq: 0, bytes, rows, checksum: 0 }]
+}
+
+/// Whether a status says that a task has ended.
+pub(super) fn is_over(status: Option<&Status>) -> bool {
+    matches!(status, Some(Status::Failed(_) | Status::Successful(_)))
+}

@@ -1,0 +1,158 @@
+//! A stage's plan, filled in for one task: what it reads, and from where.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ballista_core::serde::scheduler::{PartitionId, PartitionLocation, PartitionStats};
+use ballista_scheduler::planner::remove_unresolved_shuffles;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use super::running::{Addresses, RunningJob};
+use super::stages::{Reads, StagedPlan};
+use crate::block::{BlockLocation, BlockReaderExec, BlockWriterExec};
+use crate::graph::{Bound, StageId};
+
+/// What a task's plan is made of.
+pub(super) struct TaskPlan<'a> {
+    pub(super) job: &'a RunningJob,
+    pub(super) plans: &'a StagedPlan,
+    pub(super) bound: &'a Bound,
+    pub(super) addresses: &'a Addresses,
+}
+
+/// A plan, and the partition of it that the task runs.
+pub(super) struct Filled {
+    pub(super) plan: Arc<dyn ExecutionPlan>,
+    pub(super) partition: usize,
+}
+
+impl TaskPlan<'_> {
+    pub(super) fn build(&self) -> Result<Filled> {
+        let stage = self.bound.task.stage;
+        let template = Arc::clone(&self.plans.plans[stage.0 as usize]);
+        let shuffles = self.shuffles(&template)?;
+        let plan = remove_unresolved_shuffles(template, &shuffles)
+            .map_err(ballista_core::error::BallistaError::into_datafusion)?;
+        let plan = plan.transform(|node| self.fill(node)).data()?;
+        let partition = match self.bound.edge {
+            None => self.bound.partition as usize,
+            Some(_) => partition_of_input(&plan).unwrap_or(0),
+        };
+        Ok(Filled { plan, partition })
+    }
+
+    fn fill(&self, node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        if let Some(writer) = node.downcast_ref::<BlockWriterExec>() {
+            let writer = writer.clone().with_skipped(self.bound.skip.clone());
+            return Ok(Transformed::yes(Arc::new(writer)));
+        }
+        let Some(reader) = node.downcast_ref::<BlockReaderExec>() else {
+            return Ok(Transformed::no(node));
+        };
+        let from = StageId(reader.stage());
+        let reads = self.plans.readers[self.bound.task.stage.0 as usize].get(&from);
+        let reads = reads.ok_or_else(|| {
+            internal_datafusion_err!("stage {} reads {from}, unplanned", self.bound.task.stage)
+        })?;
+        let partitions = match reads {
+            Reads::Unit if self.edge_from() == Some(from) => vec![self.own_input()],
+            Reads::Unit => vec![],
+            Reads::AllApart => self.units_of(from),
+            Reads::AllInOne => vec![self.units_of(from).concat()],
+        };
+        let reader = BlockReaderExec::new(reader.stage(), reader.schema(), partitions);
+        Ok(Transformed::yes(Arc::new(reader)))
+    }
+
+    fn edge_from(&self) -> Option<StageId> {
+        let edge = self.bound.edge?;
+        self.plans.spec.edges.get(edge.0 as usize).map(|edge| edge.from)
+    }
+
+    fn own_input(&self) -> Vec<BlockLocation> {
+        let location = |input| self.job.location(input, self.addresses);
+        self.bound.inputs.iter().map(location).collect()
+    }
+
+    /// The blocks of each unit of a stage; one empty partition if there are none.
+    fn units_of(&self, stage: StageId) -> Vec<Vec<BlockLocation>> {
+        let mut units: BTreeMap<_, Vec<BlockLocation>> = BTreeMap::new();
+        for input in self.job.graph.outputs(stage) {
+            let blocks = units.entry(input.block.unit).or_default();
+            blocks.push(self.job.location(&input, self.addresses));
+        }
+        match units.is_empty() {
+            true => vec![vec![]],
+            false => units.into_values().collect(),
+        }
+    }
+
+    /// Where each hash shuffle that the plan reads has written what.
+    fn shuffles(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+    ) -> Result<HashMap<usize, HashMap<usize, Vec<PartitionLocation>>>> {
+        let read = ballista_scheduler::planner::find_unresolved_shuffles(plan)
+            .map_err(ballista_core::error::BallistaError::into_datafusion)?;
+        let mut found = HashMap::new();
+        for shuffle in read {
+            let stage = self.plans.shuffles.get(&shuffle.stage_id).copied();
+            let stage = stage.ok_or_else(|| {
+                internal_datafusion_err!("no stage writes shuffle {}", shuffle.stage_id)
+            })?;
+            found.insert(shuffle.stage_id, self.partitions_of(stage)?);
+        }
+        Ok(found)
+    }
+
+    fn partitions_of(&self, stage: StageId) -> Result<HashMap<usize, Vec<PartitionLocation>>> {
+        let mut partitions: HashMap<usize, Vec<PartitionLocation>> = HashMap::new();
+        for input in self.job.graph.outputs(stage) {
+            let worker = self.addresses.get(input.worker.as_str()).ok_or_else(|| {
+                internal_datafusion_err!("worker {} has no address", input.worker)
+            })?;
+            for record in self.job.shuffled(input.writer) {
+                let partition_id = PartitionId {
+                    job_id: self.job.id.clone(),
+                    stage_id: stage.0 as usize,
+                    partition_id: record.partition_id as usize,
+                };
+                let location = PartitionLocation {
+                    map_partition_id: input.block.unit.index as usize,
+                    partition_id,
+                    executor_meta: worker.clone(),
+                    partition_stats: PartitionStats::new(
+                        Some(record.num_rows),
+                        Some(record.num_batches),
+                        Some(record.num_bytes),
+                    ),
+                    file_id: record.file_id,
+                    is_sort_shuffle: record.is_sort_shuffle,
+                };
+                partitions.entry(record.partition_id as usize).or_default().push(location);
+            }
+        }
+        Ok(partitions)
+    }
+}
+
+/// Which partition of the plan is the one that the task's own blocks make. All other readers of
+/// units have none.
+fn partition_of_input(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    if plan.is::<BlockReaderExec>() {
+        return (plan.output_partitioning().partition_count() == 1).then_some(0);
+    }
+    let mut before = 0;
+    for child in plan.children() {
+        if let Some(found) = partition_of_input(child) {
+            return Some(before + found);
+        }
+        if plan.is::<UnionExec>() {
+            before += child.output_partitioning().partition_count();
+        }
+    }
+    None
+}
