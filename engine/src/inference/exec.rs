@@ -166,6 +166,11 @@ impl InferenceExec {
         &self.placement
     }
 
+    /// For how long one batch may take.
+    pub fn no_progress_limit(&self) -> Option<Duration> {
+        self.no_progress_limit
+    }
+
     /// For each output column the input column that it is.
     pub(crate) fn sources(&self) -> &Sources {
         &self.sources

@@ -28,6 +28,7 @@ mod on_error;
 mod stream;
 mod tally;
 mod transform;
+mod wire;
 
 #[cfg(test)]
 mod tests;
