@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
+use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{Int32Type, Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::memory_pool::{
@@ -156,6 +156,7 @@ proptest! {
         max_tokens in prop::option::of(1u32..200),
         window_rows in 1u32..80,
         byte_budget in prop::sample::select(vec![1usize, 500, 1_000_000]),
+        pool_bytes in prop::sample::select(vec![1usize, 2000, 100_000_000]),
         is_sent in any::<bool>(),
     ) {
         let (input, rows) = dealt(&sizes, 1, texts);
@@ -165,7 +166,7 @@ proptest! {
         let plan = RestoreOrderExec::try_new(plan).unwrap();
         let plan: Arc<dyn ExecutionPlan> = Arc::new(if is_sent { sent(&plan) } else { plan });
         prop_assert_eq!(plan.schema(), input.schema());
-        let pool = unbounded();
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(pool_bytes));
         let batches = block_on(collect_all(&plan, &context(1, Arc::clone(&pool)))).unwrap();
         prop_assert!(ids(&batches).into_iter().eq(0..rows));
         prop_assert_eq!(pool.reserved(), 0);
@@ -411,5 +412,33 @@ async fn a_plan_that_is_run_again_gives_every_row_once() {
         let mut found = ids(&batches);
         found.sort_unstable();
         assert_eq!(found, (0..rows).collect::<Vec<_>>());
+    }
+}
+
+/// One row of so many bytes, whose turn is not yet, above no exchange.
+fn early(bytes: usize) -> Arc<dyn ExecutionPlan> {
+    let columns: [(&str, ArrayRef); 2] = [
+        ("text", Arc::new(StringArray::from_iter_values(["x".repeat(bytes)]))),
+        (crate::SEQUENCE_COLUMN, Arc::new(UInt64Array::from(vec![7]))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let schema = batch.schema();
+    Arc::new(RestoreOrderExec::try_new(table(&[vec![batch]], schema)).unwrap())
+}
+
+#[tokio::test]
+async fn rows_that_wait_for_their_turn_respect_the_memory_limit() {
+    let run = async |bytes, pool: Arc<dyn MemoryPool>| {
+        collect_all(&early(bytes), &context(1, pool)).await.unwrap_err().to_string()
+    };
+    let full = || -> Arc<dyn MemoryPool> { Arc::new(GreedyMemoryPool::new(1)) };
+    let error = run(65 << 20, full()).await;
+    for part in ["65.0 MiB of rows wait for row 0", "batch_window_rows", "Resources exhausted"] {
+        assert!(error.contains(part), "{error}");
+    }
+    // Taken in: what is wrong is only that nothing else came.
+    for (bytes, pool) in [(1 << 20, full()), (65 << 20, unbounded())] {
+        let error = run(bytes, pool).await;
+        assert!(error.contains("row 0 never came"), "{error}");
     }
 }
