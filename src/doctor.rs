@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use forebay::{CatalogEntry, ForebayContext, folders};
+use forebay_engine::device::Driver;
 use forebay_udf::model::{RuntimeKind, packages_dir};
 use forebay_udf::runtime::torch;
 use nix::sys::statvfs::statvfs;
@@ -59,6 +60,9 @@ pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
         machine(&report, context);
     }
     libtorch(&mut report);
+    if let Some(driver) = Driver::detect() {
+        nvidia(&report, &driver);
+    }
     report.section("folders");
     folder(&mut report, "catalog", &catalog_folder, "FOREBAY_CATALOG");
     folder(&mut report, "packages", &packages_dir(), "FOREBAY_CACHE");
@@ -143,6 +147,16 @@ fn libtorch(report: &mut Report) {
             let reason = reason.split(';').next().unwrap_or(reason);
             report.fact("cuda", format!("none, so models run on CPU cores: {reason}"));
         }
+    }
+}
+
+/// All devices of the driver, whether this process may use them or not.
+fn nvidia(report: &Report, driver: &Driver) {
+    report.section("NVIDIA driver");
+    report.fact("version", &driver.version);
+    for (at, gpu) in driver.gpus.iter().enumerate() {
+        let (memory, used) = (ByteSize(gpu.memory), ByteSize(gpu.used));
+        report.fact(&format!("gpu {at}"), format!("{}, {memory}, {used} in use", gpu.name));
     }
 }
 

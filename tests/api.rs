@@ -13,5 +13,8 @@ mod api {
     mod failures;
     mod minilm;
     mod random_plans;
+    #[path = "../sql/wire.rs"]
+    mod sending;
     mod tidy;
+    mod wire;
 }

@@ -1,8 +1,11 @@
 //! SQL behaviour: every file in `tests/sql/` and every example in `sql-examples/`.
 //!
 //! Each file runs in a session of its own, with an empty catalog, two cores and one emulated
-//! accelerator. `FOREBAY_SLT_COMPLETE=1 cargo test --test sql` writes the results that come back
+//! accelerator. It runs twice: as `sql/…`, and as `wire/…`, where every physical plan becomes bytes
+//! and a plan again before it runs, and all results must be the same. `FOREBAY_SLT_COMPLETE=1 cargo test --test sql` writes the results that come back
 //! into the files, to be reviewed like code.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where at once")]
 
 use std::fmt;
 use std::fs;
@@ -19,18 +22,41 @@ use sqllogictest::{
     default_validator,
 };
 
+mod sql {
+    pub(crate) mod wire;
+}
+
+/// What becomes of a physical plan before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plans {
+    AsTheyAre,
+    Sent,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = vec![];
-    for file in files(Path::new("tests/sql"), "slt") {
-        let name = file.display().to_string();
-        trials.push(Trial::test(name, move || block_on(run_slt(&file))));
-    }
-    for file in files(Path::new("sql-examples"), "sql") {
-        let name = file.display().to_string();
-        trials.push(Trial::test(name, move || block_on(run_example(&file))));
+    let both = [("sql", Plans::AsTheyAre), ("wire", Plans::Sent)];
+    // The results to compare with are those of plans as they are.
+    let kinds = if completes() { &both[..1] } else { &both };
+    for (kind, plans) in kinds.iter().copied() {
+        for file in files(Path::new("tests/sql"), "slt") {
+            let name = file.strip_prefix("tests/sql").unwrap().display();
+            trials.push(Trial::test(format!("{kind}/{name}"), move || {
+                block_on(run_slt(&file, plans))
+            }));
+        }
+        for file in files(Path::new("sql-examples"), "sql") {
+            let name = format!("{kind}/{}", file.display());
+            trials.push(Trial::test(name, move || block_on(run_example(&file, plans))));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Whether the results that come back become the expected ones.
+fn completes() -> bool {
+    std::env::var_os("FOREBAY_SLT_COMPLETE").is_some()
 }
 
 fn block_on(test: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
@@ -56,18 +82,22 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-fn session() -> Result<ForebayContext, DataFusionError> {
+fn session(plans: Plans) -> Result<ForebayContext, DataFusionError> {
     let inventory = Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30);
-    ForebayContext::builder()
+    let forebay = ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(inventory)
         .with_config(datafusion::prelude::SessionConfig::new().with_target_partitions(2))
-        .build()
+        .build()?;
+    if plans == Plans::Sent {
+        sql::wire::send_plans(forebay.session());
+    }
+    Ok(forebay)
 }
 
-async fn run_slt(file: &Path) -> Result<(), Failed> {
-    let mut runner = Runner::new(|| async { Ok(Session(session().map_err(Error)?)) });
-    if std::env::var_os("FOREBAY_SLT_COMPLETE").is_some() {
+async fn run_slt(file: &Path, plans: Plans) -> Result<(), Failed> {
+    let mut runner = Runner::new(|| async { Ok(Session(session(plans).map_err(Error)?)) });
+    if completes() {
         runner
             .update_test_file(
                 file,
@@ -84,15 +114,15 @@ async fn run_slt(file: &Path) -> Result<(), Failed> {
 }
 
 /// Runs the statements of a file; the rows of its last query are in `<file>.expected`, if there.
-async fn run_example(file: &Path) -> Result<(), Failed> {
-    let forebay = session()?;
+async fn run_example(file: &Path, plans: Plans) -> Result<(), Failed> {
+    let forebay = session(plans)?;
     let mut rows = vec![];
     for statement in forebay.parse(&fs::read_to_string(file)?)? {
         rows = text_rows(&forebay.execute(statement).await?.collect().await?)?;
     }
     let found: String = rows.iter().map(|row| row.join("\t") + "\n").collect();
     let expected = file.with_extension("expected");
-    if std::env::var_os("FOREBAY_SLT_COMPLETE").is_some() {
+    if completes() {
         fs::write(&expected, &found)?;
     }
     let wanted = fs::read_to_string(&expected)

@@ -4,6 +4,7 @@
 //! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
 //! - [`inference`]: a model's transform and its forward pass as two operators
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
+//! - [`wire`]: what the bytes of these operators share when a plan is sent to another process
 //!
 //! ```text
 //! [RestoreOrderExec]            only when the plan needs the input's order: N → 1 partition
@@ -25,6 +26,7 @@ pub mod exchange;
 pub mod inference;
 mod per_execution;
 mod report;
+pub mod wire;
 
 #[cfg(test)]
 mod testing;

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
 
@@ -18,6 +19,9 @@ use crate::inference::InferenceExec;
 const DOMINANT: f64 = 0.85;
 /// A share of the time from which on it is worth naming.
 const NOTABLE: f64 = 0.25;
+
+/// A share of the time from which on a device has nothing left to give.
+const UTILIZED: f64 = 0.6;
 
 /// What the operators of a plan have done so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,6 +69,11 @@ pub struct InferenceReport {
     pub starved: Duration,
     /// Of that: the model was loaded.
     pub load: Duration,
+    /// Share of the time that the devices computed, by their driver's account: 0 to 1; `None` where
+    /// that is not measured. Other processes count too.
+    pub device_utilization: Option<f64>,
+    /// The most bytes that were in use on the devices, by their driver's account.
+    pub device_memory_peak: Option<usize>,
     /// How long producers waited because the exchange was full, summed over them.
     pub producers_blocked: Duration,
     /// The operator below that computed longest, up to the next model.
@@ -126,6 +135,8 @@ impl InferenceReport {
             lease_wait: time(&own, "lease_wait_time"),
             starved: time(&own, "starved_time"),
             load: time(&own, "load_time"),
+            device_utilization: ratio(&own, "device_utilization"),
+            device_memory_peak: own.sum_by_name("device_memory_peak").map(|bytes| bytes.as_usize()),
             producers_blocked: time(&below_metrics, "producer_blocked_time"),
             heaviest_below: below
                 .into_iter()
@@ -156,8 +167,9 @@ impl InferenceReport {
         }
         if self.share(self.busy) >= DOMINANT {
             return format!(
-                "model '{model}' on {device} computed {} of the time: {}",
+                "model '{model}' on {device} computed {} of the time{}: {}",
                 percent(self.busy),
+                self.device_text().map(|text| format!(" ({text})")).unwrap_or_default(),
                 self.how_to_compute_faster()
             );
         }
@@ -192,6 +204,17 @@ impl InferenceReport {
         }
     }
 
+    /// `device 73% utilized, 12.3 GiB of its memory in use`, if that was measured.
+    pub fn device_text(&self) -> Option<String> {
+        let utilization =
+            self.device_utilization.map(|share| format!("device {:.0}% utilized", 100.0 * share));
+        let memory = self
+            .device_memory_peak
+            .map(|bytes| format!("{} of its memory in use", ByteSize(bytes as u64)));
+        let parts: Vec<String> = utilization.into_iter().chain(memory).collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
     fn how_to_compute_faster(&self) -> &'static str {
         match () {
             () if self.batch_fill < 0.5 => {
@@ -199,6 +222,10 @@ impl InferenceReport {
             }
             () if self.padding > 0.3 => {
                 "much of that is padding; a larger `batch_window_rows` groups lengths better"
+            }
+            () if self.device_utilization.is_some_and(|share| share < UTILIZED) => {
+                "the device had time left, so larger batches or more replicas on it (a lower \
+                 `gpus`) would use more of it"
             }
             () => "more replicas or devices, or a lower `precision`, would make the query faster",
         }
@@ -299,6 +326,17 @@ mod tests {
         for (text, expected) in [
             (verdict(|r| r.busy = seconds(9)), "computed 90% of the time: more replicas"),
             (verdict(|r| (r.busy, r.batch_fill) = (seconds(9), 0.2)), "less than half full"),
+            (
+                verdict(|r| (r.busy, r.device_utilization) = (seconds(9), Some(0.4))),
+                "computed 90% of the time (device 40% utilized): the device had time left",
+            ),
+            (
+                verdict(|r| {
+                    (r.busy, r.device_utilization) = (seconds(9), Some(0.97));
+                    r.device_memory_peak = Some(3 << 30);
+                }),
+                "(device 97% utilized, 3.0 GiB of its memory in use): more replicas",
+            ),
             (verdict(|r| (r.busy, r.padding) = (seconds(9), 0.5)), "batch_window_rows"),
             (verdict(|r| r.starved = seconds(7)), "idle 70% of the time waiting for SortExec"),
             (verdict(|r| r.lease_wait = seconds(5)), "waited 50% of the time for its share of cpu"),

@@ -4,11 +4,13 @@
 //! - [`logical`]: the [`logical::Inference`] node and the DataFrame call that builds it
 //! - [`optimizer`]: rules on logical plans
 //! - [`physical`]: `Inference` → operators of the engine, with exchanges between resource classes
+//! - [`codec`]: physical plans as bytes, for other processes
 //! - [`install`](fn@install): registers all of it in a DataFusion session, in one call
 //! - [`config`]: the session options under `forebay.`
 //!
-//! `sql`, `logical` and `optimizer` do not name the engine; only `physical` does.
+//! `sql`, `logical` and `optimizer` do not name the engine; only `physical` and `codec` do.
 
+pub mod codec;
 pub mod config;
 mod install;
 pub mod logical;
@@ -16,6 +18,7 @@ pub mod optimizer;
 pub mod physical;
 pub mod sql;
 
+pub use codec::ForebayPhysicalCodec;
 pub use config::ForebayConfig;
 pub use install::install;
 pub use logical::dataframe::DataFrameExt;

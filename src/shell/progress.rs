@@ -75,6 +75,9 @@ impl Progress {
                     summary += &format!("; {rows} rows {what} (model '{}')", inference.model);
                 }
             }
+            if let Some(device) = inference.device_text() {
+                summary += &format!("; {device} (model '{}')", inference.model);
+            }
         }
         if let Some(verdict) = state.report.verdict() {
             summary += &format!("\n{verdict}");

@@ -71,6 +71,8 @@ fn fences_between_folders_hold() {
     }
     refuse("udf/src", "", &["forebay_engine", "forebay_planner"], "udf is the lowest crate");
     refuse("engine/src", "", &["forebay_planner", "sqlparser"], "the engine knows no SQL");
+    let run_time = ["config_options()", "extensions.get"];
+    refuse("engine/src", "", &run_time, "operators get what they need when they are planned");
     for pure in ["queue", "batcher", "share", "order", "window", "budget"] {
         let text = fs::read_to_string(format!("engine/src/exchange/{pure}.rs")).unwrap();
         for word in ["physical_plan::", "tokio::", "forebay_udf::runtime"] {

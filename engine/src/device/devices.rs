@@ -16,8 +16,10 @@ use parking_lot::Mutex;
 
 use super::inventory::{Accelerator, Cuda, Inventory};
 use super::lease::{Lease, Leases};
+use super::nvml;
 use super::once::Once;
 use super::placement::{Placement, place};
+use super::sampler::{Reading, Samplers, Watch};
 use crate::error::{EngineError, panic_text};
 
 /// A model that is ready to run on one device.
@@ -38,6 +40,7 @@ pub struct Devices {
     inventory: Inventory,
     cuda: OnceLock<Result<Vec<Accelerator>, String>>,
     leases: Leases,
+    samplers: Samplers,
     learned: Arc<Learned>,
     packages: Once<PackageKey, Package>,
     transforms: Once<TransformKey, dyn Transform>,
@@ -69,6 +72,7 @@ impl Devices {
     pub fn new(inventory: Inventory) -> Self {
         Self {
             leases: Leases::new(inventory.cpus),
+            samplers: Samplers::new(|device| matches!(device, Device::Cuda(_)), nvml::meter),
             inventory,
             cuda: OnceLock::new(),
             learned: Arc::default(),
@@ -84,6 +88,22 @@ impl Devices {
     pub fn with_learned(mut self, learned: Arc<Learned>) -> Self {
         self.learned = learned;
         self
+    }
+
+    /// Looks at devices by other means.
+    #[cfg(test)]
+    pub(crate) fn with_samplers(mut self, samplers: Samplers) -> Self {
+        self.samplers = samplers;
+        self
+    }
+
+    /// Tells `watcher` what a device does while the watch is held; `None` if it is not measured.
+    pub(crate) fn watch(
+        &self,
+        device: Device,
+        watcher: impl Fn(Reading) + Send + Sync + 'static,
+    ) -> Option<Watch> {
+        self.samplers.watch(device, watcher)
     }
 
     /// What running models has taught.

@@ -17,12 +17,18 @@
 mod devices;
 mod inventory;
 mod lease;
+mod nvml;
 mod once;
 mod placement;
+mod sampler;
 mod slot;
 
 pub use devices::{Devices, LoadedModel};
 pub use inventory::{Accelerator, Inventory};
 pub use lease::Lease;
+pub use nvml::{Driver, Gpu};
 pub use placement::Placement;
+#[cfg(test)]
+pub(crate) use sampler::{Meter, Samplers};
+pub(crate) use sampler::{Reading, Watch};
 pub(crate) use slot::{BatchError, Outcome, Slot, Submitted};

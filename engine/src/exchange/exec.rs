@@ -125,6 +125,17 @@ impl StreamingExchangeExec {
         &self.options
     }
 
+    /// The order that the input had when the exchange was planned.
+    pub(super) fn ordering(&self) -> Option<&LexOrdering> {
+        self.ordering.as_ref()
+    }
+
+    /// With the order that the exchange was planned with.
+    pub(super) fn with_ordering(mut self, ordering: Option<LexOrdering>) -> Self {
+        self.ordering = ordering;
+        self
+    }
+
     /// The progress that the next execution will watch. That one is new, even if the one before
     /// was never handed out as a whole.
     pub(super) fn next_progress(&self) -> Arc<OrderProgress> {

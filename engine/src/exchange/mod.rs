@@ -33,6 +33,7 @@ mod share;
 mod stall;
 mod stream;
 mod window;
+mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,8 @@ pub(crate) struct OrderProgress {
 #[derive(Debug, Default)]
 struct State {
     is_watched: bool,
+    /// Whether there is no memory for rows that come before their turn.
+    is_tight: bool,
     left_rows: u64,
     waiting: Vec<Waker>,
 }
@@ -39,6 +41,12 @@ impl OrderProgress {
     /// `rows` more have left.
     pub(super) fn advance(&self, rows: u64) {
         self.change(|state| state.left_rows += rows);
+    }
+
+    /// Whether there is room for rows that come before their turn. While there is not, a window is
+    /// sealed once all rows before it have left: the argument above holds for any `ahead`.
+    pub(super) fn tighten(&self, is_tight: bool) {
+        self.change(|state| state.is_tight = is_tight);
     }
 
     /// The restorer will report no more.
@@ -58,6 +66,7 @@ impl OrderProgress {
     /// Whether a window that starts at `start` may be sealed; keeps the waker if not.
     pub(super) fn allows(&self, start: u64, ahead: u64, waker: &Waker) -> bool {
         let mut state = self.state.lock();
+        let ahead = if state.is_tight { 0 } else { ahead };
         let allowed = !state.is_watched || start <= state.left_rows.saturating_add(ahead);
         if !allowed && !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
             state.waiting.push(waker.clone());
@@ -146,6 +155,12 @@ mod tests {
         assert!(woken.get());
         assert!(progress.allows(11, 10, &noop_waker()));
         assert!(!progress.allows(12, 10, &waker));
+        progress.tighten(true);
+        assert!(progress.allows(1, 10, &noop_waker()), "all rows before it have left");
+        assert!(!progress.allows(2, 10, &waker));
+        progress.tighten(false);
+        assert!(woken.get());
+        assert!(progress.allows(11, 10, &noop_waker()));
         progress.unwatch();
         assert!(progress.allows(12, 10, &waker));
     }

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::interleave_record_batch;
 use arrow::datatypes::{SchemaRef, UInt64Type};
+use bytesize::ByteSize;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics, internal_datafusion_err, internal_err};
+use datafusion::common::{
+    DataFusionError, Result, Statistics, internal_datafusion_err, internal_err,
+};
 use datafusion::config::ConfigOptions;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -48,8 +51,10 @@ use crate::{SEQUENCE_COLUMN, TransformExec};
 ///
 /// - Rows: all kept; the position is removed. Order: that of the exchange's input.
 /// - Memory: the exchange starts no window further than two windows ahead of the first row
-///   missing here, so about three windows of rows wait at most. They are counted in the memory
-///   pool, which is not asked: the missing row is on its way, and refusing would end the query.
+///   missing here, so about three windows of rows wait at most, reserved in the memory pool. When
+///   the pool refuses, the exchange starts none ahead at all until it gives again. What is on its
+///   way by then is taken in all the same, because the missing row may be among it; if that comes to
+///   more than [`UNRESERVED_BYTES_MAX`], the query ends with the pool's error.
 /// - Cancel and errors: as the streams below.
 #[derive(Debug)]
 pub struct RestoreOrderExec {
@@ -247,22 +252,39 @@ impl ExecutionPlan for RestoreOrderExec {
     }
 }
 
+/// Bytes that may wait although the pool has refused them. Enough for the rows of usual models that
+/// were on their way, so that a query does not die of a pool that is full for a moment; little enough
+/// to keep a limit that stands for the memory of a machine.
+const UNRESERVED_BYTES_MAX: usize = 64 << 20;
+
 /// Batches that are taken in before rows are emitted.
 const AT_ONCE_MAX: usize = 64;
 
 /// Progress that the exchange watches for as long as this lives.
-struct Watched(Arc<OrderProgress>);
+struct Watched {
+    progress: Arc<OrderProgress>,
+    /// As the exchange was told last.
+    is_tight: bool,
+}
 
 impl Watched {
     fn new(progress: Arc<OrderProgress>) -> Self {
         progress.watch();
-        Self(progress)
+        Self { progress, is_tight: false }
+    }
+}
+
+impl Watched {
+    fn tighten(&mut self, is_tight: bool) {
+        if std::mem::replace(&mut self.is_tight, is_tight) != is_tight {
+            self.progress.tighten(is_tight);
+        }
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.0.unwatch();
+        self.progress.unwatch();
     }
 }
 
@@ -352,12 +374,35 @@ impl Restorer {
             .ok_or_else(|| internal_datafusion_err!("{SEQUENCE_COLUMN} is not a UInt64"))?;
         let bytes = batch_bytes(&batch);
         let reservation = Arc::clone(&self.reservation);
-        reservation.grow(bytes);
+        let refused = reservation.try_grow(bytes).err();
+        if let Some(progress) = &mut self.progress {
+            progress.tighten(refused.is_some());
+        }
+        if let Some(error) = refused {
+            self.check_room(reservation.size() + bytes, error)?;
+            reservation.grow(bytes);
+        }
         self.held_bytes_peak.set_max(reservation.size());
         let held = Held { batch, bytes, reservation };
         self.reorder.insert(held, numbers.values().iter().copied()).map_err(|position| {
             internal_datafusion_err!("RestoreOrderExec: row {position} came twice")
         })
+    }
+
+    /// Whether so many bytes may wait although the pool has refused some of them.
+    ///
+    /// # Errors
+    /// If not: the pool's error.
+    fn check_room(&self, held: usize, error: DataFusionError) -> Result<()> {
+        if held <= UNRESERVED_BYTES_MAX {
+            return Ok(());
+        }
+        Err(error.context(format!(
+            "RestoreOrderExec: {} of rows wait for row {} and may not; raise the memory limit, lower \
+             the model's batch_window_rows, or ask for no order",
+            ByteSize(held as u64),
+            self.reorder.next()
+        )))
     }
 
     /// The rows whose turn it is, if any.
@@ -381,7 +426,7 @@ impl Restorer {
         let batch = interleave_record_batch(&batches, &places)?;
         let batch = batch.with_schema(Arc::clone(&self.schema))?;
         if let Some(progress) = &self.progress {
-            progress.0.advance(ready.len() as u64);
+            progress.progress.advance(ready.len() as u64);
         }
         Ok(Some(batch.record_output(&self.baseline)))
     }

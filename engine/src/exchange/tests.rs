@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
-use arrow::datatypes::{Int32Type, SchemaRef};
+use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, UInt64Array};
+use arrow::datatypes::{Int32Type, Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::memory_pool::{
     GreedyMemoryPool, MemoryPool, MemoryReservation, UnboundedMemoryPool,
 };
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 use super::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};
 use crate::testing::{collect_all, context, ids, limits, numbers, table};
+use crate::wire::ExprCodec;
 
 fn options(replicas: usize, batch: BatchLimits) -> ExchangeOptions {
     ExchangeOptions {
@@ -34,6 +36,41 @@ fn options(replicas: usize, batch: BatchLimits) -> ExchangeOptions {
 
 fn exchange(input: &Arc<dyn ExecutionPlan>, options: ExchangeOptions) -> Arc<dyn ExecutionPlan> {
     Arc::new(StreamingExchangeExec::try_new(Arc::clone(input), options).unwrap())
+}
+
+/// The restorer and its exchange, as another process would have them.
+fn sent(restore: &RestoreOrderExec) -> RestoreOrderExec {
+    let exchange = restore.input().downcast_ref::<StreamingExchangeExec>().unwrap();
+    let (bytes, input) = (exchange.to_wire(&NoExprs).unwrap(), Arc::clone(exchange.input()));
+    let exchange = StreamingExchangeExec::from_wire(&bytes, input, &NoExprs).unwrap();
+    RestoreOrderExec::from_wire(&restore.to_wire(), Arc::new(exchange)).unwrap()
+}
+
+struct NoExprs;
+
+impl ExprCodec for NoExprs {
+    fn encode(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Vec<u8>> {
+        panic!("{expr} is not expected")
+    }
+
+    fn decode(&self, _: &[u8], _: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+        panic!("no expression is expected")
+    }
+}
+
+#[tokio::test]
+async fn a_restorer_that_was_sent_is_watched_by_its_exchange() {
+    let (input, _) = dealt(&[10], 1, |ids| numbers(ids, |_| false));
+    let options = ExchangeOptions { ordered: true, ..options(2, limits(10, 10)) };
+    let restore = sent(&RestoreOrderExec::try_new(exchange(&input, options)).unwrap());
+    let exchange = restore.input().downcast_ref::<StreamingExchangeExec>().unwrap();
+    let progress = exchange.next_progress();
+    let waker = futures::task::noop_waker();
+    assert!(progress.allows(1000, 20, &waker));
+    let stream = restore.execute(0, context(1, unbounded())).unwrap();
+    assert!(!progress.allows(1000, 20, &waker));
+    drop(stream);
+    assert!(progress.allows(1000, 20, &waker));
 }
 
 fn unbounded() -> Arc<dyn MemoryPool> {
@@ -119,14 +156,17 @@ proptest! {
         max_tokens in prop::option::of(1u32..200),
         window_rows in 1u32..80,
         byte_budget in prop::sample::select(vec![1usize, 500, 1_000_000]),
+        pool_bytes in prop::sample::select(vec![1usize, 2000, 100_000_000]),
+        is_sent in any::<bool>(),
     ) {
         let (input, rows) = dealt(&sizes, 1, texts);
         let batch = BatchLimits { max_rows, max_tokens, max_bytes: None, window_rows };
         let options = ExchangeOptions { byte_budget, ordered: true, ..options(replicas, batch) };
         let plan = exchange(&input, options);
-        let plan: Arc<dyn ExecutionPlan> = Arc::new(RestoreOrderExec::try_new(plan).unwrap());
+        let plan = RestoreOrderExec::try_new(plan).unwrap();
+        let plan: Arc<dyn ExecutionPlan> = Arc::new(if is_sent { sent(&plan) } else { plan });
         prop_assert_eq!(plan.schema(), input.schema());
-        let pool = unbounded();
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(pool_bytes));
         let batches = block_on(collect_all(&plan, &context(1, Arc::clone(&pool)))).unwrap();
         prop_assert!(ids(&batches).into_iter().eq(0..rows));
         prop_assert_eq!(pool.reserved(), 0);
@@ -279,7 +319,10 @@ async fn dropping_the_streams_ends_the_producers_and_frees_the_memory() {
     let mut first = plan.execute(0, Arc::clone(&context)).unwrap();
     let second = plan.execute(1, context).unwrap();
     assert_eq!(first.next().await.unwrap().unwrap().num_rows(), 4);
-    assert!(pool.reserved() > 0);
+    // The producers never end, so there are soon rows that wait again.
+    while pool.reserved() == 0 {
+        tokio::task::yield_now().await;
+    }
     drop((first, second));
     for _ in 0..3 {
         ended.recv().await.unwrap();
@@ -369,5 +412,33 @@ async fn a_plan_that_is_run_again_gives_every_row_once() {
         let mut found = ids(&batches);
         found.sort_unstable();
         assert_eq!(found, (0..rows).collect::<Vec<_>>());
+    }
+}
+
+/// One row of so many bytes, whose turn is not yet, above no exchange.
+fn early(bytes: usize) -> Arc<dyn ExecutionPlan> {
+    let columns: [(&str, ArrayRef); 2] = [
+        ("text", Arc::new(StringArray::from_iter_values(["x".repeat(bytes)]))),
+        (crate::SEQUENCE_COLUMN, Arc::new(UInt64Array::from(vec![7]))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let schema = batch.schema();
+    Arc::new(RestoreOrderExec::try_new(table(&[vec![batch]], schema)).unwrap())
+}
+
+#[tokio::test]
+async fn rows_that_wait_for_their_turn_respect_the_memory_limit() {
+    let run = async |bytes, pool: Arc<dyn MemoryPool>| {
+        collect_all(&early(bytes), &context(1, pool)).await.unwrap_err().to_string()
+    };
+    let full = || -> Arc<dyn MemoryPool> { Arc::new(GreedyMemoryPool::new(1)) };
+    let error = run(65 << 20, full()).await;
+    for part in ["65.0 MiB of rows wait for row 0", "batch_window_rows", "Resources exhausted"] {
+        assert!(error.contains(part), "{error}");
+    }
+    // Taken in: what is wrong is only that nothing else came.
+    for (bytes, pool) in [(1 << 20, full()), (65 << 20, unbounded())] {
+        let error = run(bytes, pool).await;
+        assert!(error.contains("row 0 never came"), "{error}");
     }
 }

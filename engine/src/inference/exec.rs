@@ -25,8 +25,7 @@ use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, OnError};
 use forebay_udf::transform::output_fields;
 
 use super::metrics::InferenceMetrics;
-use super::stream::{Inference, Setup};
-use super::tally::Tally;
+use super::stream::{Execution, Inference, Setup};
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
 use crate::device::{Devices, Placement};
@@ -49,7 +48,7 @@ pub struct InferenceExec {
     sources: Sources,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    tallies: PerExecution<Tally>,
+    executions: PerExecution<Execution>,
 }
 
 /// The columns of an [`InferenceExec`] over `input`: the input's without the prepared ones, then
@@ -135,7 +134,7 @@ impl InferenceExec {
             sources,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
-            tallies: PerExecution::default(),
+            executions: PerExecution::default(),
         })
     }
 
@@ -174,6 +173,11 @@ impl InferenceExec {
     /// Where it runs.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// For how long one batch may take.
+    pub fn no_progress_limit(&self) -> Option<Duration> {
+        self.no_progress_limit
     }
 
     /// For each output column the input column that it is.
@@ -280,8 +284,8 @@ impl ExecutionPlan for InferenceExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
-        let tally =
-            self.tallies.get(partition, partitions, &context, || Ok(Tally::new(partitions)))?;
+        let begin = || Ok(Execution::new(partitions));
+        let execution = self.executions.get(partition, partitions, &context, begin)?;
         let column = |name: &str| self.input.schema().column_with_name(name).map(|(at, _)| at);
         let setup = Setup {
             devices: Devices::from_context(&context)?,
@@ -293,7 +297,8 @@ impl ExecutionPlan for InferenceExec {
             prepared: self.prepared.clone(),
             groups: column(SHARE_COLUMN),
             row_errors: column(ROW_ERROR_COLUMN),
-            tally,
+            execution,
+            metrics: self.metrics.clone(),
             sources: self.sources.clone(),
             is_output_kept: self.output_names.iter().map(Option::is_some).collect(),
             schema: self.schema(),

@@ -1,9 +1,13 @@
 //! What inference measures: was the device busy, and if not, what for did it wait.
 
+use std::sync::OnceLock;
+
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory,
     RatioMetrics, Time,
 };
+
+use crate::device::Reading;
 
 /// One replica's stream.
 #[derive(Debug)]
@@ -36,6 +40,42 @@ pub(super) struct InferenceMetrics {
     pub(super) rows_failed: Count,
     /// 1 for each replica that took part.
     pub(super) replicas: Gauge,
+}
+
+/// What one device was measured to do while an execution used it. The metrics appear with the first
+/// reading, so that nothing is shown where nothing is measured.
+#[derive(Debug)]
+pub(super) struct DeviceMetrics {
+    metrics: ExecutionPlanMetricsSet,
+    partition: usize,
+    /// Share of the time that the device computed anything, for whomever.
+    utilization: OnceLock<RatioMetrics>,
+    /// The most bytes of the device's memory that were in use, by whomever.
+    memory_peak: OnceLock<Gauge>,
+}
+
+impl DeviceMetrics {
+    pub(super) fn new(metrics: ExecutionPlanMetricsSet, partition: usize) -> Self {
+        Self { metrics, partition, utilization: OnceLock::new(), memory_peak: OnceLock::new() }
+    }
+
+    pub(super) fn add(&self, Reading { busy_percent, used_bytes }: Reading) {
+        if let Some(percent) = busy_percent {
+            let metric = self.utilization.get_or_init(|| {
+                MetricBuilder::new(&self.metrics)
+                    .ratio_metrics("device_utilization", self.partition)
+            });
+            metric.add_part(percent as usize);
+            metric.add_total(100);
+        }
+        if let Some(bytes) = used_bytes {
+            let metric = self.memory_peak.get_or_init(|| {
+                MetricBuilder::new(&self.metrics)
+                    .peak_memory_usage("device_memory_peak", self.partition)
+            });
+            metric.set_max(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+    }
 }
 
 impl InferenceMetrics {

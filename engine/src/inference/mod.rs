@@ -28,6 +28,8 @@ mod on_error;
 mod stream;
 mod tally;
 mod transform;
+mod watches;
+mod wire;
 
 #[cfg(test)]
 mod tests;

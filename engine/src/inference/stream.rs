@@ -10,7 +10,7 @@ use datafusion::common::instant::Instant;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::physical_plan::metrics::RecordOutput;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, RecordOutput};
 use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError};
 use forebay_udf::runtime::{Device, Prepared, enter_thread};
 use forebay_udf::{ErrorClass, RuntimeError};
@@ -21,9 +21,10 @@ use super::bisect::Bisection;
 use super::metrics::InferenceMetrics;
 use super::on_error::{route, row_errors};
 use super::tally::Tally;
+use super::watches::Watches;
 use crate::SHARE_COLUMN;
 use crate::carry::Sources;
-use crate::device::{BatchError, Devices, LoadedModel, Outcome, Slot, Submitted};
+use crate::device::{BatchError, Devices, LoadedModel, Outcome, Slot, Submitted, Watch};
 use crate::error::EngineError;
 
 /// What a stream is told by its operator.
@@ -42,13 +43,29 @@ pub(super) struct Setup {
     pub(super) groups: Option<usize>,
     /// Where the transform's row errors are, if rows may fail.
     pub(super) row_errors: Option<usize>,
-    /// Rows that failed, in all partitions.
-    pub(super) tally: Arc<Tally>,
+    pub(super) execution: Arc<Execution>,
+    /// Where metrics go that appear only once something was measured.
+    pub(super) metrics: ExecutionPlanMetricsSet,
     /// Which input column each output column is.
     pub(super) sources: Sources,
     /// Which of the model's output columns are in the schema.
     pub(super) is_output_kept: Vec<bool>,
     pub(super) schema: SchemaRef,
+}
+
+/// What the streams of one execution share.
+#[derive(Debug)]
+pub(super) struct Execution {
+    /// Rows that failed.
+    tally: Tally,
+    /// The devices that are looked at meanwhile.
+    watches: Watches,
+}
+
+impl Execution {
+    pub(super) fn new(partitions: usize) -> Self {
+        Self { tally: Tally::new(partitions), watches: Watches::default() }
+    }
 }
 
 impl Setup {
@@ -77,6 +94,8 @@ struct Running {
     /// Held, so that the model counts as used.
     loaded: Arc<LoadedModel>,
     slot: Slot,
+    /// Held, so that the device is looked at.
+    _watch: Option<Arc<Watch>>,
 }
 
 /// A batch and the rows of it that the model is to see.
@@ -175,7 +194,7 @@ impl Inference {
             let wants_input = self.next.is_none() && !self.input_ended;
             match (&mut self.current, wants_input) {
                 (None, false) => {
-                    self.setup.tally.finish(&self.setup.model)?;
+                    self.setup.execution.tally.finish(&self.setup.model)?;
                     return Ok(None);
                 }
                 (None, true) => {
@@ -222,11 +241,13 @@ impl Inference {
             futures::try_join!(load.map_err(DataFusionError::from), first)?;
         self.metrics.starved_time.add_duration(since.elapsed().saturating_sub(loading));
         let item = item.map(Ok);
+        let Setup { execution, metrics, .. } = &self.setup;
+        let watch = execution.watches.watch(devices, *device, metrics, *partition);
         let (devices, model) = (Arc::clone(devices), Arc::clone(model));
         let replica = Arc::clone(&loaded.replica);
         let slot = Slot::start(devices, model, *device, replica, *partition)?;
         self.metrics.replicas.set(1);
-        self.running = Some(Running { loaded, slot });
+        self.running = Some(Running { loaded, slot, _watch: watch });
         self.take_in(item)
     }
 
@@ -421,7 +442,7 @@ impl Inference {
             let errors = route(batch.column(at), errors)?;
             let failed = errors.len() - errors.null_count();
             self.metrics.rows_failed.add(failed);
-            self.setup.tally.add(batch.num_rows(), failed);
+            self.setup.execution.tally.add(batch.num_rows(), failed);
             if self.setup.model.on_error == OnError::Route {
                 outputs.push(errors);
             }

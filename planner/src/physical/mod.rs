@@ -15,3 +15,4 @@ mod verdict;
 
 pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::ForebayQueryPlanner;
+pub(crate) use verdict::VerdictExec;

@@ -19,7 +19,7 @@ use futures::{StreamExt, TryStreamExt};
 ///
 /// Rows: the input's, and one more if the plan has a model. Order: the verdict comes last.
 #[derive(Debug)]
-pub(super) struct VerdictExec {
+pub(crate) struct VerdictExec {
     input: Arc<dyn ExecutionPlan>,
 }
 

@@ -8,6 +8,7 @@ use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision
 use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
+use crate::error::ModelError;
 
 /// A named, versioned function from input columns to output columns, with what it needs.
 ///
@@ -178,6 +179,33 @@ impl ModelDeclaration {
         set(&mut self.max_error_ratio, &options.max_error_ratio);
         set(&mut self.output_prefix, &options.output_prefix);
         self
+    }
+
+    /// As text, in the form of the catalog's files: what a plan that is sent elsewhere carries.
+    ///
+    /// # Errors
+    /// If the text would not read as this declaration again, which would be ours to mend.
+    pub fn to_text(&self) -> Result<String, ModelError> {
+        let unfit = |problem: String| ModelError::Signature { name: self.name.clone(), problem };
+        let text = toml::to_string(self)
+            .map_err(|error| unfit(format!("its declaration cannot be written: {error}")))?;
+        match Self::from_text(&text) {
+            Ok(same) if same == *self => Ok(text),
+            Ok(_) => Err(unfit("its declaration does not survive being written".to_owned())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The declaration of [`Self::to_text`].
+    ///
+    /// # Errors
+    /// If the text is none.
+    pub fn from_text(text: &str) -> Result<Self, ModelError> {
+        toml::from_str(text).map_err(|error| ModelError::InvalidValue {
+            option: "declaration".to_owned(),
+            value: text.chars().take(40).collect(),
+            expected: format!("a model's declaration: {}", error.message()),
+        })
     }
 
     /// `cpus=1, gpus=0.5, memory=400.0 MiB`: what `EXPLAIN` and `SHOW MODELS` print.

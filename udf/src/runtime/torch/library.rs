@@ -46,6 +46,8 @@ pub struct CudaDevice {
     pub name: String,
     /// Bytes on the device.
     pub memory_bytes: u64,
+    /// Where it is, as `domain:bus:device.function`: other libraries know it by that too.
+    pub pci_bus_id: Option<String>,
 }
 
 /// Loads libtorch into this process unless it is there already, and describes it.
@@ -219,6 +221,7 @@ fn driver_devices() -> Result<Vec<CudaDevice>, String> {
         let get_count = driver.get::<Count>(b"cuDeviceGetCount\0").map_err(missing)?;
         let get = driver.get::<Get>(b"cuDeviceGet\0").map_err(missing)?;
         let get_name = driver.get::<Name>(b"cuDeviceGetName\0").map_err(missing)?;
+        let get_bus_id = driver.get::<Name>(b"cuDeviceGetPCIBusId\0").ok();
         let get_memory = driver.get::<Memory>(b"cuDeviceTotalMem_v2\0").map_err(missing)?;
         check(init(0), "cuInit")?;
         let mut count = 0;
@@ -232,10 +235,17 @@ fn driver_devices() -> Result<Vec<CudaDevice>, String> {
             check(get(&mut device, ordinal), "cuDeviceGet")?;
             check(get_name(name.as_mut_ptr(), name.len() as c_int - 1, device), "cuDeviceGetName")?;
             check(get_memory(&mut memory, device), "cuDeviceTotalMem")?;
+            let mut bus_id = [0; 32];
+            let has_bus_id = get_bus_id.as_ref().is_some_and(|get_bus_id| {
+                get_bus_id(bus_id.as_mut_ptr(), bus_id.len() as c_int - 1, device) == 0
+            });
+            let text =
+                |bytes: &[c_char]| CStr::from_ptr(bytes.as_ptr()).to_string_lossy().into_owned();
             devices.push(CudaDevice {
                 ordinal: ordinal as u16,
-                name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
+                name: text(&name),
                 memory_bytes: memory as u64,
+                pci_bus_id: has_bus_id.then(|| text(&bus_id)),
             });
         }
         Ok(devices)
