@@ -144,7 +144,8 @@ impl ForebayBuilder {
         self
     }
 
-    /// Uses these devices instead of all that this machine has.
+    /// Uses these devices instead of all that this machine has; on a cluster, plans for these
+    /// instead of all that its workers have.
     #[must_use]
     pub fn with_inventory(mut self, inventory: Inventory) -> Self {
         self.inventory = Some(inventory);
@@ -191,7 +192,10 @@ impl ForebayBuilder {
     /// If no scheduler answers, or the catalog's folder is not one.
     pub async fn connect(mut self, scheduler: &str) -> Result<ForebayContext> {
         let cluster = Cluster::connect(scheduler).await?;
-        let inventory = pooled(&cluster.workers().await?);
+        let inventory = match self.inventory.take() {
+            Some(inventory) => inventory,
+            None => pooled(&cluster.workers().await?),
+        };
         let catalog = self.open_catalog()?;
         let devices = Arc::new(Devices::new(inventory));
         let state = self.state(&catalog, &devices)?;

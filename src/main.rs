@@ -133,6 +133,9 @@ struct ResourceArgs {
     /// Folder for what tasks write [default: a folder for temporary files]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
+    /// Bytes of blocks that --work-dir may hold at a time, such as 100GB [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    work_limit: Option<bytesize::ByteSize>,
     /// Seconds that running tasks get when this worker is told to leave
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     drain_limit: u64,

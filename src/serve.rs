@@ -23,7 +23,7 @@ async fn serve(args: ServeArgs) -> Result<()> {
     println!("listening on {}", scheduler.address());
     if args.worker {
         let worker = worker::open(args.resources, scheduler.address().to_string())?;
-        return Box::pin(worker.run(told_to_stop())).await;
+        return Box::pin(worker.run(|_| (), told_to_stop())).await;
     }
     told_to_stop().await;
     Ok(())

@@ -16,8 +16,12 @@ use crate::{GpuChoice, ResourceArgs, WorkerArgs};
 /// Runs a worker until it is told to leave; returns the exit status.
 pub(crate) async fn run(args: WorkerArgs) -> i32 {
     let host = args.host.unwrap_or_else(|| args.bind.to_string());
-    let worked = match open(args.resources, args.scheduler) {
-        Ok(worker) => Box::pin(Worker { bind: args.bind, host, ..worker }.run(told_to_stop())).await,
+    let worked = match open(args.resources, args.scheduler.clone()) {
+        Ok(worker) => {
+            let worker = Worker { bind: args.bind, host, ..worker };
+            let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
+            Box::pin(worker.run(ready, told_to_stop())).await
+        }
         Err(error) => Err(error),
     };
     match worked {
@@ -39,6 +43,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
         host: "127.0.0.1".to_owned(),
         work_dir,
         devices,
+        work_limit: args.work_limit.map(|limit| limit.as_u64()),
         runtime: runtime(args.memory_limit)?,
         labels: args.labels.into_iter().collect(),
         drain_limit: Duration::from_secs(args.drain_limit),

@@ -16,6 +16,7 @@ use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::DataFusionError;
 use forebay::{Catalog, ForebayContext, Inventory};
+use forebay_testkit::cluster::Cluster;
 use libtest_mimic::{Arguments, Failed, Trial};
 use sqllogictest::{
     AsyncDB, DBOutput, DefaultColumnType, Runner, default_column_validator, default_normalizer,
@@ -27,31 +28,44 @@ mod sql {
 }
 
 /// What becomes of a physical plan before it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Plans {
     AsTheyAre,
     Sent,
+    /// They run on the cluster of the scheduler there.
+    OnCluster(String),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = vec![];
-    let both = [("sql", Plans::AsTheyAre), ("wire", Plans::Sent)];
+    let cluster = start_cluster();
+    let on_cluster = Plans::OnCluster(cluster.address().to_owned());
+    let all = [("sql", Plans::AsTheyAre), ("wire", Plans::Sent), ("cluster", on_cluster)];
     // The results to compare with are those of plans as they are.
-    let kinds = if completes() { &both[..1] } else { &both };
-    for (kind, plans) in kinds.iter().copied() {
+    let kinds = if completes() { &all[..1] } else { &all };
+    for (kind, plans) in kinds {
         for file in files(Path::new("tests/sql"), "slt") {
-            let name = file.strip_prefix("tests/sql").unwrap().display();
+            let (name, plans) = (file.strip_prefix("tests/sql").unwrap().display(), plans.clone());
             trials.push(Trial::test(format!("{kind}/{name}"), move || {
                 block_on(run_slt(&file, plans))
             }));
         }
         for file in files(Path::new("sql-examples"), "sql") {
-            let name = format!("{kind}/{}", file.display());
+            let (name, plans) = (format!("{kind}/{}", file.display()), plans.clone());
             trials.push(Trial::test(name, move || block_on(run_example(&file, plans))));
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Two workers of one core, and one with an emulated accelerator, in processes of their own.
+fn start_cluster() -> Cluster {
+    let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), &[]);
+    for accelerators in ["0", "0", "1"] {
+        cluster.add_worker(&["--cpus", "1", "--emulated-accelerators", accelerators]);
+    }
+    cluster
 }
 
 /// Whether the results that come back become the expected ones.
@@ -82,21 +96,25 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-fn session(plans: Plans) -> Result<ForebayContext, DataFusionError> {
+async fn session(plans: &Plans) -> Result<ForebayContext, DataFusionError> {
     let inventory = Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30);
-    let forebay = ForebayContext::builder()
+    let builder = ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(inventory)
-        .with_config(datafusion::prelude::SessionConfig::new().with_target_partitions(2))
-        .build()?;
-    if plans == Plans::Sent {
+        .with_config(datafusion::prelude::SessionConfig::new().with_target_partitions(2));
+    if let Plans::OnCluster(address) = plans {
+        return builder.connect(address).await;
+    }
+    let forebay = builder.build()?;
+    if *plans == Plans::Sent {
         sql::wire::send_plans(forebay.session());
     }
     Ok(forebay)
 }
 
 async fn run_slt(file: &Path, plans: Plans) -> Result<(), Failed> {
-    let mut runner = Runner::new(|| async { Ok(Session(session(plans).map_err(Error)?)) });
+    let mut runner =
+        Runner::new(|| async { Ok(Session(session(&plans).await.map_err(Error)?)) });
     if completes() {
         runner
             .update_test_file(
@@ -115,7 +133,7 @@ async fn run_slt(file: &Path, plans: Plans) -> Result<(), Failed> {
 
 /// Runs the statements of a file; the rows of its last query are in `<file>.expected`, if there.
 async fn run_example(file: &Path, plans: Plans) -> Result<(), Failed> {
-    let forebay = session(plans)?;
+    let forebay = session(&plans).await?;
     let mut rows = vec![];
     for statement in forebay.parse(&fs::read_to_string(file)?)? {
         rows = text_rows(&forebay.execute(statement).await?.collect().await?)?;
@@ -190,10 +208,18 @@ fn text_rows(batches: &[RecordBatch]) -> Result<Vec<Vec<String>>, arrow::error::
     Ok(rows)
 }
 
+/// A plan without the node below which it runs on a cluster.
+fn without_cluster(plan: &str) -> String {
+    match plan.strip_prefix("ClusterExec\n") {
+        Some(plan) => plan.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect(),
+        None => plan.to_owned(),
+    }
+}
+
 /// A row whose last cell has several lines (a plan) as that many rows, indented by dashes:
 /// sqllogictest compares line by line and folds white space.
 fn lines(mut row: Vec<String>) -> Vec<Vec<String>> {
-    let last = row.pop().unwrap_or_default();
+    let last = without_cluster(&row.pop().unwrap_or_default());
     let mut rows: Vec<Vec<String>> = vec![];
     for line in last.lines() {
         let text = line.trim_start();

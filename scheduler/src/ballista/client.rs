@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use ballista_core::client::BallistaClient;
-use ballista_core::error::BallistaError;
-use ballista_core::serde::protobuf::PartitionLocation;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_datafusion_err};
-use datafusion::execution::SendableRecordBatchStream;
-use prost::Message;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
@@ -17,10 +12,6 @@ use crate::rpc::messages::{DescribeRequest, RunRequest, RunUpdate, Worker};
 
 /// For how long a client tries to reach the scheduler.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
-/// Attempts at fetching a partition of the result, and the pause between them.
-const FETCH_ATTEMPTS: u8 = 3;
-const FETCH_PAUSE_MS: u64 = 200;
 
 /// A connection to a scheduler.
 #[derive(Clone, Debug)]
@@ -79,33 +70,6 @@ impl Cluster {
     pub(super) fn failed(&self, status: &Status) -> DataFusionError {
         exec_datafusion_err!("the scheduler at {}: {}", self.scheduler, status.message())
     }
-}
-
-/// The rows of one partition, from the worker that holds it.
-pub(super) async fn fetch(location: Vec<u8>) -> Result<SendableRecordBatchStream> {
-    let location = PartitionLocation::decode(location.as_slice())
-        .map_err(|e| internal_datafusion_err!("a partition's location: {e}"))?;
-    let layout = location.layout();
-    let missing = || internal_datafusion_err!("a partition's location is incomplete");
-    let worker = location.executor_meta.ok_or_else(missing)?;
-    let partition = location.partition_id.ok_or_else(missing)?;
-    let port = u16::try_from(worker.port).map_err(|_| missing())?;
-    let mut client = BallistaClient::try_new(
-        &worker.host,
-        port,
-        session::MESSAGE_BYTES as usize,
-        false,
-        None,
-        FETCH_ATTEMPTS,
-        FETCH_PAUSE_MS,
-        0,
-        0,
-    )
-    .await
-    .map_err(BallistaError::into_datafusion)?;
-    let (id, file) = (partition.into(), location.file_id);
-    let rows = client.fetch_partition(&worker.id, &id, file, layout, true).await;
-    rows.map_err(BallistaError::into_datafusion)
 }
 
 fn root_cause(error: &dyn std::error::Error) -> String {

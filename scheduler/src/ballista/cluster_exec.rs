@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -16,11 +16,13 @@ use datafusion::physical_plan::{
 use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{StreamExt, TryStreamExt, stream};
+use tonic::Streaming;
 
-use super::client::{Cluster, fetch};
+use super::client::Cluster;
 use super::session;
+use crate::block::{BlockLocation, BlockReaderExec};
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{PROTOCOL, RunRequest, SessionOption};
+use crate::rpc::messages::{PROTOCOL, RunRequest, RunUpdate, SessionOption};
 
 /// Runs its input on a cluster.
 ///
@@ -70,13 +72,16 @@ impl ClusterExec {
     }
 }
 
-/// Where the rows are, once they are there.
-async fn result(cluster: Cluster, request: RunRequest) -> Result<Vec<Vec<u8>>> {
+/// Where the rows are, once they are there, and what must be held while they are read.
+async fn result(
+    cluster: Cluster,
+    request: RunRequest,
+) -> Result<(Vec<BlockLocation>, Streaming<RunUpdate>)> {
     let mut updates = cluster.run(request).await?;
     loop {
         match updates.message().await.map_err(|status| cluster.failed(&status))? {
             Some(update) => match update.news {
-                Some(News::Finished(finished)) => return Ok(finished.partitions),
+                Some(News::Finished(finished)) => return Ok((finished.blocks, updates)),
                 Some(News::Failed(problem)) => return exec_err!("{problem}"),
                 Some(News::Accepted(_)) | None => {}
             },
@@ -133,8 +138,16 @@ impl ExecutionPlan for ClusterExec {
             return internal_err!("ClusterExec has one partition, asked for {partition}");
         }
         let request = self.request(&context)?;
+        let schema = self.schema();
         let rows = stream::once(result(self.cluster.clone(), request))
-            .map_ok(|partitions| stream::iter(partitions).then(fetch).try_flatten())
+            .map(move |result| {
+                let (blocks, held) = result?;
+                let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);
+                let rows = reader.execute(0, Arc::clone(&context))?;
+                Ok::<_, DataFusionError>(rows.inspect(move |_| {
+                    let _ = &held;
+                }))
+            })
             .try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
     }

@@ -14,15 +14,14 @@ use ballista_scheduler::cluster::{
 };
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::task_manager::JobInfoCache;
-use datafusion::error::DataFusionError;
 use forebay_planner::ForebayConfig;
 use parking_lot::Mutex;
 
 use super::execution_graph::ForebayGraph;
 use super::registry::Registry;
 use super::running::RunningJob;
-use super::stages;
-use crate::graph::{Event, Failure, FailureKind, WorkerId};
+use super::stages::{self, StagedPlan};
+use crate::graph::{Event, Failure, FailureKind, JobGraph, WorkerId};
 use crate::placement::{Device, Job, Policy, WHOLE, WorkerState, could_ever_fit, place};
 use crate::rpc::messages::Worker;
 
@@ -49,52 +48,48 @@ impl ForebayClusterState {
         for id in ids {
             match self.registry.get(&id.to_string()) {
                 Some(job) => jobs.push(job),
-                None => match self.install(&active[id], workers).await {
-                    Ok(job) => jobs.push(job),
-                    Err(error) => {
-                        // An error from here would only be logged, and the job would wait for ever.
-                        log::error!("job {id} cannot be cut into stages: {error}");
-                        let mut graph = active[id].execution_graph.write().await;
-                        graph.fail_job(error.strip_backtrace());
-                        self.registry.abandon(id);
-                    }
-                },
+                None => jobs.push(self.install(&active[id], workers).await),
             }
         }
         jobs
     }
 
+    /// An error from here would only be logged, and the job would wait for ever: it becomes the
+    /// job's own.
     async fn install(
         &self,
         job: &JobInfoCache,
         workers: &[WorkerState],
-    ) -> Result<Arc<Mutex<RunningJob>>, DataFusionError> {
+    ) -> Arc<Mutex<RunningJob>> {
         let mut graph = job.execution_graph.write().await;
         let config = graph.session_config();
         let options = config.options();
-        let staged = stages::cut(graph.job_id(), graph.physical_plan(), options)?;
-        let needs: Vec<_> = staged.spec.stages.iter().map(|stage| stage.need.clone()).collect();
+        let staged = stages::cut(graph.job_id(), graph.physical_plan(), options);
+        let made = staged.and_then(|staged| {
+            let made = JobGraph::try_new(staged.spec.clone())?;
+            Ok((missing(workers, &staged), staged, made))
+        });
+        let (problem, staged, made) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                (Some(error.strip_backtrace()), StagedPlan::default(), JobGraph::nothing())
+            }
+        };
         let weight = options.extensions.get::<ForebayConfig>().map_or(1, |config| config.weight);
         let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
-        let running = RunningJob::try_new(id, session, Arc::clone(&config), weight, staged)?;
+        let running = RunningJob::new(id, session, Arc::clone(&config), weight, staged, made);
         let running = self.registry.add(running);
         *graph = Box::new(ForebayGraph::new(
             Arc::clone(&running),
             self.registry.clone(),
             graph.as_ref(),
         ));
-        self.registry.apply(&running, Event::Started);
-        // Workers may still be on their way; one that cannot do is no reason to wait for others.
-        if !workers.is_empty() {
-            for need in needs {
-                if let Err(missing) = could_ever_fit(workers, &need) {
-                    let reason = missing.to_string();
-                    self.registry.apply(&running, Event::Canceled { reason });
-                    break;
-                }
-            }
-        }
-        Ok(running)
+        let event = match problem {
+            None => Event::Started,
+            Some(reason) => Event::Canceled { reason },
+        };
+        self.registry.apply(&running, event);
+        running
     }
 
     fn bind(&self, jobs: &[Arc<Mutex<RunningJob>>], workers: &[WorkerState]) -> Vec<BoundTask> {
@@ -136,6 +131,19 @@ impl ForebayClusterState {
         });
         usable.map(|worker| worker_state(&worker)).collect()
     }
+}
+
+/// What no worker has and some stage needs. Workers may still be on their way: if there are none,
+/// the job waits.
+fn missing(workers: &[WorkerState], staged: &StagedPlan) -> Option<String> {
+    if workers.is_empty() {
+        return None;
+    }
+    let stages = staged.spec.stages.iter();
+    stages
+        .filter_map(|stage| could_ever_fit(workers, &stage.need).err())
+        .map(|missing| missing.to_string())
+        .next()
 }
 
 fn worker_state(worker: &Worker) -> WorkerState {

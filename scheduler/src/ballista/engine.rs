@@ -4,29 +4,51 @@ use std::fmt;
 use std::sync::Arc;
 
 use ballista_core::JobId;
+use ballista_core::execution_plans::ShuffleReaderExec;
+use ballista_core::serde::protobuf::ShuffleWritePartition;
+use ballista_core::utils::collect_plan_metrics;
 use ballista_executor::execution_engine::{
     DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
 };
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use forebay_engine::{Devices, InferenceExec};
 
-/// Runs stages as Ballista does, with each model placed on this worker's devices.
+use super::status;
+use crate::block::store::Sealed;
+use crate::block::{BlockId, BlockStore, BlockWriterExec};
+use crate::rpc::attendance::Mouth;
+use crate::rpc::messages::{self, from_worker};
+
+/// Runs stages on this worker's devices: those that write blocks itself, others as Ballista does.
 pub(super) struct TaskEngine {
     devices: Arc<Devices>,
+    store: Arc<BlockStore>,
+    mouth: Mouth,
     inner: DefaultExecutionEngine,
 }
 
 impl TaskEngine {
-    pub(super) fn new(devices: Arc<Devices>) -> Self {
-        Self { devices, inner: DefaultExecutionEngine::new() }
+    /// Keeps blocks in `store` and tells the scheduler of them.
+    pub(super) fn new(devices: Arc<Devices>, store: Arc<BlockStore>, mouth: Mouth) -> Self {
+        Self { devices, store, mouth, inner: DefaultExecutionEngine::new() }
     }
 
-    /// The plan was made for all workers' devices; this one's are its own.
-    fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    /// The plan was made for all workers: this one has devices and a folder of its own.
+    fn placed(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        work_dir: &str,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let place = |node: Arc<dyn ExecutionPlan>| {
+            if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
+                let reader = Arc::new(reader.with_work_dir(work_dir.to_owned()));
+                return Ok(Transformed::yes(reader as Arc<dyn ExecutionPlan>));
+            }
             let Some(inference) = node.downcast_ref::<InferenceExec>() else {
                 return Ok(Transformed::no(node));
             };
@@ -55,14 +77,94 @@ impl ExecutionEngine for TaskEngine {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        self.inner.create_query_stage_exec(
+        let plan = self.placed(plan, work_dir)?;
+        if let Some(writer) = plan.downcast_ref::<BlockWriterExec>() {
+            return Ok(Arc::new(BlockTask {
+                job: job_id.to_string(),
+                stage: u32::try_from(stage_id).unwrap_or(u32::MAX),
+                writer: writer.clone(),
+                store: Arc::clone(&self.store),
+                mouth: self.mouth.clone(),
+            }));
+        }
+        let inner = self.inner.create_query_stage_exec(
             job_id,
             stage_id,
             task_id,
             global_output_partition_ids,
-            self.placed(plan)?,
+            plan,
             work_dir,
             config,
-        )
+        )?;
+        Ok(Arc::new(ShuffleTask(inner)))
+    }
+}
+
+/// A task that writes blocks.
+#[derive(Debug)]
+struct BlockTask {
+    job: String,
+    stage: u32,
+    writer: BlockWriterExec,
+    store: Arc<BlockStore>,
+    mouth: Mouth,
+}
+
+impl fmt::Display for BlockTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job {}, stage {}", self.job, self.stage)
+    }
+}
+
+#[tonic::async_trait]
+impl QueryStageExecutor for BlockTask {
+    async fn execute_query_stage(
+        &self,
+        task_id: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<Vec<ShuffleWritePartition>> {
+        let on_sealed = |id: BlockId, sealed: Sealed| {
+            self.mouth.say(from_worker::Say::Sealed(messages::Sealed {
+                job: self.job.clone(),
+                id,
+                bytes: sealed.bytes,
+                rows: sealed.rows,
+                checksum: sealed.checksum,
+            }));
+        };
+        let task = u32::try_from(task_id).unwrap_or(u32::MAX);
+        let written =
+            self.writer.write(&self.store, &self.job, self.stage, task, context, &on_sealed);
+        let blocks = written.await.map_err(status::sealed_failure)?;
+        Ok(blocks.iter().map(status::to_record).collect())
+    }
+
+    fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
+        collect_plan_metrics(self.writer.input().as_ref())
+    }
+}
+
+/// A task of Ballista's, whose errors keep their kind.
+#[derive(Debug)]
+struct ShuffleTask(Arc<dyn QueryStageExecutor>);
+
+impl fmt::Display for ShuffleTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[tonic::async_trait]
+impl QueryStageExecutor for ShuffleTask {
+    async fn execute_query_stage(
+        &self,
+        task_id: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<Vec<ShuffleWritePartition>> {
+        self.0.execute_query_stage(task_id, context).await.map_err(status::sealed_failure)
+    }
+
+    fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
+        self.0.collect_plan_metrics()
     }
 }

@@ -12,11 +12,11 @@ use datafusion::prelude::SessionContext;
 use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{StreamExt, stream};
-use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::registry::Registry;
 use super::scheduler::Ballista;
 use super::session;
 use crate::rpc::Answers;
@@ -30,6 +30,7 @@ const UPDATES_MAX: usize = 64;
 /// Jobs of a scheduler.
 pub(super) struct BallistaJobs {
     scheduler: Ballista,
+    registry: Registry,
     /// What sessions have in common.
     state: SessionState,
     /// Jobs whose client has gone.
@@ -39,10 +40,11 @@ pub(super) struct BallistaJobs {
 impl BallistaJobs {
     pub(super) fn new(
         scheduler: Ballista,
+        registry: Registry,
         runtime: Arc<RuntimeEnv>,
         abandoned: mpsc::Sender<JobId>,
     ) -> Self {
-        Self { scheduler, state: session::decoding_state(runtime), abandoned }
+        Self { scheduler, registry, state: session::decoding_state(runtime), abandoned }
     }
 
     fn session(&self, request: &RunRequest) -> SessionContext {
@@ -80,9 +82,17 @@ impl Jobs for BallistaJobs {
             self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
         let job = submitted.await.map_err(|error| Status::unavailable(error.to_string()))?;
         let accepted = Ok(RunUpdate { news: Some(News::Accepted(job.to_string())) });
-        let mut interest = Interest { job: Some(job), abandoned: self.abandoned.clone() };
-        let updates = ReceiverStream::new(states).filter_map(move |status| {
-            let news = news(status);
+        let mut interest = Interest {
+            job,
+            is_over: false,
+            registry: self.registry.clone(),
+            abandoned: self.abandoned.clone(),
+        };
+        let registry = self.registry.clone();
+        // Open until the client has read the rows: then the workers may drop them.
+        let states = ReceiverStream::new(states).chain(stream::pending());
+        let updates = states.filter_map(move |status| {
+            let news = news(status, &registry);
             if news.is_some() {
                 interest.ends();
             }
@@ -93,36 +103,40 @@ impl Jobs for BallistaJobs {
 }
 
 /// What a state says that a client has waited for.
-fn news(status: JobStatus) -> Option<News> {
+fn news(status: JobStatus, registry: &Registry) -> Option<News> {
     match status.status? {
         JobState::Queued(_) | JobState::Running(_) => None,
         JobState::Failed(failed) => Some(News::Failed(failed.error)),
-        JobState::Successful(job) => {
-            let partitions = job.partition_location.iter().map(Message::encode_to_vec).collect();
-            Some(News::Finished(Finished { partitions }))
-        }
+        JobState::Successful(_) => match registry.result(&status.job_id) {
+            Some(blocks) => Some(News::Finished(Finished { blocks })),
+            None => Some(News::Failed(format!("the result of job {} is gone", status.job_id))),
+        },
     }
 }
 
-/// A client that waits for a job; the job is cancelled when it waits no more.
+/// A client that waits for a job, or reads its rows. When it does so no more, the job is cancelled
+/// if it runs, and its blocks are dropped.
 struct Interest {
-    job: Option<JobId>,
+    job: JobId,
+    is_over: bool,
+    registry: Registry,
     abandoned: mpsc::Sender<JobId>,
 }
 
 impl Interest {
-    /// The client knows how the job ended.
+    /// The job runs no more.
     fn ends(&mut self) {
-        self.job = None;
+        self.is_over = true;
     }
 }
 
 impl Drop for Interest {
     fn drop(&mut self) {
-        if let Some(job) = self.job.take()
-            && let Err(error) = self.abandoned.try_send(job)
+        if !self.is_over
+            && let Err(error) = self.abandoned.try_send(self.job.clone())
         {
             log::warn!("a job whose client has gone runs on: {error}");
         }
+        self.registry.forget(&self.job.to_string());
     }
 }

@@ -2,16 +2,26 @@
 //!
 //! - [`session`]: functions, options and codec that the scheduler and every worker share
 //! - [`scheduler`]: the scheduler's process; [`jobs`]: plans that clients send
+//! - [`cluster_state`]: binds tasks to workers; [`stages`]: cuts a job's plan into stages, by
+//!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
+//! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
+//! - [`status`]: how a task ended, from the worker to the graph
 //! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there
 
 pub mod client;
 pub mod cluster_exec;
+mod cluster_state;
 pub mod distribute;
 mod engine;
+mod execution_graph;
 mod jobs;
+mod registry;
+mod running;
 pub mod scheduler;
 mod session;
 mod stage_traits;
 mod stages;
+mod status;
+mod task_plan;
 pub mod worker;

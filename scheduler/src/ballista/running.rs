@@ -14,7 +14,7 @@ use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
 use crate::graph::{
-    Action, Bound, Event, Input, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId, WorkerId,
+    Action, Bound, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId, WorkerId,
 };
 use crate::placement::PaperBudget;
 use crate::rpc::messages::{Cancel, Free, to_worker};
@@ -42,15 +42,15 @@ pub(super) struct RunningJob {
 pub(super) type Message = (WorkerId, to_worker::Say);
 
 impl RunningJob {
-    pub(super) fn try_new(
+    pub(super) fn new(
         id: JobId,
         session: String,
         config: Arc<SessionConfig>,
         weight: u32,
         plans: StagedPlan,
-    ) -> Result<Self> {
-        let graph = JobGraph::try_new(plans.spec.clone())?;
-        Ok(Self {
+        graph: JobGraph,
+    ) -> Self {
+        Self {
             id,
             session,
             config,
@@ -61,7 +61,7 @@ impl RunningJob {
             shuffled: HashMap::new(),
             units: HashMap::new(),
             end_is_told: false,
-        })
+        }
     }
 
     /// Takes in what happened; what workers must be told is given back.
@@ -112,6 +112,11 @@ impl RunningJob {
     /// Why it failed.
     pub(super) fn failure(&self) -> Option<String> {
         match self.graph.status() {
+            // What the author of the query must change needs no word on where it ran.
+            JobStatus::Failed(JobFailure::Unit(failed)) if failed.limit.is_empty() => {
+                Some(failed.message.clone())
+            }
+            JobStatus::Failed(JobFailure::Canceled(reason)) => Some(reason.clone()),
             JobStatus::Failed(reason) => Some(reason.to_string()),
             JobStatus::Running | JobStatus::Finished => None,
         }

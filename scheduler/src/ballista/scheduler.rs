@@ -1,13 +1,15 @@
 //! The scheduler's process.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ballista_core::JobId;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::error::BallistaError;
 use ballista_core::extension::SessionConfigExt;
-use ballista_core::serde::protobuf::ExecutorStoppedParams;
+use ballista_core::serde::protobuf::{ExecutorStoppedParams, TaskStatus, UpdateTaskStatusParams};
 use ballista_core::serde::protobuf::scheduler_grpc_server::{SchedulerGrpc, SchedulerGrpcServer};
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
@@ -23,15 +25,23 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Request;
 use tonic::transport::Server;
 
+use super::cluster_state::ForebayClusterState;
 use super::jobs::BallistaJobs;
+use super::registry::Registry;
 use super::session;
 use crate::rpc::ClusterServer;
-use crate::rpc::service::{Attendance, ClusterService};
+use crate::rpc::service::{Attendance, ClusterService, Listener, News};
 
 pub(super) type Ballista = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;
 
 /// Losses of workers that wait to be told to Ballista.
 const LOSSES_MAX: usize = 1024;
+
+/// Jobs that wait to be looked at.
+const NUDGES_MAX: usize = 4096;
+
+/// How often waits are looked at.
+const WAKE_EVERY: Duration = Duration::from_millis(50);
 
 /// Jobs without a client that wait to be cancelled.
 const ABANDONED_MAX: usize = 65_536;
@@ -41,7 +51,7 @@ const ABANDONED_MAX: usize = 65_536;
 pub struct Scheduler {
     address: SocketAddr,
     attendance: Attendance,
-    _serving: Vec<SpawnedTask<()>>,
+    _tasks: Vec<SpawnedTask<()>>,
 }
 
 impl Scheduler {
@@ -55,19 +65,21 @@ impl Scheduler {
             .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))?;
         let address = listener.local_addr()?;
         let config = Arc::new(config(address, Arc::clone(&runtime)));
-        let cluster = BallistaCluster::new_from_config(&config).await.map_err(BallistaError::into_datafusion)?;
-        let scheduler: Ballista = create_scheduler(cluster, config).await.map_err(BallistaError::into_datafusion)?;
         let attendance = Attendance::new();
+        let (nudges, nudged) = mpsc::channel(NUDGES_MAX);
+        let registry = Registry::new(attendance.clone(), nudges);
+        let scheduler = ballista(&registry, config).await?;
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
-        attendance.on_lost(Arc::new(move |id| {
-            if let Err(error) = lost.try_send(id) {
-                log::warn!("a loss is noticed by its heartbeats only: {error}");
-            }
-        }));
+        attendance.listen(takes_news(registry.clone(), lost));
         let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
-        let cancelling = SpawnedTask::spawn(cancel(scheduler.clone(), orphans));
-        let jobs = Arc::new(BallistaJobs::new(scheduler.clone(), runtime, abandoned));
-        let telling = SpawnedTask::spawn(tell_losses(scheduler.clone(), losses));
+        let jobs = BallistaJobs::new(scheduler.clone(), registry.clone(), runtime, abandoned);
+        let jobs = Arc::new(jobs);
+        let mut tasks = vec![
+            SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
+            SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
+            SpawnedTask::spawn(nudge(scheduler.clone(), attendance.clone(), nudged)),
+            SpawnedTask::spawn(wake(registry)),
+        ];
         let limit = session::MESSAGE_BYTES as usize;
         let server = Server::builder()
             .tcp_nodelay(true)
@@ -82,12 +94,12 @@ impl Scheduler {
                     .max_encoding_message_size(limit),
             )
             .serve_with_incoming(TcpListenerStream::new(listener));
-        let serving = SpawnedTask::spawn(async move {
+        tasks.push(SpawnedTask::spawn(async move {
             if let Err(error) = server.await {
                 log::error!("the scheduler's port closed: {error}");
             }
-        });
-        Ok(Self { address, attendance, _serving: vec![serving, telling, cancelling] })
+        }));
+        Ok(Self { address, attendance, _tasks: tasks })
     }
 
     /// Where it listens.
@@ -98,6 +110,56 @@ impl Scheduler {
     /// The workers that attend.
     pub fn attendance(&self) -> &Attendance {
         &self.attendance
+    }
+}
+
+/// Ballista's scheduler, with workers and tasks as we bind them.
+async fn ballista(registry: &Registry, config: Arc<SchedulerConfig>) -> Result<Ballista> {
+    let plain = BallistaCluster::new_from_config(&config).await;
+    let plain = plain.map_err(BallistaError::into_datafusion)?;
+    let state = Arc::new(ForebayClusterState::new(registry.clone()));
+    let cluster = BallistaCluster::new(state, plain.job_state());
+    create_scheduler(cluster, config).await.map_err(BallistaError::into_datafusion)
+}
+
+fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
+    Arc::new(move |news| match news {
+        News::Lost(id) => {
+            if let Err(error) = lost.try_send(id) {
+                log::warn!("a loss is noticed by its heartbeats only: {error}");
+            }
+        }
+        News::Sealed(sealed) => registry.sealed(&sealed),
+        News::Came(_) | News::Drains(_) => {}
+    })
+}
+
+/// Makes Ballista's event loop look at jobs: it is told of a task that does not exist.
+async fn nudge(scheduler: Ballista, attendance: Attendance, mut nudged: mpsc::Receiver<JobId>) {
+    let mut jobs = vec![];
+    while nudged.recv_many(&mut jobs, NUDGES_MAX).await > 0 {
+        let ids: HashSet<String> = jobs.drain(..).map(|job| job.to_string()).collect();
+        let nobody = |job_id| TaskStatus { job_id, task_id: u32::MAX, ..TaskStatus::default() };
+        let task_status: Vec<TaskStatus> = ids.into_iter().map(nobody).collect();
+        // It listens to workers only.
+        let Some(worker) = attendance.workers().into_iter().next() else {
+            for status in task_status {
+                scheduler.cancel_job(JobId::new(status.job_id)).await.ok();
+            }
+            continue;
+        };
+        let params = UpdateTaskStatusParams { executor_id: worker.id, task_status };
+        if let Err(error) = scheduler.update_task_status(Request::new(params)).await {
+            log::warn!("the event loop does not listen: {error}");
+        }
+    }
+}
+
+async fn wake(registry: Registry) {
+    let mut ticks = tokio::time::interval(WAKE_EVERY);
+    loop {
+        ticks.tick().await;
+        registry.wake();
     }
 }
 

@@ -10,8 +10,10 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use forebay_engine::{Devices, Inventory};
-use forebay_planner::install;
+use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
+
+use crate::block::wire::BlockCodec;
 
 /// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
 pub(super) const MESSAGE_BYTES: u32 = 512 << 20;
@@ -27,7 +29,9 @@ pub(super) fn state(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> SessionS
 
 /// The options that a session may set, at their defaults.
 pub(super) fn config() -> SessionConfig {
-    SessionConfig::new_with_ballista().with_information_schema(true)
+    SessionConfig::new_with_ballista()
+        .with_information_schema(true)
+        .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES as usize)
 }
 
 /// A session for decoding plans, which needs no devices of its own.
@@ -40,9 +44,10 @@ pub(super) fn functions(state: &SessionState) -> Arc<BallistaFunctionRegistry> {
     Arc::new(BallistaFunctionRegistry::from(state))
 }
 
-/// Forebay's operators, and Ballista's below them.
-pub(super) fn physical_codec() -> Arc<dyn datafusion_proto::physical_plan::PhysicalExtensionCodec> {
-    Arc::new(BallistaPhysicalExtensionCodec::default())
+/// Forebay's operators and blocks, and Ballista's shuffles.
+pub(super) fn physical_codec() -> Arc<ForebayPhysicalCodec> {
+    let ballista = Arc::new(BallistaPhysicalExtensionCodec::default());
+    Arc::new(ForebayPhysicalCodec::new(Arc::new(BlockCodec::new(ballista))))
 }
 
 /// Both codecs, as Ballista's processes want them. Logical plans never travel.

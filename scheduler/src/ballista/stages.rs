@@ -33,7 +33,7 @@ use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
 
 /// A plan in stages.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StagedPlan {
     /// By [`StageId`]; roots write, leaves scan or read what other stages write.
     pub(super) plans: Vec<Arc<dyn ExecutionPlan>>,
@@ -43,6 +43,14 @@ pub(super) struct StagedPlan {
     pub(super) shuffles: HashMap<usize, StageId>,
     /// Stages and edges.
     pub(super) spec: JobSpec,
+}
+
+impl StagedPlan {
+    /// Whether a stage writes a hash shuffle.
+    pub(super) fn is_shuffle(&self, stage: StageId) -> bool {
+        let plan = self.plans.get(stage.0 as usize);
+        plan.is_some_and(|plan| plan.is::<SortShuffleWriterExec>())
+    }
 }
 
 /// How a stage reads another one's blocks.

@@ -8,7 +8,6 @@ use std::error::Error;
 
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::failed_task::FailedReason;
-use ballista_core::serde::protobuf::task_status::Status;
 use ballista_core::serde::protobuf::{FailedTask, ShuffleWritePartition};
 use datafusion::error::DataFusionError;
 use forebay_engine::EngineError;
@@ -100,6 +99,7 @@ fn store_kind(error: &object_store::Error) -> Kind {
 /// An error and its causes, through DataFusion's wrappers.
 fn chain(error: &DataFusionError) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(Some(error as &(dyn Error + 'static)), |cause| {
+        let cause = *cause;
         match cause.downcast_ref::<DataFusionError>() {
             Some(DataFusionError::Shared(inner)) => Some(inner.as_ref() as _),
             Some(DataFusionError::External(inner)) => Some(inner.as_ref() as _),
@@ -180,7 +180,3 @@ pub(super) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockRepo
     vec![BlockReport { seq: 0, bytes, rows, checksum: 0 }]
 }
 
-/// Whether a status says that a task has ended.
-pub(super) fn is_over(status: Option<&Status>) -> bool {
-    matches!(status, Some(Status::Failed(_) | Status::Successful(_)))
-}

@@ -16,7 +16,7 @@ use ballista_core::serde::protobuf::{
     ExecutorSpecification, ExecutorStoppedParams,
 };
 use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
-use ballista_core::{BALLISTA_PROTOCOL_VERSION, ConfigProducer, RuntimeProducer};
+use ballista_core::{BALLISTA_PROTOCOL_VERSION, ConfigProducer, JobId, RuntimeProducer};
 use ballista_executor::executor::{Executor, TasksDrainedFuture};
 use ballista_executor::executor_process::ExecutorProcessConfig;
 use ballista_executor::executor_server::{TERMINATING, startup};
@@ -32,9 +32,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::engine::TaskEngine;
 use super::session;
+use crate::block::BlockStore;
 use crate::inventory;
-use crate::rpc::attendance::Line;
-use crate::rpc::messages;
+use crate::rpc::attendance::{Hear, Line, mouth};
+use crate::rpc::blocks_server::BlocksServer;
+use crate::rpc::messages::{self, to_worker};
 
 /// How often a worker says that it lives; the broken line says sooner that it does not.
 const HEARTBEAT_S: u64 = 1;
@@ -52,6 +54,8 @@ pub struct Worker {
     pub work_dir: PathBuf,
     /// What tasks run models on.
     pub devices: Arc<Devices>,
+    /// Bytes of blocks that may be kept at a time.
+    pub work_limit: Option<u64>,
     /// Memory, disk and object stores of all tasks together.
     pub runtime: Arc<RuntimeEnv>,
     /// For people, and for models that ask for them.
@@ -61,12 +65,16 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Works until `stop` is ready or the scheduler is gone. Then it takes nothing new, finishes
+    /// Works until `stop` is ready or the scheduler is gone; calls `on_ready` with its name. Then it takes nothing new, finishes
     /// what runs, and leaves.
     ///
     /// # Errors
     /// If it cannot listen, reach the scheduler, use its folder, or is refused.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
+    pub async fn run(
+        self,
+        on_ready: impl FnOnce(&str),
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
         let id = new_id();
         let folder = Folder::create(&self.work_dir, &id)?;
         let channel = self.connect().await?;
@@ -74,21 +82,29 @@ impl Worker {
         let grpc_port = free_port(self.bind)?;
         let registration = self.registration(&id, flight_port, grpc_port);
         let config = Arc::new(self.config(&id, flight_port, grpc_port, folder.text()));
-        let executor = Arc::new(self.executor(registration, folder.text()));
+        let blocks_max = self.work_limit.unwrap_or(u64::MAX);
+        let store = BlockStore::new(id.clone(), folder.path.clone(), blocks_max);
+        let store = Arc::new(store);
+        let (mouth, messages) = mouth();
+        let engine = TaskEngine::new(Arc::clone(&self.devices), Arc::clone(&store), mouth.clone());
+        let executor = self.executor(registration, folder.text(), engine, Arc::clone(&store));
+        let executor = Arc::new(executor);
         let shutdown = ShutdownNotifier::new();
         let mut serving = shutdown.subscribe_for_shutdown();
-        let blocks = FlightServiceServer::new(BallistaFlightService::new(folder.text()))
+        let shuffles = FlightServiceServer::new(BallistaFlightService::new(folder.text()))
             .max_decoding_message_size(session::MESSAGE_BYTES as usize)
             .max_encoding_message_size(session::MESSAGE_BYTES as usize);
         let server = create_grpc_server(&GrpcServerConfig::default())
-            .add_service(blocks)
+            .add_service(shuffles)
+            .add_service(BlocksServer::new(Arc::clone(&store)))
             .serve_with_incoming_shutdown(flight, async move { serving.recv().await });
         let _serving = SpawnedTask::spawn(server);
         let (stop_send, mut stopped) = tokio::sync::mpsc::channel(1);
         let scheduler = SchedulerGrpcClient::new(channel.clone())
             .max_encoding_message_size(session::MESSAGE_BYTES as usize)
             .max_decoding_message_size(session::MESSAGE_BYTES as usize);
-        let mut line = Line::open(channel, self.describe(&id, flight_port))
+        let ears = Ears { executor: Arc::clone(&executor), store: Arc::clone(&store) };
+        let mut line = Line::open(channel, self.describe(&id, flight_port), (mouth, messages), ears)
             .await
             .map_err(|status| self.refused(status.message()))?;
         startup(
@@ -102,7 +118,7 @@ impl Worker {
         )
         .await
         .map_err(|error| self.refused(&error.to_string()))?;
-        log::info!("worker {id} is ready");
+        on_ready(&id);
         let lost = tokio::select! {
             () = stop => None,
             () = line.closed() => Some("hung up"),
@@ -112,7 +128,7 @@ impl Worker {
             return Err(self.refused(problem));
         }
         TERMINATING.store(true, Ordering::Release);
-        line.drain().await;
+        line.drain();
         let drained = TasksDrainedFuture(executor);
         if tokio::time::timeout(self.drain_limit, drained).await.is_err() {
             log::warn!("tasks still ran after {:?}; they start again elsewhere", self.drain_limit);
@@ -184,9 +200,15 @@ impl Worker {
         }
     }
 
-    fn executor(&self, registration: ExecutorRegistration, folder: String) -> Executor {
+    fn executor(
+        &self,
+        registration: ExecutorRegistration,
+        folder: String,
+        engine: TaskEngine,
+        store: Arc<BlockStore>,
+    ) -> Executor {
         let state = session::state(Arc::clone(&self.devices), Arc::clone(&self.runtime));
-        let config = state.config().clone();
+        let config = state.config().clone().with_extension(store);
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);
         let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));
@@ -198,8 +220,32 @@ impl Worker {
             session::functions(&state),
             Arc::new(LoggingMetricsCollector::default()),
             self.devices.inventory().cpus as usize,
-            Arc::new(TaskEngine::new(Arc::clone(&self.devices))),
+            Arc::new(engine),
         )
+    }
+}
+
+/// Does what the scheduler says.
+struct Ears {
+    executor: Arc<Executor>,
+    store: Arc<BlockStore>,
+}
+
+#[tonic::async_trait]
+impl Hear for Ears {
+    async fn hear(&self, say: to_worker::Say) {
+        match say {
+            to_worker::Say::Cancel(task) => {
+                let job = JobId::new(&task.job);
+                let (stage, id) = (task.stage as usize, task.task as usize);
+                if let Err(error) = self.executor.cancel_task(job, stage, id).await {
+                    log::warn!("task {stage}/{id} of job {}: {error}", task.job);
+                }
+            }
+            to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
+            to_worker::Say::Forget(job) => self.store.forget(&job),
+            to_worker::Say::Welcome(_) => {}
+        }
     }
 }
 

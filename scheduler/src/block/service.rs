@@ -45,7 +45,10 @@ impl Blocks for Arc<BlockStore> {
         let read = SpawnedTask::spawn_blocking(move || store.read(&location)).join().await;
         let bytes = read
             .map_err(|error| Status::internal(error.to_string()))?
-            .map_err(|error| Status::data_loss(error.strip_backtrace()))?;
+            .map_err(|error| match BlockError::find(&error) {
+                Some(error) => Status::data_loss(error.problem.clone()),
+                None => Status::data_loss(error.strip_backtrace()),
+            })?;
         let chunks = (0..bytes.len()).step_by(CHUNK_BYTES).map(move |start| {
             let end = (start + CHUNK_BYTES).min(bytes.len());
             Ok(Chunk { bytes: bytes.slice(start..end) })

@@ -1,5 +1,6 @@
 //! The block files of one worker.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -14,6 +15,8 @@ use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use bytes::Bytes;
 use datafusion::common::{Result, exec_err, resources_datafusion_err};
 
+use parking_lot::Mutex;
+
 use super::failure::BlockError;
 use super::location::{BlockId, BlockLocation};
 
@@ -24,7 +27,12 @@ pub struct BlockStore {
     folder: PathBuf,
     bytes_max: u64,
     bytes: AtomicU64,
+    /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
+    forgotten: Mutex<VecDeque<String>>,
 }
+
+/// Jobs to remember as forgotten.
+const FORGOTTEN_MAX: usize = 1000;
 
 /// A block that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +48,7 @@ pub struct Sealed {
 impl BlockStore {
     /// The blocks of `worker` in `folder`, at most `bytes_max` bytes of them.
     pub fn new(worker: String, folder: PathBuf, bytes_max: u64) -> Self {
-        Self { worker, folder, bytes_max, bytes: AtomicU64::new(0) }
+        Self { worker, folder, bytes_max, bytes: AtomicU64::new(0), forgotten: Mutex::default() }
     }
 
     /// The worker whose blocks these are.
@@ -64,6 +72,9 @@ impl BlockStore {
         schema: &Schema,
     ) -> Result<OpenBlock> {
         let path = self.path(job, id)?;
+        if self.is_forgotten(job) {
+            return exec_err!("job {job} is over");
+        }
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
@@ -71,6 +82,7 @@ impl BlockStore {
             store: Arc::clone(self),
             file: BufWriter::new(File::create(&path)?),
             path: path.clone(),
+            job: job.to_owned(),
             checksum: crc32fast::Hasher::new(),
             bytes: 0,
             is_sealed: false,
@@ -105,6 +117,7 @@ impl BlockStore {
     /// Accounts for the removal of all that a job has.
     pub fn forget(&self, job: &str) {
         let Ok(folder) = self.job_folder(job) else { return };
+        self.remember_forgotten(job);
         let mut removed = 0;
         for stage in fs::read_dir(folder).into_iter().flatten().flatten() {
             for block in fs::read_dir(stage.path().join(BLOCKS)).into_iter().flatten().flatten() {
@@ -113,6 +126,18 @@ impl BlockStore {
             fs::remove_dir_all(stage.path().join(BLOCKS)).ok();
         }
         self.give_back(removed);
+    }
+
+    fn remember_forgotten(&self, job: &str) {
+        let mut forgotten = self.forgotten.lock();
+        forgotten.push_back(job.to_owned());
+        if forgotten.len() > FORGOTTEN_MAX {
+            forgotten.pop_front();
+        }
+    }
+
+    fn is_forgotten(&self, job: &str) -> bool {
+        self.forgotten.lock().iter().any(|forgotten| forgotten == job)
     }
 
     fn path(&self, job: &str, id: BlockId) -> Result<PathBuf> {
@@ -201,6 +226,9 @@ impl OpenBlock {
         let (path, rows) = (self.path, self.rows);
         let mut file = self.writer.into_inner().map_err(|error| full(&path, error))?;
         file.file.flush()?;
+        if file.store.is_forgotten(&file.job) {
+            return exec_err!("job {} is over", file.job);
+        }
         file.is_sealed = true;
         let checksum = std::mem::take(&mut file.checksum).finalize();
         Ok(Sealed { bytes: file.bytes, rows, checksum })
@@ -217,6 +245,7 @@ struct Counted {
     store: Arc<BlockStore>,
     file: BufWriter<File>,
     path: PathBuf,
+    job: String,
     checksum: crc32fast::Hasher,
     bytes: u64,
     is_sealed: bool,

@@ -54,6 +54,13 @@ pub struct StageRow<'a> {
     pub failures: u32,
 }
 
+impl StageRow<'_> {
+    /// Whether nothing of it is left to do.
+    pub fn is_done(&self) -> bool {
+        self.state == StageState::Done
+    }
+}
+
 /// An attempt, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRow<'a> {

@@ -75,6 +75,23 @@ impl JobGraph {
         Ok(graph)
     }
 
+    /// A job without stages: stands for one that could not be made.
+    pub fn nothing() -> Self {
+        Self {
+            limits: Limits::default(),
+            stages: vec![],
+            edges: vec![],
+            order: vec![],
+            status: JobStatus::Running,
+            holdings: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            kept: Kept::default(),
+            history: History::default(),
+            worn_out: None,
+            actions: vec![],
+        }
+    }
+
     /// Takes in what happened. What must be done about it is given back, in order.
     pub fn apply(&mut self, event: Event, now: Millis) -> Vec<Action> {
         match (&self.status, event) {

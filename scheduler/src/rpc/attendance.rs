@@ -34,6 +34,13 @@ pub fn mouth() -> (Mouth, mpsc::Receiver<FromWorker>) {
     (Mouth(out), messages)
 }
 
+/// What a worker does when the scheduler says something.
+#[tonic::async_trait]
+pub trait Hear: Send + Sync + 'static {
+    /// Does it; what the scheduler says next waits.
+    async fn hear(&self, say: to_worker::Say);
+}
+
 /// A line to the scheduler, as long as it is held.
 #[derive(Debug)]
 pub struct Line {
@@ -52,7 +59,7 @@ impl Line {
         channel: Channel,
         worker: Worker,
         (mouth, messages): (Mouth, mpsc::Receiver<FromWorker>),
-        hear: impl AsyncFn(to_worker::Say) + Send + Sync + 'static,
+        hear: impl Hear,
     ) -> Result<Self, Status> {
         let hello = Hello {
             protocol: PROTOCOL,
@@ -80,10 +87,10 @@ impl Line {
     }
 }
 
-async fn listen(mut answers: Streaming<ToWorker>, hear: impl AsyncFn(to_worker::Say)) {
+async fn listen(mut answers: Streaming<ToWorker>, hear: impl Hear) {
     while let Ok(Some(message)) = answers.message().await {
         if let Some(say) = message.say {
-            hear(say).await;
+            hear.hear(say).await;
         }
     }
 }

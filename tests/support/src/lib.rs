@@ -1,1 +1,3 @@
 //! Test helpers that know no Forebay crate.
+
+pub mod cluster;
