@@ -1,6 +1,6 @@
 //! What tasks write: blocks sealed in mid-task, and the commit at the end.
 
-use super::action::{Action, JobFailure};
+use super::action::JobFailure;
 use super::block::{Block, Place};
 use super::event::BlockReport;
 use super::ids::{BlockId, EdgeId, Millis, TaskId, UnitId};
@@ -80,13 +80,8 @@ impl JobGraph {
         if let Some(difference) = block.difference(report) {
             return Err(self.differs(id, difference));
         }
-        let is_known = block.task == task.index || self.task(task).skip.contains(&report.seq);
-        if is_known {
-            return Ok(());
-        }
-        if block.is_alive() {
-            let worker = self.task(task).worker.clone();
-            self.actions.push(Action::FreeBlock { block: id, task, worker });
+        // Told before; or there, or needed by nobody, when the task began.
+        if block.task == task.index || self.task(task).skip.contains(&report.seq) {
             return Ok(());
         }
         self.spend_expected(task, report.bytes);

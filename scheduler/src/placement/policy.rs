@@ -60,6 +60,11 @@ pub(crate) fn place_counted(
             job.paper.tick(job.graph, workers, now);
         }
     }
+    let has_work =
+        |job: &Job<'_>| job.graph.consumers_first().any(|s| job.graph.ready(s).is_some());
+    if !jobs.iter().any(has_work) {
+        return (vec![], 0);
+    }
     let mut fleet = Fleet::new(workers, jobs.iter().map(|job| &*job.graph));
     let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, policy, &fleet)).collect();
     let mut bindings = vec![];

@@ -242,6 +242,18 @@ impl WorkerState {
         })
     }
 
+    /// Thousandths of its accelerators that are taken.
+    pub(super) fn device_load(&self) -> u64 {
+        let used = self.devices.iter().map(|device| u64::from(device.used_milli)).sum::<u64>();
+        used.checked_div(self.devices.len() as u64).unwrap_or(0)
+    }
+
+    /// Thousandths of its cores that are taken.
+    pub(super) fn cpu_load(&self) -> u64 {
+        let used = u64::from(self.used_cpus_milli) * u64::from(WHOLE);
+        used.checked_div(self.cpus_milli.into()).unwrap_or(0)
+    }
+
     fn emptied(&self) -> Self {
         let mut empty = self.clone();
         (empty.used_cpus_milli, empty.used_memory_bytes) = (0, 0);

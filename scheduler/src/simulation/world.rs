@@ -8,7 +8,7 @@ use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, Failure, FailureKind, Input, JobFailure, JobGraph,
     JobStatus, Millis, TaskId, UnitId, UnitInput, UnitState, WorkerId, check,
 };
-use crate::placement::{Admission, Device, Job, PaperBudget, Policy, WorkerState, place};
+use crate::placement::{Admission, Device, Job, Lease, PaperBudget, Policy, WorkerState, place};
 
 use super::reference::Reference;
 use super::rng::Rng;
@@ -65,6 +65,7 @@ struct Running {
     input: UnitInput,
     whole: Vec<(u32, Vec<Input>)>,
     worker: WorkerId,
+    lease: Lease,
     is_stopped: bool,
     fails: Option<FailureKind>,
     blocks: Vec<(BlockReport, Rows)>,
@@ -372,7 +373,9 @@ impl World {
         let has_bound = !bindings.is_empty();
         for binding in bindings {
             ensure(!self.workers[&binding.worker].state.is_draining, || "draining".to_owned())?;
-            self.start(binding.bound, binding.worker)?;
+            let worker = binding.worker.clone();
+            self.start(binding.bound, binding.worker, binding.lease)?;
+            self.check_seats(&worker)?;
         }
         if has_bound {
             self.check(false)?;
@@ -417,7 +420,7 @@ impl World {
         Ok(())
     }
 
-    fn start(&mut self, bound: Bound, worker: WorkerId) -> Checked {
+    fn start(&mut self, bound: Bound, worker: WorkerId, lease: Lease) -> Checked {
         self.say(|| format!("    {} runs unit {} on {worker}: {bound:?}", bound.task, bound.unit));
         let rows = self.graph.task_rows().find(|row| row.id == bound.task);
         let input = rows.map(|row| row.input.clone()).unwrap();
@@ -436,6 +439,7 @@ impl World {
             whole,
             input,
             worker: worker.clone(),
+            lease,
             is_stopped: false,
             fails,
             blocks: vec![],
@@ -448,6 +452,25 @@ impl World {
             self.at(late, Happening::Read(task));
         }
         Ok(())
+    }
+
+    /// What really runs on a worker fits there, with what was canceled and has not stopped. Not
+    /// known of a worker that was given up and came back: it still runs what is forgotten here.
+    fn check_seats(&self, worker: &WorkerId) -> Checked {
+        let found = &self.workers[worker];
+        if !found.is_alive || found.paused_until > 0 {
+            return Ok(());
+        }
+        let mut state = found.state.clone();
+        for (task, running) in &self.tasks {
+            if running.worker == *worker && !running.is_stopped {
+                let need = &self.scenario.spec.stages[task.stage.0 as usize].need;
+                state.take(need, &running.lease);
+            }
+        }
+        let is_full = |device: &Device| device.used_milli > 1000;
+        let is_over = state.used_cpus_milli > state.cpus_milli || state.devices.iter().any(is_full);
+        ensure(!is_over, || format!("more runs than fits: {state:?}"))
     }
 
     fn pick_failure(&mut self) -> Option<FailureKind> {
