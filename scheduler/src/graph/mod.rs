@@ -99,6 +99,7 @@
 mod action;
 mod bind;
 mod block;
+mod ending;
 mod event;
 mod history;
 mod ids;

@@ -148,7 +148,9 @@ impl Scenario {
         rows.sort_unstable_by_key(|row| mix(row ^ salt));
         let mut blocks = vec![Rows::new()];
         for row in rows {
-            if mix(row ^ salt ^ 7) % 3 == 0 && blocks.last().is_some_and(|last| !last.is_empty()) {
+            if mix(row ^ salt ^ 7).is_multiple_of(3)
+                && blocks.last().is_some_and(|last| !last.is_empty())
+            {
                 blocks.push(Rows::new());
             }
             if let Some(last) = blocks.last_mut() {
