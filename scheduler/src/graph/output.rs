@@ -17,7 +17,7 @@ impl JobGraph {
         if !self.is_running(task) {
             self.history.stale_reports += 1;
         } else if self.stages[task.stage.at()].is_block_wise
-            && let Err(reason) = self.seal(task, &report, now)
+            && let Err(reason) = self.seal(task, &report.bounded(), now)
         {
             self.fail(reason, now);
         }
@@ -26,6 +26,7 @@ impl JobGraph {
     /// A running task has ended well.
     pub(super) fn finished(&mut self, task: TaskId, blocks: Vec<BlockReport>, now: Millis) {
         let unit = task.stage.unit(self.task(task).unit);
+        let blocks: Vec<_> = blocks.into_iter().map(BlockReport::bounded).collect();
         let committed = match self.stages[task.stage.at()].is_block_wise {
             true => self.commit_blocks(task, unit, &blocks, now),
             false => self.commit_whole(task, unit, &blocks, now),

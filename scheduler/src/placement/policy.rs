@@ -104,7 +104,10 @@ impl Queue {
         let mut stages: Vec<_> = job.graph.consumers_first().collect();
         match policy.admission {
             Admission::Paper => {
-                stages.sort_by_key(|stage| buffered_output(job.graph, *stage));
+                // Sources as their budget allows, then the operator with the least output waiting.
+                stages.sort_by_key(|stage| {
+                    (job.graph.has_streaming_input(*stage), buffered_output(job.graph, *stage))
+                });
             }
             // Stable: within each kind the consumers stay first.
             Admission::Reserve | Admission::Off => {

@@ -165,3 +165,31 @@ fn reports_of_what_never_was_are_counted_and_ignored() {
     assert_eq!(fixture.graph.stale_reports(), 6);
     assert!(fixture.lose("nobody").is_empty());
 }
+
+#[test]
+fn what_ran_where_and_why_can_be_read() {
+    let mut fixture = Fixture::pair();
+    fixture.run(unit(0, 0), "a", 2);
+    let reader = fixture.bind_blocks(&[unit(0, 0).block(1)], "b").task;
+    fixture.fail(reader, FailureKind::Passing);
+    let stages: Vec<_> = fixture.graph.stage_rows().collect();
+    let first = &stages[0];
+    assert_eq!((first.state, first.units, first.units_done), (StageState::Running, 2, 1));
+    assert_eq!((first.bytes, first.rows, first.started), (20, 4, Some(NOW)));
+    assert_eq!((stages[1].failures, stages[1].attempts), (1, 1));
+    let task = fixture.graph.task_rows().find(|row| row.id == reader).unwrap();
+    assert_eq!(*task.state, TaskState::Failed(FailureKind::Passing));
+    assert_eq!((task.worker, task.reason), (&worker("b"), "said the worker"));
+    assert_eq!(*task.input, UnitInput::Blocks(vec![unit(0, 0).block(1)]));
+    let states: Vec<_> = fixture.graph.block_rows().map(|row| row.state).collect();
+    assert_eq!(states, [BlockState::Sealed, BlockState::Assigned]);
+}
+
+#[test]
+fn absurd_sizes_do_not_overflow() {
+    let mut fixture = Fixture::pair();
+    let task = fixture.bind(unit(0, 0), "a").task;
+    let absurd = |seq| BlockReport { seq, bytes: u64::MAX, rows: u64::MAX, checksum: 0 };
+    fixture.apply(Event::TaskFinished { task, blocks: vec![absurd(0), absurd(u32::MAX)] });
+    assert_eq!(fixture.state(unit(0, 0)), "done");
+}
