@@ -202,6 +202,41 @@ fn one_producer_is_admitted_however_large_its_output() {
 }
 
 #[test]
+fn bytes_never_exceed_the_budget_while_a_slow_consumer_drains_them() {
+    let workers = [worker("a", 8, 0), worker("g", 0, 1)];
+    let mut consumer = infer();
+    consumer.group_bytes_max = 1;
+    for (budget, most) in [(250, 250), (1, 100), (u64::MAX, 5000)] {
+        let mut graph = job(vec![scan(50), consumer.clone()], &[(0, 1, BLOCK, budget)]);
+        let mut seen_most = 0;
+        let mut consuming = None;
+        for _ in 0..200 {
+            for binding in round(&mut graph, &workers) {
+                match binding.bound.unit.stage {
+                    StageId(0) => finish(&mut graph, binding.bound.task, &[50, 50]),
+                    _ => consuming = Some(binding.bound.task),
+                }
+            }
+            let fill = graph.budgeted_outputs(StageId(0)).next().unwrap();
+            seen_most = seen_most.max(fill.unconsumed_bytes + fill.expected_bytes);
+            consuming.take().iter().for_each(|task| finish(&mut graph, *task, &[]));
+        }
+        assert!(!graph.is_running_job(), "budget {budget}");
+        assert!(seen_most <= most && seen_most >= most.min(250), "{seen_most} of {budget}");
+    }
+}
+
+#[test]
+fn without_admission_everything_runs_that_fits() {
+    let workers = [worker("a", 8, 1)];
+    let mut graph = job(vec![scan(9), infer()], &[(0, 1, BLOCK, 1)]);
+    let paper = &mut PaperBudget::default();
+    let policy = Policy { admission: Admission::Off };
+    let jobs = &mut [Job { graph: &mut graph, weight: 1, paper }];
+    assert_eq!(place(jobs, &workers, Millis(0), policy).len(), 8);
+}
+
+#[test]
 fn half_of_the_jobs_budget_is_kept_for_what_runs_behind_the_sources() {
     let workers = [worker("a", 8, 1)];
     let stages = || vec![scan(8), infer(), infer()];
