@@ -201,7 +201,9 @@ fn choose(
     let spares_accelerators = need.accelerator.is_none();
     // First a worker that holds what it will read. A task without an accelerator leaves the cores
     // of a worker that has some to those that need them, as long as there are others.
-    for home in ready.homes().flatten() {
+    let first = candidates.home.clone();
+    let homes = (!candidates.has_asked_homes).then(|| ready.homes_from(first));
+    for home in homes.into_iter().flatten() {
         fleet.steps += 1;
         let Some(worker) = fleet.find(home) else { continue };
         if (spares_accelerators && !fleet.workers[worker].devices.is_empty())
@@ -210,9 +212,11 @@ fn choose(
             continue;
         }
         if let Some(item) = first_that_may(graph, stage, worker, fleet) {
+            candidates.home = Some(home.clone());
             return Some((worker, gather(graph, stage, item, Reach::OneHome, fleet)));
         }
     }
+    candidates.has_asked_homes = true;
     // Then any worker, with what it holds, or else with what is oldest.
     let avoid = match ready.first()? {
         ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),

@@ -86,6 +86,10 @@ impl Usage {
 pub(super) struct Candidates {
     /// There is no worker for this stage.
     pub(super) is_closed: bool,
+    /// The worker that was last given what it holds. Those before it cannot be given any more.
+    pub(super) home: Option<WorkerId>,
+    /// There is no worker left that can be given what it holds.
+    pub(super) has_asked_homes: bool,
     is_ranked: bool,
     classes: [VecDeque<usize>; 3],
     full: BTreeSet<usize>,

@@ -379,7 +379,7 @@ fn a_decision_is_cheap_at_scale() {
     let (consumers, steps) = counted(&mut graph);
     assert_eq!(consumers.len(), 1000);
     assert!(consumers.iter().all(|binding| binding.bound.inputs[0].worker == binding.worker));
-    assert!(steps < 2 * WORKERS * WORKERS, "{steps} steps for 1,000 tasks");
+    assert!(steps < 20 * WORKERS, "{steps} steps for 1,000 tasks");
     // One at a time, while everything else is busy.
     let mut steps_most = 0;
     for binding in consumers.iter().take(100) {
