@@ -94,8 +94,4 @@ impl Blocks {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
 }

@@ -58,6 +58,15 @@ pub struct BlockReport {
     pub checksum: u64,
 }
 
+/// No block is larger. Keeps sums over reports, which come from outside, from overflowing.
+const SIZE_MAX: u64 = 1 << 44;
+
+impl BlockReport {
+    pub(super) fn bounded(self) -> Self {
+        Self { bytes: self.bytes.min(SIZE_MAX), rows: self.rows.min(SIZE_MAX), ..self }
+    }
+}
+
 /// Why a task failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {

@@ -52,6 +52,14 @@ pub struct StageRow<'a> {
     pub attempts: usize,
     /// Attempts that failed and counted against the stage.
     pub failures: u32,
+    /// Bytes that its attempts have written, those that ran again included.
+    pub bytes: u64,
+    /// Rows that its attempts have written, those that ran again included.
+    pub rows: u64,
+    /// When its first task was bound.
+    pub started: Option<Millis>,
+    /// When its last task ended, if it is done.
+    pub ended: Option<Millis>,
 }
 
 impl StageRow<'_> {
@@ -125,6 +133,13 @@ impl JobGraph {
             running: stage.running.len(),
             attempts: stage.tasks.len(),
             failures: stage.failures,
+            bytes: stage.tasks.iter().map(|task| task.bytes).sum(),
+            rows: stage.tasks.iter().map(|task| task.rows).sum(),
+            started: stage.tasks.first().map(|task| task.started),
+            ended: match stage.is_complete() {
+                true => stage.tasks.iter().filter_map(|task| task.ended).max(),
+                false => None,
+            },
         })
     }
 

@@ -140,15 +140,11 @@ fn nothing_in_use_is_gone(graph: &JobGraph) -> Result<(), Broken> {
             format!("unit {id} runs and a stage that it reads is not complete")
         })?;
     }
-    blocks(graph).try_for_each(|id| {
+    blocks(graph).filter(|_| graph.is_running_job()).try_for_each(|id| {
         let is_freed = graph.block(id).place == Place::Freed;
-        let is_whole = !graph.stages[id.unit.stage.at()].is_block_wise;
-        let is_replaced = is_whole && !graph.unit(id.unit).is_done();
-        hold(
-            !(is_freed && graph.is_running_job() && !is_replaced && graph.is_needed(id))
-                || !graph.unit(id.unit).is_done(),
-            || format!("block {id} is freed and needed"),
-        )
+        hold(!is_freed || !graph.unit(id.unit).is_done() || !graph.is_needed(id), || {
+            format!("block {id} is deleted and needed")
+        })
     })
 }
 

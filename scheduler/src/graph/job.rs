@@ -160,6 +160,11 @@ impl JobGraph {
         &self.limits
     }
 
+    /// Lets it buffer more or less from now on: a cluster may grow or shrink.
+    pub fn set_buffered_bytes_max(&mut self, bytes: u64) {
+        self.limits.buffered_bytes_max = bytes;
+    }
+
     /// Its stages, consumers before producers.
     pub fn consumers_first(&self) -> impl Iterator<Item = StageId> {
         self.order.iter().rev().copied()

@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 /// Units remembered. Few, so that a change of the data shows soon.
 const RECENT_MAX: usize = 32;
 
+/// No first guess is larger, so that sums over tasks do not overflow.
+const GUESS_MAX: u64 = 1 << 44;
+
 /// Sizes and times of the units of one stage.
 #[derive(Clone, Debug)]
 pub struct Learned {
@@ -20,6 +23,7 @@ pub struct Learned {
 impl Learned {
     pub(super) fn new(guess: u64) -> Self {
         let recent = VecDeque::with_capacity(RECENT_MAX);
+        let guess = guess.min(GUESS_MAX);
         Self { guess, recent, expected: guess, units: 0, bytes_in: 0, bytes_out: 0, busy_ms: 0 }
     }
 

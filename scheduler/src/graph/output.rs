@@ -1,6 +1,6 @@
 //! What tasks write: blocks sealed in mid-task, and the commit at the end.
 
-use super::action::{Action, JobFailure};
+use super::action::JobFailure;
 use super::block::{Block, Place};
 use super::event::BlockReport;
 use super::ids::{BlockId, EdgeId, Millis, TaskId, UnitId};
@@ -17,7 +17,7 @@ impl JobGraph {
         if !self.is_running(task) {
             self.history.stale_reports += 1;
         } else if self.stages[task.stage.at()].is_block_wise
-            && let Err(reason) = self.seal(task, &report, now)
+            && let Err(reason) = self.seal(task, &report.bounded(), now)
         {
             self.fail(reason, now);
         }
@@ -26,6 +26,7 @@ impl JobGraph {
     /// A running task has ended well.
     pub(super) fn finished(&mut self, task: TaskId, blocks: Vec<BlockReport>, now: Millis) {
         let unit = task.stage.unit(self.task(task).unit);
+        let blocks: Vec<_> = blocks.into_iter().map(BlockReport::bounded).collect();
         let committed = match self.stages[task.stage.at()].is_block_wise {
             true => self.commit_blocks(task, unit, &blocks, now),
             false => self.commit_whole(task, unit, &blocks, now),
@@ -80,13 +81,8 @@ impl JobGraph {
         if let Some(difference) = block.difference(report) {
             return Err(self.differs(id, difference));
         }
-        let is_known = block.task == task.index || self.task(task).skip.contains(&report.seq);
-        if is_known {
-            return Ok(());
-        }
-        if block.is_alive() {
-            let worker = self.task(task).worker.clone();
-            self.actions.push(Action::FreeBlock { block: id, task, worker });
+        // Told before; or there, or needed by nobody, when the task began.
+        if block.task == task.index || self.task(task).skip.contains(&report.seq) {
             return Ok(());
         }
         self.spend_expected(task, report.bytes);

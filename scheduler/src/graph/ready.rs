@@ -90,9 +90,9 @@ impl Ready {
         self.homes.is_empty()
     }
 
-    /// The workers that hold inputs; `None` is the home of what has no input on a worker.
-    pub fn homes(&self) -> impl Iterator<Item = Option<&WorkerId>> {
-        self.by_home.keys().map(Option::as_ref)
+    /// The workers that hold inputs, in order, from this one on.
+    pub fn homes_from(&self, first: Option<WorkerId>) -> impl Iterator<Item = &WorkerId> {
+        self.by_home.range(first..).filter_map(|(home, _)| home.as_ref())
     }
 
     /// What has its input on this worker, in order.

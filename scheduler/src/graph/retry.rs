@@ -53,6 +53,8 @@ impl JobGraph {
         let stage = &mut self.stages[unit.stage.at()];
         stage.failures += 1;
         let in_stage = stage.failures;
+        // A large stage may meet more passing failures than a small one has units.
+        let stage_failures_max = stage_failures_max.max(stage.units.len() as u32 / 4);
         let found = self.unit_mut(unit);
         found.failures += 1;
         let failures = found.failures;

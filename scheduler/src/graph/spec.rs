@@ -133,7 +133,7 @@ pub enum Granularity {
 pub struct Limits {
     /// Failures of one unit before the job fails.
     pub unit_failures_max: u32,
-    /// Failures in one stage before the job fails.
+    /// Failures in one stage before the job fails. A quarter of its units if that is more.
     pub stage_failures_max: u32,
     /// How often the work of one unit may be lost with a worker before the job fails.
     pub unit_losses_max: u32,

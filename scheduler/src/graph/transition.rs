@@ -1,10 +1,10 @@
 //! The steps that every rule is made of. Each keeps all counts and lists that depend on it, so
 //! that no rule has to look through units to know what is ready, full, complete or kept.
 
-use super::action::{Action, JobFailure};
+use super::action::Action;
 use super::block::{Block, Place};
-use super::ids::{BlockId, Millis, StageId, TaskId, UnitId, WorkerId};
-use super::job::{JobGraph, JobStatus};
+use super::ids::{BlockId, Millis, TaskId, UnitId, WorkerId};
+use super::job::JobGraph;
 use super::ready::ReadyItem;
 use super::spec::{EdgeKind, Granularity};
 use super::unit::{TaskState, UnitInput, UnitState};
@@ -247,75 +247,5 @@ impl JobGraph {
             task.ended = Some(now);
             self.leave_seat(id);
         }
-    }
-
-    /// What holds after every event: which stages have all their units, which are complete, what
-    /// is deleted, and whether that was the last.
-    pub(super) fn settle(&mut self, now: Millis) {
-        if !self.is_running_job() {
-            return;
-        }
-        for stage in self.order.clone() {
-            let closes = !self.stages[stage.at()].closed && self.can_close(stage);
-            self.stages[stage.at()].closed |= closes;
-        }
-        for stage in self.order.clone() {
-            let found = &mut self.stages[stage.at()];
-            let is_complete = found.is_complete();
-            if std::mem::replace(&mut found.was_complete, is_complete) != is_complete {
-                let inputs = self.stages[stage.at()].inputs.iter();
-                let inputs = inputs.map(|edge| &self.edges[edge.at()].spec);
-                let blocking: Vec<_> =
-                    inputs.filter(|edge| edge.kind.is_blocking()).map(|edge| edge.from).collect();
-                blocking.into_iter().for_each(|producer| self.refresh_kept_of(producer));
-            }
-        }
-        self.trim_kept();
-        let mut results = self.stages.iter().filter(|stage| stage.outputs.is_empty());
-        if results.all(|stage| stage.is_complete()) {
-            self.status = JobStatus::Finished;
-            self.clear(now);
-            self.actions.push(Action::JobFinished);
-        }
-    }
-
-    /// Whether a stage has all the units that it will ever have. Once true it stays true, since a
-    /// re-run of a replayable unit gives no more blocks than the first run.
-    fn can_close(&self, stage: StageId) -> bool {
-        self.stages[stage.at()].inputs.iter().all(|edge| {
-            let edge = &self.edges[edge.at()];
-            let producer = &self.stages[edge.spec.from.at()];
-            match edge.spec.kind {
-                BLOCK => producer.closed && producer.undeclared == 0 && edge.unassigned == 0,
-                UNIT => producer.closed,
-                EdgeKind::Blocking | EdgeKind::Broadcast => true,
-            }
-        })
-    }
-
-    /// Ends the job with a failure.
-    pub(super) fn fail(&mut self, reason: JobFailure, now: Millis) {
-        self.status = JobStatus::Failed(reason.clone());
-        self.clear(now);
-        self.actions.push(Action::JobFailed { reason });
-    }
-
-    /// After the end of the job nothing runs, and nothing is there but the result of a good end.
-    fn clear(&mut self, now: Millis) {
-        for stage in self.order.clone() {
-            for task in self.stages[stage.at()].running.clone() {
-                let unit = stage.unit(self.task(stage.task(task)).unit);
-                self.cancel(stage.task(task), "the job is over".to_owned(), now);
-                self.set_state(unit, UnitState::Pending);
-            }
-        }
-        let keeps = self.status == JobStatus::Finished;
-        let held: Vec<_> = self.holdings.values().flatten().copied().collect();
-        for block in held {
-            if !(keeps && self.stages[block.unit.stage.at()].outputs.is_empty()) {
-                self.free(block);
-            }
-        }
-        self.stages.iter_mut().for_each(|stage| stage.ready.clear());
     }
 }

@@ -1,13 +1,49 @@
 //! Which ready work goes to which worker: pure.
+//!
+//! [`place`] is called after every event. It takes the jobs, the workers and the time, and binds
+//! until nothing more fits. What is taken of a worker is derived in each round from the tasks that
+//! run there, or were canceled and have not ended, so that it cannot leak.
+//!
+//! # The rules
+//!
+//! 1. **Which job**: the one whose largest part of the cores, the memory or the accelerators,
+//!    divided by its weight, is least. One task, and then again.
+//! 2. **Which stage**: those that need accelerators first, then consumers before producers, so that
+//!    what is there is used up before more is made.
+//! 3. **Whether**: a stage that streams to others must fit into the budgets of its edges
+//!    ([`Admission`]). Edges on which nothing is in flight always admit one task.
+//! 4. **Which worker**: one that holds the input, else the next that fits. A task without an
+//!    accelerator goes to workers without any first, then to those whose accelerators could run
+//!    what reads it. A worker where the unit has failed comes last, and one that stops never.
+//! 5. **What**: small blocks of one edge together, up to the stage's `group_bytes_max`: those on
+//!    the worker, or, if it holds none, the oldest from anywhere.
+//!
+//! Within a round nothing becomes free, so a worker that was full for a stage is not looked at again
+//! for it: a round costs O(workers + bindings) per stage, whatever the number of blocks.
+//!
+//! # Why it cannot deadlock
+//!
+//! Suppose that nothing runs, that the job has work, and that a worker is there for each of its
+//! stages. Among the units that must run, take one of the earliest stage. Its inputs are there: what
+//! is not there belongs to a unit that must run, of an earlier stage. So it is ready, or a block is
+//! ready to become a unit, and nothing takes the resources that it needs. Only a budget can hold it
+//! back, and a job of which nothing runs has one task admitted whatever the budgets say (`Queue`).
+//! It needs no slot of any other task: consumers are bound to sealed blocks only and never wait for
+//! a producer while they hold a worker, so that a cluster of one slot ends a job of any depth.
+//!
+//! Budgets alone could come to that point: two joins, each of which waits for a stage behind the
+//! other's held back producer. Where it is plain from the graph that a budget could only delay, the
+//! edge has none: a consumer that waits for the whole of what its own producer feeds.
 
 mod budget;
 mod policy;
 mod resources;
 mod round;
 
-pub use budget::{Admission, Operator, PaperBudget, seconds_per_partition};
 #[cfg(test)]
-pub(crate) use policy::place_counted;
+mod tests;
+
+pub use budget::{Admission, Operator, PaperBudget, seconds_per_partition};
 pub use policy::{Binding, Job, Policy, place};
 pub use resources::{
     AcceleratorNeed, Device, Lease, MissingResource, Need, NotAShare, WHOLE, WorkerState,

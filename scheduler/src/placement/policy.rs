@@ -60,6 +60,11 @@ pub(crate) fn place_counted(
             job.paper.tick(job.graph, workers, now);
         }
     }
+    let has_work =
+        |job: &Job<'_>| job.graph.consumers_first().any(|s| job.graph.ready(s).is_some());
+    if !jobs.iter().any(has_work) {
+        return (vec![], 0);
+    }
     let mut fleet = Fleet::new(workers, jobs.iter().map(|job| &*job.graph));
     let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, policy, &fleet)).collect();
     let mut bindings = vec![];
@@ -99,7 +104,10 @@ impl Queue {
         let mut stages: Vec<_> = job.graph.consumers_first().collect();
         match policy.admission {
             Admission::Paper => {
-                stages.sort_by_key(|stage| buffered_output(job.graph, *stage));
+                // Sources as their budget allows, then the operator with the least output waiting.
+                stages.sort_by_key(|stage| {
+                    (job.graph.has_streaming_input(*stage), buffered_output(job.graph, *stage))
+                });
             }
             // Stable: within each kind the consumers stay first.
             Admission::Reserve | Admission::Off => {
@@ -193,7 +201,9 @@ fn choose(
     let spares_accelerators = need.accelerator.is_none();
     // First a worker that holds what it will read. A task without an accelerator leaves the cores
     // of a worker that has some to those that need them, as long as there are others.
-    for home in ready.homes().flatten() {
+    let first = candidates.home.clone();
+    let homes = (!candidates.has_asked_homes).then(|| ready.homes_from(first));
+    for home in homes.into_iter().flatten() {
         fleet.steps += 1;
         let Some(worker) = fleet.find(home) else { continue };
         if (spares_accelerators && !fleet.workers[worker].devices.is_empty())
@@ -202,9 +212,11 @@ fn choose(
             continue;
         }
         if let Some(item) = first_that_may(graph, stage, worker, fleet) {
+            candidates.home = Some(home.clone());
             return Some((worker, gather(graph, stage, item, Reach::OneHome, fleet)));
         }
     }
+    candidates.has_asked_homes = true;
     // Then any worker, with what it holds, or else with what is oldest.
     let avoid = match ready.first()? {
         ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -94,7 +95,7 @@ impl AcceleratorNeed {
     }
 
     fn fits_on(&self, device: &Device) -> bool {
-        self.kind.as_ref().is_none_or(|kind| *kind == device.kind)
+        self.kind.as_ref().is_none_or(|kind| **kind == *device.kind)
             && device.used_milli + self.per_device_milli() <= WHOLE
             && device.used_memory_bytes + self.memory_bytes <= device.memory_bytes
     }
@@ -110,8 +111,8 @@ pub struct Lease {
 /// An accelerator of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What it is, such as `cuda`.
-    pub kind: String,
+    /// What it is, such as `cuda`. Shared: a round of placement copies all workers.
+    pub kind: Arc<str>,
     /// Its memory.
     pub memory_bytes: u64,
     /// What is taken of it.
@@ -122,7 +123,7 @@ pub struct Device {
 
 impl Device {
     /// A device of which nothing is taken.
-    pub fn new(kind: impl Into<String>, memory_bytes: u64) -> Self {
+    pub fn new(kind: impl Into<Arc<str>>, memory_bytes: u64) -> Self {
         Self { kind: kind.into(), memory_bytes, used_milli: 0, used_memory_bytes: 0 }
     }
 }
@@ -242,6 +243,18 @@ impl WorkerState {
         })
     }
 
+    /// Thousandths of its accelerators that are taken.
+    pub(super) fn device_load(&self) -> u64 {
+        let used = self.devices.iter().map(|device| u64::from(device.used_milli)).sum::<u64>();
+        used.checked_div(self.devices.len() as u64).unwrap_or(0)
+    }
+
+    /// Thousandths of its cores that are taken.
+    pub(super) fn cpu_load(&self) -> u64 {
+        let used = u64::from(self.used_cpus_milli) * u64::from(WHOLE);
+        used.checked_div(self.cpus_milli.into()).unwrap_or(0)
+    }
+
     fn emptied(&self) -> Self {
         let mut empty = self.clone();
         (empty.used_cpus_milli, empty.used_memory_bytes) = (0, 0);
@@ -279,7 +292,7 @@ pub fn could_ever_fit(workers: &[WorkerState], need: &Need) -> Result<(), Missin
 
 fn matching(worker: &WorkerState, need: &Need) -> u64 {
     let Some(accelerator) = &need.accelerator else { return 0 };
-    let is_kind = |device: &&Device| accelerator.kind.as_ref().is_none_or(|k| *k == device.kind);
+    let is_kind = |device: &&Device| accelerator.kind.as_ref().is_none_or(|k| **k == *device.kind);
     let memory = worker.devices.iter().filter(is_kind).map(|device| device.memory_bytes >> 20);
     memory.map(|mib| mib + 1).sum()
 }

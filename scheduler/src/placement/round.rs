@@ -1,6 +1,6 @@
 //! What one round of binding knows of the workers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::graph::{JobGraph, StageId, WorkerId};
 
@@ -11,7 +11,7 @@ use super::resources::{Need, WorkerState};
 #[derive(Debug)]
 pub(super) struct Fleet {
     pub(super) workers: Vec<WorkerState>,
-    /// Workers and blocks looked at.
+    /// Workers, tasks and blocks looked at.
     pub(super) steps: u64,
     places: BTreeMap<WorkerId, usize>,
     total: Usage,
@@ -25,8 +25,10 @@ impl Fleet {
         let places = workers.iter().enumerate().map(|(at, worker)| (worker.id.clone(), at));
         let places: BTreeMap<_, _> = places.collect();
         let mut workers = workers.to_vec();
+        let mut steps = workers.len() as u64;
         for job in jobs {
             for (worker, stage, lease) in job.seats() {
+                steps += 1;
                 if let Some(at) = places.get(worker) {
                     workers[*at].take(&job.stage(stage).need, lease);
                 }
@@ -38,7 +40,7 @@ impl Fleet {
             total.memory_bytes = total.memory_bytes.saturating_add(worker.memory_bytes);
             total.accelerators_milli += 1000 * worker.devices.len() as u64;
         }
-        Self { workers, steps: 0, places, total }
+        Self { workers, steps, places, total }
     }
 
     pub(super) fn find(&self, worker: &WorkerId) -> Option<usize> {
@@ -78,44 +80,44 @@ impl Usage {
     }
 }
 
-/// The workers for the tasks of one stage, the best first. A worker that was found full is not
-/// looked at again in the same round.
+/// The workers for the tasks of one stage, by class, the best first. A worker that was found full
+/// is not looked at again in the same round.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     /// There is no worker for this stage.
     pub(super) is_closed: bool,
-    ranked: Option<Vec<usize>>,
-    next: usize,
+    /// The worker that was last given what it holds. Those before it cannot be given any more.
+    pub(super) home: Option<WorkerId>,
+    /// There is no worker left that can be given what it holds.
+    pub(super) has_asked_homes: bool,
+    is_ranked: bool,
+    classes: [VecDeque<usize>; 3],
     full: BTreeSet<usize>,
 }
 
 impl Candidates {
     pub(super) fn rank(&mut self, graph: &JobGraph, stage: StageId, fleet: &mut Fleet) {
-        if self.ranked.is_some() {
+        if std::mem::replace(&mut self.is_ranked, true) {
             return;
         }
-        let feeds: Vec<_> = graph
-            .streams_to(stage)
-            .map(|consumer| &graph.stage(consumer).need)
-            .filter(|need| need.accelerator.is_some())
-            .collect();
+        let consumers = graph.streams_to(stage).map(|consumer| &graph.stage(consumer).need);
+        let feeds: Vec<_> = consumers.filter(|need| need.accelerator.is_some()).collect();
         let needs_accelerator = graph.stage(stage).need.accelerator.is_some();
-        let key = |worker: &WorkerState| {
-            let class = match (needs_accelerator, worker.devices.is_empty()) {
-                (true, _) | (false, true) => 0,
-                (false, false) if feeds.iter().any(|need| worker.fit(need).is_some()) => 1,
-                (false, false) => 2,
-            };
-            let used: u64 = worker.devices.iter().map(|device| u64::from(device.used_milli)).sum();
-            let cpus = u64::from(worker.used_cpus_milli) * 1000;
-            let used_cpus = cpus / u64::from(worker.cpus_milli.max(1));
-            (class, if needs_accelerator { used } else { 0 }, used_cpus)
+        let class = |worker: &WorkerState| match (needs_accelerator, worker.devices.is_empty()) {
+            (true, _) | (false, true) => 0,
+            (false, false) if feeds.iter().any(|need| worker.fit(need).is_some()) => 1,
+            (false, false) => 2,
         };
         fleet.steps += fleet.workers.len() as u64;
-        let serving = (0..fleet.workers.len()).filter(|at| !fleet.workers[*at].is_draining);
-        let mut ranked: Vec<_> = serving.map(|at| (key(&fleet.workers[at]), at)).collect();
+        let serving = fleet.workers.iter().enumerate().filter(|(_, worker)| !worker.is_draining);
+        let load = |worker: &WorkerState| if needs_accelerator { worker.device_load() } else { 0 };
+        let mut ranked: Vec<_> = serving
+            .map(|(at, worker)| (class(worker), load(worker), worker.cpu_load(), at))
+            .collect();
         ranked.sort_unstable();
-        self.ranked = Some(ranked.into_iter().map(|(_, at)| at).collect());
+        for (class, _, _, at) in ranked {
+            self.classes[class].push_back(at);
+        }
     }
 
     pub(super) fn fits(&mut self, worker: usize, need: &Need, fleet: &mut Fleet) -> bool {
@@ -130,34 +132,31 @@ impl Candidates {
         fits
     }
 
-    /// The next worker that has room, one after the other. One of `avoid` only if there is no
-    /// other.
+    /// The next worker that has room: within a class one after the other. One of `avoid` only if
+    /// there is no other.
     pub(super) fn next(
         &mut self,
         need: &Need,
         avoid: &[WorkerId],
         fleet: &mut Fleet,
     ) -> Option<usize> {
-        let mut ranked = self.ranked.take()?;
-        let mut last_resort = None;
-        let mut found = None;
-        let mut looked_at = 0;
-        while looked_at < ranked.len() {
-            let at = self.next % ranked.len();
-            let worker = ranked[at];
-            if !self.fits(worker, need, fleet) {
-                ranked.remove(at);
-                continue;
+        let found = self.turn(need, avoid, fleet);
+        if found.is_none() && !avoid.is_empty() { self.turn(need, &[], fleet) } else { found }
+    }
+
+    fn turn(&mut self, need: &Need, avoid: &[WorkerId], fleet: &mut Fleet) -> Option<usize> {
+        for class in 0..self.classes.len() {
+            for _ in 0..self.classes[class].len() {
+                let worker = self.classes[class].pop_front()?;
+                if !self.fits(worker, need, fleet) {
+                    continue;
+                }
+                self.classes[class].push_back(worker);
+                if !avoid.contains(&fleet.workers[worker].id) {
+                    return Some(worker);
+                }
             }
-            looked_at += 1;
-            self.next = at + 1;
-            if !avoid.contains(&fleet.workers[worker].id) {
-                found = Some(worker);
-                break;
-            }
-            last_resort = last_resort.or(Some(worker));
         }
-        self.ranked = Some(ranked);
-        found.or(last_resort)
+        None
     }
 }

@@ -1,1 +1,105 @@
-//! (to come)
+//! Random histories of random jobs on random clusters, in virtual time.
+//!
+//! Every history ends with the result of the job compared with its plain evaluation, row by row;
+//! after events the graph's invariants are asked, and what it recomputes is compared with a
+//! [reference](reference) that looks at everything. A history is its seed: a failure prints the
+//! command that replays it with a trace.
+
+mod checks;
+mod reference;
+mod rng;
+mod scenario;
+mod tasks;
+mod weather;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::graph::JobStatus;
+use world::World;
+
+/// Histories of each of the tests that run side by side.
+const HISTORIES: u64 = 25_000;
+/// Histories in which everything goes wrong at once.
+const STORMS: u64 = 2_000;
+const SEED_KEY: &str = "FOREBAY_SIM_SEED";
+
+/// How a world is made of a seed, and whether it is traced.
+type Make = fn(u64, bool) -> World;
+
+/// How a history ended: whether the job finished, and how often a worker was lost.
+fn history(make: Make, seed: u64, is_traced: bool) -> Result<(bool, u64), String> {
+    let mut world = make(seed, is_traced);
+    let run = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let outcome = run.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let told = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        Err(text.or(told).unwrap_or_else(|| "it panicked".to_owned()))
+    });
+    let trace = world.trace.take().unwrap_or_default().join("\n");
+    match outcome {
+        Ok(()) => Ok((*world.graph.status() == JobStatus::Finished, world.troubles)),
+        Err(broken) => Err(format!("{trace}\n{broken}")),
+    }
+}
+
+/// Runs histories. Gives back how many jobs finished, and how often a worker was lost.
+fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<(u64, u64)> {
+    let replayed = std::env::var(SEED_KEY).ok().and_then(|seed| seed.parse().ok());
+    if let Some(seed) = replayed {
+        let outcome = history(make, seed, true);
+        assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+        return None;
+    }
+    let (mut finished, mut troubles) = (0, 0);
+    for seed in seeds {
+        match history(make, seed, false) {
+            Ok((is_finished, lost)) => {
+                finished += u64::from(is_finished);
+                troubles += lost;
+            }
+            Err(broken) => panic!(
+                "history {seed} breaks a rule:{broken}\nreplay it with a trace: {SEED_KEY}={seed} \
+                 cargo test -p forebay-scheduler simulation::{test}"
+            ),
+        }
+    }
+    Some((finished, troubles))
+}
+
+fn quarter(test: &str, number: u64) {
+    let seeds = number * HISTORIES..(number + 1) * HISTORIES;
+    let Some((finished, troubles)) = histories(test, World::random, seeds) else { return };
+    // A simulation in which nothing goes wrong, or nothing gets done, proves nothing.
+    assert!(finished * 10 > HISTORIES * 8, "{finished} of {HISTORIES} jobs finished");
+    assert!(troubles > HISTORIES / 4, "{troubles} workers lost in {HISTORIES} histories");
+}
+
+#[test]
+fn first_quarter() {
+    quarter("first_quarter", 0);
+}
+
+#[test]
+fn second_quarter() {
+    quarter("second_quarter", 1);
+}
+
+#[test]
+fn third_quarter() {
+    quarter("third_quarter", 2);
+}
+
+#[test]
+fn fourth_quarter() {
+    quarter("fourth_quarter", 3);
+}
+
+/// Whatever has happened: when it is calm, and a worker is there for everything, the job ends.
+#[test]
+fn after_a_storm_every_job_ends_with_its_result() {
+    let test = "after_a_storm_every_job_ends_with_its_result";
+    let Some((finished, troubles)) = histories(test, World::stormy, 0..STORMS) else { return };
+    assert_eq!(finished, STORMS);
+    assert!(troubles > 3 * STORMS, "{troubles} workers lost in {STORMS} storms");
+}

@@ -1,0 +1,137 @@
+//! Failures by kind, and their maxima.
+
+use super::*;
+
+#[test]
+fn an_error_of_the_user_or_the_data_ends_the_job_at_once() {
+    for kind in [FailureKind::User, FailureKind::Data] {
+        let mut fixture = Fixture::pair();
+        let other = fixture.bind(unit(0, 1), "b").task;
+        let task = fixture.bind(unit(0, 0), "a").task;
+        let actions = fixture.fail(task, kind);
+        assert!(actions.contains(&Action::CancelTask { task: other, worker: worker("b") }));
+        assert_eq!(fixture.failure(), "unit 0.0 of stage 's': said the worker");
+    }
+}
+
+#[test]
+fn a_passing_failure_waits_longer_each_time_and_then_ends_the_job() {
+    let mut fixture = Fixture::pair();
+    let mut waits = vec![];
+    for attempt in 1..=4 {
+        let bound = fixture.bind(unit(0, 0), ["a", "b"][attempt as usize % 2]);
+        assert_eq!(bound.attempt, attempt);
+        fixture.fail(bound.task, FailureKind::OutOfMemory);
+        waits.extend(fixture.graph.next_wakeup().map(|until| until.since(NOW)));
+        fixture.graph.advance(Millis(1_000_000));
+    }
+    assert_eq!(waits, [200, 400, 800]);
+    let failure = fixture.failure();
+    for part in ["said the worker", "4 failures of one unit", "4 attempts, on b, a, b, a"] {
+        assert!(failure.contains(part), "{part} is not in: {failure}");
+    }
+}
+
+#[test]
+fn a_unit_that_waits_cannot_be_bound() {
+    let mut fixture = Fixture::pair();
+    let task = fixture.bind(unit(0, 0), "a").task;
+    fixture.fail(task, FailureKind::Passing);
+    let early = fixture.try_bind(Work::Unit(unit(0, 0)), "b");
+    assert!(matches!(early, Err(BindError::TooEarly { .. })), "{early:?}");
+    assert_eq!(fixture.graph.failed_on(unit(0, 0)), [worker("a")]);
+    fixture.graph.advance(Millis(500));
+    check(&fixture.graph).unwrap();
+    fixture.bind(unit(0, 0), "b");
+}
+
+#[test]
+fn failures_of_one_stage_are_counted_together() {
+    let mut fixture = Fixture::pair();
+    fixture.graph.limits.stage_failures_max = 2;
+    for index in [0, 1] {
+        let task = fixture.bind(unit(0, index), "a").task;
+        fixture.fail(task, FailureKind::DeviceBroken);
+    }
+    assert!(fixture.failure().contains("2 failures in one stage"), "{}", fixture.failure());
+}
+
+#[test]
+fn a_lost_worker_is_not_the_units_fault_but_has_an_end() {
+    let mut fixture = Fixture::pair();
+    for lost in 1..16 {
+        fixture.bind(unit(0, 0), "a");
+        fixture.lose("a");
+        assert_eq!(fixture.state(unit(0, 0)), "pending", "{lost}");
+        assert_eq!(fixture.graph.next_wakeup(), None);
+    }
+    fixture.bind(unit(0, 0), "a");
+    fixture.lose("a");
+    assert!(fixture.failure().contains("its work was lost 16 times"), "{}", fixture.failure());
+}
+
+#[test]
+fn a_block_that_a_reader_misses_is_recomputed_and_not_the_readers_fault() {
+    let mut fixture = Fixture::pair();
+    fixture.run(unit(0, 0), "a", 2);
+    let block = unit(0, 0).block(0);
+    let reader = fixture.bind_blocks(&[block], "b").task;
+    fixture.fail(reader, FailureKind::BlockLost(block));
+    assert_eq!(fixture.recomputed(), [(unit(0, 0), Why::BlockLost(block))]);
+    assert_eq!(fixture.graph.failed_on(unit(1, 0)), []);
+    assert_eq!(fixture.bind(unit(0, 0), "b").skip, [1], "the other block is still there");
+}
+
+#[test]
+fn a_block_that_is_lost_again_and_again_ends_the_job() {
+    let mut fixture = Fixture::pair();
+    let block = unit(0, 0).block(0);
+    fixture.run(unit(0, 0), "a", 1);
+    let mut reader = fixture.bind_blocks(&[block], "b").task;
+    for _ in 0..3 {
+        fixture.fail(reader, FailureKind::BlockLost(block));
+        fixture.run(unit(0, 0), "a", 1);
+        reader = fixture.bind(unit(1, 0), "b").task;
+    }
+    fixture.fail(reader, FailureKind::BlockLost(block));
+    let failure = fixture.failure();
+    assert!(failure.contains("a block of its output was lost 4 times"), "{failure}");
+}
+
+#[test]
+fn a_lost_output_of_a_shuffle_is_recomputed() {
+    let edges = [(0, 1, EdgeKind::Broadcast)];
+    let mut fixture = Fixture::new(spec(vec![stage(2), stage(1)], &edges));
+    fixture.run(unit(0, 0), "a", 2);
+    fixture.run(unit(0, 1), "a", 1);
+    let reader = fixture.bind(unit(1, 0), "b").task;
+    fixture.fail(reader, FailureKind::OutputLost(unit(0, 0)));
+    assert_eq!(fixture.state(unit(0, 0)), "pending");
+    assert_eq!(fixture.state(unit(0, 1)), "done");
+    assert_eq!(fixture.state(unit(1, 0)), "pending");
+}
+
+#[test]
+fn a_reader_that_names_a_block_it_does_not_read_has_failed_itself() {
+    let mut fixture = Fixture::pair();
+    fixture.run(unit(0, 0), "a", 2);
+    let reader = fixture.bind_blocks(&[unit(0, 0).block(0)], "b").task;
+    fixture.fail(reader, FailureKind::BlockLost(unit(0, 0).block(1)));
+    assert_eq!(fixture.state(unit(0, 0)), "done");
+    assert_eq!(fixture.graph.failed_on(unit(1, 0)), [worker("b")]);
+}
+
+#[test]
+fn after_the_end_reports_only_give_leases_back() {
+    let mut fixture = Fixture::pair();
+    let task = fixture.bind(unit(0, 0), "a").task;
+    let actions = fixture.apply(Event::Canceled { reason: "the user left".to_owned() });
+    assert_eq!(actions[0], Action::CancelTask { task, worker: worker("a") });
+    assert_eq!(fixture.failure(), "canceled: the user left");
+    assert_eq!(fixture.graph.seats().count(), 1);
+    assert!(fixture.finish(task, 3).is_empty());
+    assert_eq!(fixture.graph.seats().count(), 0);
+    assert!(fixture.lose("a").is_empty());
+    let late = fixture.try_bind(Work::Unit(unit(0, 1)), "a");
+    assert_eq!(late, Err(BindError::JobIsOver));
+}

@@ -1,0 +1,213 @@
+//! A random job, and what its result must be: each stage is a function of rows, evaluated here
+//! without any unit, block or worker.
+
+use std::collections::BTreeMap;
+
+use crate::graph::{
+    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec, TaskId,
+    UnitInput,
+};
+use crate::placement::{AcceleratorNeed, Need};
+
+use super::rng::{Rng, mix};
+
+/// Rows are their hashes.
+pub(super) type Rows = Vec<u64>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) spec: JobSpec,
+    pub(super) seed: u64,
+    /// What reads whole stages sees of them as a sum: one row too few or too many changes it.
+    sums: Vec<u64>,
+    pub(super) result: Vec<Rows>,
+}
+
+impl Scenario {
+    pub(super) fn random(rng: &mut Rng) -> Self {
+        let mut spec = JobSpec::default();
+        for stage in 0..rng.between(1, 5) as u32 {
+            add_stage(&mut spec, stage, rng);
+        }
+        spec.limits = Limits {
+            unit_failures_max: 6,
+            stage_failures_max: 20,
+            unit_losses_max: 10,
+            block_losses_max: 5,
+            backoff_ms: 5,
+            backoff_ms_max: 100,
+            kept_bytes_max: [0, 100, 1000, u64::MAX][rng.below(4) as usize],
+            buffered_bytes_max: [1, 200, 1000, 100_000][rng.below(4) as usize],
+            group_blocks_max: rng.between(1, 8) as usize,
+        };
+        Self::new(spec, rng.next())
+    }
+
+    pub(super) fn new(spec: JobSpec, seed: u64) -> Self {
+        let stages = spec.stages.len();
+        let mut scenario = Self { spec, seed, sums: vec![0; stages], result: vec![] };
+        scenario.evaluate();
+        scenario
+    }
+
+    /// The whole job, stage by stage: stages are numbered producers first.
+    fn evaluate(&mut self) {
+        let mut outputs = Vec::<Rows>::new();
+        for stage in 0..self.spec.stages.len() {
+            let id = StageId(stage as u32);
+            let partitions = self.spec.stages[stage].partitions;
+            let mut rows = Rows::new();
+            let mut sum = 0_u64;
+            for edge in self.spec.edges.iter().filter(|edge| edge.to == id) {
+                let from = &outputs[edge.from.0 as usize];
+                match self.is_side_input(edge) {
+                    true => sum = sum.wrapping_add(summed(from)),
+                    false => rows.extend(from),
+                }
+            }
+            if !self.is_shuffled(id) {
+                (0..partitions).for_each(|partition| rows.extend(self.scan(id, partition)));
+            }
+            self.sums[stage] = sum;
+            outputs.push(self.compute(id, &rows, sum));
+        }
+        let read: Vec<_> = self.spec.edges.iter().map(|edge| edge.from.0 as usize).collect();
+        self.result = outputs;
+        for (stage, rows) in self.result.iter_mut().enumerate() {
+            rows.sort_unstable();
+            if read.contains(&stage) {
+                rows.clear();
+            }
+        }
+    }
+
+    /// Whether a stage's own partitions are those of its shuffles. If not, they are scanned.
+    fn is_shuffled(&self, stage: StageId) -> bool {
+        self.spec.edges.iter().any(|edge| edge.to == stage && edge.kind == EdgeKind::Blocking)
+    }
+
+    fn is_side_input(&self, edge: &EdgeSpec) -> bool {
+        let partitions = self.spec.stages[edge.to.0 as usize].partitions;
+        match edge.kind {
+            EdgeKind::Broadcast => true,
+            EdgeKind::Blocking => partitions == 0,
+            EdgeKind::Streaming(_) => false,
+        }
+    }
+
+    fn scan(&self, stage: StageId, partition: u32) -> Rows {
+        let base = mix(self.seed ^ (u64::from(stage.0) << 32) ^ u64::from(partition));
+        (0..base % 6).map(|row| mix(base ^ row)).collect()
+    }
+
+    /// Drops some rows, doubles some, and changes all.
+    fn compute(&self, stage: StageId, rows: &Rows, sum: u64) -> Rows {
+        let salt = mix(self.seed ^ sum) ^ u64::from(stage.0);
+        let of = |row: &u64| {
+            let made = mix(row ^ salt);
+            (0..[0, 2, 1, 1, 1, 1][(made % 6) as usize]).map(move |copy| mix(made ^ copy))
+        };
+        rows.iter().flat_map(of).collect()
+    }
+
+    /// What a task makes of its unit. `side` has the rows of what it reads as whole stages, by
+    /// edge; `streamed` those of its blocks.
+    pub(super) fn run(
+        &self,
+        stage: StageId,
+        input: &UnitInput,
+        streamed: Rows,
+        whole: &BTreeMap<u32, Rows>,
+    ) -> Rows {
+        let mut rows = streamed;
+        let mut sum = 0_u64;
+        for (edge, read) in whole {
+            let edge = &self.spec.edges[*edge as usize];
+            let partitions = u64::from(self.spec.stages[stage.0 as usize].partitions);
+            match (self.is_side_input(edge), input) {
+                (true, _) => sum = sum.wrapping_add(summed(read)),
+                (false, UnitInput::Partition(partition)) => {
+                    let mine = |row: &&u64| mix(**row) % partitions == u64::from(*partition);
+                    rows.extend(read.iter().filter(mine));
+                }
+                (false, _) => {}
+            }
+        }
+        if let (UnitInput::Partition(partition), false) = (input, self.is_shuffled(stage)) {
+            rows.extend(self.scan(stage, *partition));
+        }
+        rows.sort_unstable();
+        self.compute(stage, &rows, sum)
+    }
+
+    /// Cuts an output into blocks: by its rows alone if that was promised, else by the attempt.
+    pub(super) fn cut(&self, task: TaskId, rows: Rows) -> Vec<(BlockReport, Rows)> {
+        let replayable = self.spec.stages[task.stage.0 as usize].replayable;
+        let salt = if replayable { 0 } else { mix(u64::from(task.index) + 1) };
+        let mut rows = rows;
+        rows.sort_unstable_by_key(|row| mix(row ^ salt));
+        let mut blocks = vec![Rows::new()];
+        for row in rows {
+            if mix(row ^ salt ^ 7).is_multiple_of(3)
+                && blocks.last().is_some_and(|last| !last.is_empty())
+            {
+                blocks.push(Rows::new());
+            }
+            if let Some(last) = blocks.last_mut() {
+                last.push(row);
+            }
+        }
+        blocks.retain(|block| !block.is_empty());
+        (0..).zip(blocks).map(|(seq, rows)| (self.report(seq, &rows), rows)).collect()
+    }
+
+    fn report(&self, seq: u32, rows: &Rows) -> BlockReport {
+        let checksum = rows.iter().fold(1, |sum, row| mix(sum ^ row));
+        BlockReport { seq, bytes: 1 + checksum % 100, rows: rows.len() as u64, checksum }
+    }
+}
+
+fn summed(rows: &Rows) -> u64 {
+    rows.iter().fold(0, |sum, row| sum.wrapping_add(mix(*row)))
+}
+
+fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {
+    let to = StageId(stage);
+    let mut kinds = vec![];
+    if stage > 0 && rng.chance(85) {
+        for _ in 0..rng.between(1, 3).min(rng.between(1, 3)) {
+            // Mostly the stage before, so that chains are common.
+            let from = if rng.chance(60) { stage - 1 } else { rng.below(stage.into()) as u32 };
+            let kind = match rng.below(10) {
+                0..=4 if spec.stages[from as usize].replayable => {
+                    EdgeKind::Streaming(Granularity::Block)
+                }
+                0..=6 => EdgeKind::Streaming(Granularity::Unit),
+                7..=8 => EdgeKind::Blocking,
+                _ => EdgeKind::Broadcast,
+            };
+            kinds.push(kind);
+            let budget = [1, 150, 1000, u64::MAX][rng.below(4) as usize];
+            let edge = EdgeSpec::new(StageId(from), to, kind).with_budget_bytes(budget);
+            spec.edges.push(edge.with_partition_offset(100 * kinds.len() as u32));
+        }
+    }
+    let streams = kinds.iter().any(|kind| !kind.is_blocking());
+    let partitions = match (streams, kinds.contains(&EdgeKind::Blocking)) {
+        (true, true) => rng.below(3),
+        (true, false) => rng.between(1, 2) * u64::from(rng.chance(15)),
+        (false, _) => rng.below(5),
+    };
+    let mut need = Need::cpus([0, 500, 1000, 1000][rng.below(4) as usize]);
+    if rng.chance(if kinds.is_empty() { 5 } else { 45 }) {
+        let share = AcceleratorNeed::try_new([500, 1000, 1000][rng.below(3) as usize]).unwrap();
+        need = need.with_accelerator(share);
+    } else if need.cpus_milli == 0 {
+        need.cpus_milli = 1000;
+    }
+    let mut found = StageSpec::new(format!("s{stage}"), need, partitions as u32)
+        .with_group_bytes_max([1, 100, 500][rng.below(3) as usize])
+        .with_output_bytes_guess(rng.between(1, 200));
+    found.replayable = rng.chance(70);
+    spec.stages.push(found);
+}

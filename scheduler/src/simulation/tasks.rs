@@ -1,0 +1,198 @@
+//! What a worker does with a task: it reads, seals, and ends, or fails on the way.
+
+use std::collections::BTreeMap;
+
+use crate::graph::{BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitInput, WorkerId};
+use crate::placement::Lease;
+
+use super::scenario::Rows;
+use super::world::{Checked, Happening, Running, Stored, World, ensure};
+
+impl World {
+    /// Sends a report: late, perhaps twice. Announcements may get lost.
+    pub(super) fn send(&mut self, task: TaskId, event: Event) {
+        let worker = &self.workers[&self.tasks[&task].worker];
+        if !worker.is_alive {
+            return;
+        }
+        let paused = worker.paused_until.saturating_sub(self.now);
+        let is_announcement = matches!(event, Event::BlockSealed { .. });
+        if self.rng.chance(self.weather.doubled) {
+            let late = paused + self.rng.below(60);
+            self.at(late, Happening::Report(event.clone()));
+        }
+        if !(is_announcement && self.rng.chance(self.weather.dropped)) {
+            let late = paused + self.rng.below(5);
+            self.at(late, Happening::Report(event));
+        }
+    }
+
+    pub(super) fn start(&mut self, bound: Bound, worker: WorkerId, lease: Lease) -> Checked {
+        self.say(|| format!("    {} runs unit {} on {worker}: {bound:?}", bound.task, bound.unit));
+        let rows = self.graph.task_rows().find(|row| row.id == bound.task);
+        let input = rows.map(|row| row.input.clone()).unwrap();
+        let producer = match &input {
+            UnitInput::Output(unit) => Some(*unit),
+            _ => None,
+        };
+        self.reference.bound(&bound, producer, &worker);
+        let edges = (0..).zip(&self.scenario.spec.edges);
+        let blocking = edges.filter(|(_, e)| e.to == bound.unit.stage && e.kind.is_blocking());
+        let whole = blocking.map(|(edge, e)| (edge, self.graph.outputs(e.from).collect()));
+        let whole = whole.collect();
+        let fails = self.pick_failure();
+        let task = bound.task;
+        let running = Running {
+            whole,
+            input,
+            worker: worker.clone(),
+            lease,
+            is_stopped: false,
+            fails,
+            blocks: vec![],
+            bound,
+        };
+        self.tasks.insert(task, running);
+        if self.workers[&worker].is_alive {
+            let paused = self.workers[&worker].paused_until.saturating_sub(self.now);
+            let late = paused + self.rng.below(10);
+            self.at(late, Happening::Read(task));
+        }
+        Ok(())
+    }
+
+    pub(super) fn pick_failure(&mut self) -> Option<FailureKind> {
+        if self.is_calm {
+            return None;
+        }
+        if self.rng.chance(self.weather.fatal) {
+            return Some(
+                [FailureKind::User, FailureKind::Data][self.rng.below(2) as usize].clone(),
+            );
+        }
+        let kinds = [
+            FailureKind::Passing,
+            FailureKind::OutOfMemory,
+            FailureKind::DeviceBroken,
+            FailureKind::WorkerLost,
+        ];
+        let fails = self.rng.chance(self.weather.failure);
+        fails.then(|| kinds[self.rng.below(4) as usize].clone())
+    }
+
+    /// Whether a task still does anything. A paused worker goes on later.
+    pub(super) fn works(&self, task: TaskId) -> bool {
+        let running = &self.tasks[&task];
+        !running.is_stopped && self.workers[&running.worker].is_alive
+    }
+
+    /// A task fetches its input, and makes its output of it.
+    pub(super) fn read(&mut self, task: TaskId) -> Checked {
+        if !self.works(task) {
+            return Ok(());
+        }
+        let mut streamed = Rows::new();
+        let mut whole = BTreeMap::<u32, Rows>::new();
+        let running = &self.tasks[&task];
+        let streams = running.bound.inputs.iter().map(|input| (None, input));
+        let reads = running
+            .whole
+            .iter()
+            .flat_map(|(edge, inputs)| inputs.iter().map(move |input| (Some(*edge), input)));
+        let is_wanted = self.graph.is_running_job() && self.reference.runs(task);
+        for (edge, _) in &running.whole {
+            whole.entry(*edge).or_default();
+        }
+        let mut lost = None;
+        for (edge, input) in streams.chain(reads) {
+            let holder = &self.workers[&input.worker];
+            let stored = holder.store.get(&(input.block, input.writer));
+            if let Some(stored) = stored.filter(|_| is_wanted) {
+                ensure(!stored.is_freed, || format!("{task} reads {}, deleted", input.block))?;
+            }
+            let serves = holder.is_alive && holder.paused_until <= self.now;
+            match stored.filter(|stored| serves && !stored.is_corrupt) {
+                None => {
+                    lost = Some(input.block);
+                    break;
+                }
+                Some(stored) => {
+                    ensure(stored.rows.len() as u64 == input.rows, || "row count".to_owned())?;
+                    let rows = match edge {
+                        None => &mut streamed,
+                        Some(edge) => whole.entry(edge).or_default(),
+                    };
+                    rows.extend(&stored.rows);
+                }
+            }
+        }
+        if let Some(block) = lost {
+            self.task_mut(task).is_stopped = true;
+            let kind = match self.rng.chance(70) {
+                true => FailureKind::BlockLost(block),
+                false => FailureKind::OutputLost(block.unit),
+            };
+            let failure = Failure::new(kind, "cannot be fetched");
+            self.send(task, Event::TaskFailed { task, failure });
+            return Ok(());
+        }
+        let running = &self.tasks[&task];
+        let rows = self.scenario.run(task.stage, &running.input, streamed, &whole);
+        let blocks = self.scenario.cut(task, rows);
+        let mut time = 0;
+        for at in 0..blocks.len() {
+            time += self.rng.between(1, 15);
+            self.at(time, Happening::Seal(task, at));
+        }
+        self.at(time + 1, Happening::End(task));
+        self.task_mut(task).blocks = blocks;
+        Ok(())
+    }
+
+    pub(super) fn seal(&mut self, task: TaskId, at: usize) -> Checked {
+        if !self.works(task) {
+            return Ok(());
+        }
+        let running = &self.tasks[&task];
+        let (report, rows) = running.blocks[at].clone();
+        if running.bound.skip.contains(&report.seq) {
+            return Ok(());
+        }
+        let is_corrupt = !self.is_calm && self.rng.chance(self.weather.corrupt);
+        let block = self.tasks[&task].bound.unit.block(report.seq);
+        let worker = self.tasks[&task].worker.clone();
+        let stored = Stored { rows, is_corrupt, is_freed: false };
+        self.with(&worker).store.insert((block, task), stored);
+        self.send(task, Event::BlockSealed { task, block: report });
+        // A failing task often does so in the middle.
+        if self.tasks[&task].fails.is_some() && self.rng.chance(30) {
+            return self.end(task);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, task: TaskId) -> Checked {
+        if !self.works(task) {
+            return Ok(());
+        }
+        self.task_mut(task).is_stopped = true;
+        let running = &self.tasks[&task];
+        let event = match running.fails.clone() {
+            Some(kind) => {
+                let is_fatal = matches!(kind, FailureKind::User | FailureKind::Data);
+                let message = if is_fatal { "injected fatal" } else { "injected" };
+                Event::TaskFailed { task, failure: Failure::new(kind, message) }
+            }
+            None => {
+                let reports = running.blocks.iter().map(|(report, _)| *report);
+                // What was skipped may be told or left out.
+                let told = |report: &BlockReport| {
+                    task.index.is_multiple_of(2) || !running.bound.skip.contains(&report.seq)
+                };
+                Event::TaskFinished { task, blocks: reports.filter(told).collect() }
+            }
+        };
+        self.send(task, event);
+        Ok(())
+    }
+}
