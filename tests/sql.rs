@@ -171,6 +171,7 @@ impl AsyncDB for Session {
     type ColumnType = DefaultColumnType;
 
     async fn run(&mut self, text: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
+        eprintln!("RUN {text}");
         let frame = self.0.sql(text).await.map_err(Error)?;
         let columns = frame.schema().fields().len();
         let batches = frame.collect().await.map_err(Error)?;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ballista_core::JobId;
@@ -14,6 +15,7 @@ use ballista_scheduler::cluster::{
 };
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::task_manager::JobInfoCache;
+use datafusion::common::{Result as DataFusionResult, internal_err};
 use forebay_planner::ForebayConfig;
 use parking_lot::Mutex;
 
@@ -64,7 +66,7 @@ impl ForebayClusterState {
         let mut graph = job.execution_graph.write().await;
         let config = graph.session_config();
         let options = config.options();
-        let staged = stages::cut(graph.job_id(), graph.physical_plan(), options);
+        let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
         let made = staged.and_then(|staged| {
             let made = JobGraph::try_new(staged.spec.clone())?;
             Ok((missing(workers, &staged), staged, made))
@@ -108,7 +110,7 @@ impl ForebayClusterState {
         let mut bound = vec![];
         let mut failed = vec![];
         for binding in bindings {
-            match guards[binding.job].task(&binding.bound, &addresses) {
+            match no_panic(|| guards[binding.job].task(&binding.bound, &addresses)) {
                 Ok(task) => bound.push((binding.worker.as_str().to_owned(), task)),
                 Err(error) => failed.push((binding, error.strip_backtrace())),
             }
@@ -131,6 +133,15 @@ impl ForebayClusterState {
         });
         usable.map(|worker| worker_state(&worker)).collect()
     }
+}
+
+/// A panic while a plan is changed would end the scheduler for all jobs; it fails this one.
+fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        internal_err!("a stage of the plan cannot be made: {text}")
+    })
 }
 
 /// What no worker has and some stage needs. Workers may still be on their way: if there are none,

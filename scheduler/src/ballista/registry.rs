@@ -96,16 +96,18 @@ impl Registry {
 
     /// Something happened to a job; workers are told what follows from it.
     pub(super) fn apply(&self, job: &Mutex<RunningJob>, event: Event) {
-        let (messages, id, ended) = {
+        let is_announcement = matches!(event, Event::BlockSealed { .. });
+        let (messages, id, wants_a_look) = {
             let mut job = job.lock();
             let messages = job.apply(event, self.now());
-            let ended = !job.graph.is_running_job() && !job.end_is_told;
-            (messages, job.id.clone(), ended)
+            let runs = job.graph.is_running_job();
+            let wants_a_look = if runs { is_announcement } else { !job.end_is_told };
+            (messages, job.id.clone(), wants_a_look)
         };
         for (worker, say) in messages {
             self.attendance.tell(worker.as_str(), say);
         }
-        if ended {
+        if wants_a_look {
             self.nudge(&id);
         }
     }
@@ -121,13 +123,17 @@ impl Registry {
             checksum: u64::from(sealed.checksum),
         };
         self.apply(&job, Event::BlockSealed { task, block });
-        self.nudge(&JobId::new(&sealed.job));
     }
 
     /// Makes the event loop look at a job.
     pub(super) fn nudge(&self, job: &JobId) {
         // Full of nudges: the loop looks at all jobs soon anyway.
         self.nudges.try_send(job.clone()).ok();
+    }
+
+    /// Whether the event loop has something to do for a job.
+    pub(super) fn wants_a_look(&self, id: &str) -> bool {
+        self.get(id).is_none_or(|job| !job.lock().end_is_told)
     }
 
     /// Nudges jobs whose waits are over.

@@ -77,7 +77,7 @@ impl Scheduler {
         let mut tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
-            SpawnedTask::spawn(nudge(scheduler.clone(), attendance.clone(), nudged)),
+            SpawnedTask::spawn(nudge(scheduler.clone(), registry.clone(), nudged)),
             SpawnedTask::spawn(wake(registry)),
         ];
         let limit = session::MESSAGE_BYTES as usize;
@@ -135,14 +135,21 @@ fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
 }
 
 /// Makes Ballista's event loop look at jobs: it is told of a task that does not exist.
-async fn nudge(scheduler: Ballista, attendance: Attendance, mut nudged: mpsc::Receiver<JobId>) {
+async fn nudge(scheduler: Ballista, registry: Registry, mut nudged: mpsc::Receiver<JobId>) {
     let mut jobs = vec![];
     while nudged.recv_many(&mut jobs, NUDGES_MAX).await > 0 {
-        let ids: HashSet<String> = jobs.drain(..).map(|job| job.to_string()).collect();
+        let ids: HashSet<String> = jobs
+            .drain(..)
+            .map(|job| job.to_string())
+            .filter(|job| registry.wants_a_look(job))
+            .collect();
+        if ids.is_empty() {
+            continue;
+        }
         let nobody = |job_id| TaskStatus { job_id, task_id: u32::MAX, ..TaskStatus::default() };
         let task_status: Vec<TaskStatus> = ids.into_iter().map(nobody).collect();
         // It listens to workers only.
-        let Some(worker) = attendance.workers().into_iter().next() else {
+        let Some(worker) = registry.attendance().workers().into_iter().next() else {
             for status in task_status {
                 scheduler.cancel_job(JobId::new(status.job_id)).await.ok();
             }

@@ -22,6 +22,7 @@ use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
@@ -280,13 +281,23 @@ fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    Arc::new(BlockReaderExec::new(from.0, plan.schema(), vec![]))
+    Arc::new(BlockReaderExec::new(from.0, plan.schema(), vec![vec![]]))
 }
 
-/// Partitions of a plan that come from no other stage; its block readers have none yet.
-fn own_partitions(root: &Arc<dyn ExecutionPlan>) -> usize {
-    let child = root.children().first().copied();
-    child.map_or(0, |child| child.output_partitioning().partition_count())
+/// Partitions of a plan that come from no other stage's blocks.
+fn own_partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let children = plan.children();
+    if plan.is::<BlockReaderExec>() {
+        return 0;
+    }
+    if children.is_empty() {
+        return plan.output_partitioning().partition_count();
+    }
+    let of_children = children.into_iter().map(own_partitions);
+    match plan.is::<UnionExec>() {
+        true => of_children.sum(),
+        false => of_children.max().unwrap_or(0),
+    }
 }
 
 fn only_child(children: Vec<&Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {

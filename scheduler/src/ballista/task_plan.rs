@@ -39,7 +39,7 @@ impl TaskPlan<'_> {
         let plan = plan.transform(|node| self.fill(node)).data()?;
         let partition = match self.bound.edge {
             None => self.bound.partition as usize,
-            Some(_) => partition_of_input(&plan).unwrap_or(0),
+            Some(_) => partition_of(&plan, self.edge_from()).unwrap_or(0),
         };
         Ok(Filled { plan, partition })
     }
@@ -59,7 +59,8 @@ impl TaskPlan<'_> {
         })?;
         let partitions = match reads {
             Reads::Unit if self.edge_from() == Some(from) => vec![self.own_input()],
-            Reads::Unit => vec![],
+            // Another branch of a UNION. One partition without rows: some operators want one.
+            Reads::Unit => vec![vec![]],
             Reads::AllApart => self.units_of(from),
             Reads::AllInOne => vec![self.units_of(from).concat()],
         };
@@ -139,15 +140,14 @@ impl TaskPlan<'_> {
     }
 }
 
-/// Which partition of the plan is the one that the task's own blocks make. All other readers of
-/// units have none.
-fn partition_of_input(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
-    if plan.is::<BlockReaderExec>() {
-        return (plan.output_partitioning().partition_count() == 1).then_some(0);
+/// Which partition of the plan is the one that the blocks of a stage make.
+fn partition_of(plan: &Arc<dyn ExecutionPlan>, from: Option<StageId>) -> Option<usize> {
+    if let Some(reader) = plan.downcast_ref::<BlockReaderExec>() {
+        return (Some(StageId(reader.stage())) == from).then_some(0);
     }
     let mut before = 0;
     for child in plan.children() {
-        if let Some(found) = partition_of_input(child) {
+        if let Some(found) = partition_of(child, from) {
             return Some(before + found);
         }
         if plan.is::<UnionExec>() {
