@@ -12,7 +12,7 @@ use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
 use forebay_scheduler::Cluster;
-use forebay_scheduler::ballista::distribute::Distribute;
+use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
 use forebay_scheduler::inventory::pooled;
 use forebay_udf::model::Catalog;
 
@@ -198,6 +198,7 @@ impl ForebayBuilder {
         };
         let catalog = self.open_catalog()?;
         let devices = Arc::new(Devices::new(inventory));
+        self.config = Some(plans_for_cluster(self.config.unwrap_or_default()));
         let state = self.state(&catalog, &devices)?;
         let state = state.with_physical_optimizer_rule(Arc::new(Distribute::new(cluster))).build();
         Ok(ForebayContext::with_state(state, catalog, devices))

@@ -12,9 +12,22 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::prelude::SessionConfig;
 
 use super::client::Cluster;
 use super::cluster_exec::ClusterExec;
+
+/// Sets the options that plans on a cluster need: what one operator tells another while both run
+/// (the value of a subquery, the keys of a join) does not travel between stages, and string views
+/// travel with all of the buffers that they point into.
+#[must_use]
+pub fn plans_for_cluster(config: SessionConfig) -> SessionConfig {
+    config
+        .set_bool("datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery", false)
+        .set_bool("datafusion.optimizer.enable_dynamic_filter_pushdown", false)
+        .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
+        .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false)
+}
 
 /// Puts a [`ClusterExec`] above what workers can run.
 ///
