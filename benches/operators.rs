@@ -1,12 +1,12 @@
 //! What the operators cost around a model that costs nothing or a known time, in one run.
 //!
 //! - exchange: a no-op model over a million rows, with and without the exchange; over numbers, and
-//!   over texts, which are tokenized in front of it
+//!   over texts, which are tokenized in front of it; and the exchange alone over tokens
 //! - overlap: an emulated accelerator (40 ms per 64 rows) behind CPU work that takes 80% as long,
 //!   against the slower of the two alone
 //! - planner: a query with 20 model calls, against one with 20 plain calls
 //!
-//! `cargo bench --bench operators`
+//! `cargo bench --bench operators`, or some of it: `cargo bench --bench operators -- exchange_alone`
 
 #![allow(
     clippy::unwrap_used,
@@ -14,25 +14,46 @@
     reason = "a benchmark that cannot run should say why at once, and prints its result"
 )]
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::{ArrayRef, AsArray, Int64Array, ListArray, RecordBatch};
+use arrow::datatypes::{DataType, Int32Type, Int64Type};
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
+use datafusion::physical_plan::ExecutionPlan;
 use forebay::prelude::*;
 use forebay::{Catalog, Inventory};
+use forebay_engine::{ExchangeOptions, Sharing, StreamingExchangeExec, TOKENS_COLUMN};
+use forebay_udf::model::BatchLimits;
+use futures::StreamExt;
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let is_asked = |name: &str| asked.is_empty() || asked.iter().any(|asked| name.contains(asked));
     runtime.block_on(async {
-        exchange_of_numbers().await;
-        exchange_of_texts().await;
-        overlap().await;
-        planner().await;
+        if is_asked("exchange_of_numbers") {
+            exchange_of_numbers().await;
+        }
+        if is_asked("exchange_of_texts") {
+            exchange_of_texts().await;
+        }
+        if is_asked("exchange_alone") {
+            exchange_alone().await;
+        }
+        if is_asked("overlap") {
+            overlap().await;
+        }
+        if is_asked("planner") {
+            planner().await;
+        }
     });
 }
 
@@ -128,15 +149,17 @@ async fn exchange_of_texts() {
     let tokenizer = "tokenizer.json";
     std::fs::copy(format!("{PACKAGE}/{tokenizer}"), dir.path().join(tokenizer)).unwrap();
     forebay.register_model("texts", dir.path().to_str().unwrap()).await.unwrap();
-    exchange(&forebay, "texts behind a tokenizer", QUERY, 3).await;
+    exchange(&forebay, "texts behind a tokenizer", QUERY, ROUNDS).await;
 }
 
+/// Each round runs all three ways, beginning with another one, and compares what ran side by side:
+/// what drifts from round to round is in none of the differences.
 async fn exchange(forebay: &ForebayContext, of: &str, query: &str, rounds: usize) {
+    const WAYS: [(bool, bool); 3] = [(false, false), (true, false), (true, true)];
     let mut times: [Vec<f64>; 3] = Default::default();
     for round in 0..=rounds {
-        for (at, (exchange, share)) in
-            [(false, false), (true, false), (true, true)].into_iter().enumerate()
-        {
+        for at in (0..WAYS.len()).map(|at| (at + round) % WAYS.len()) {
+            let (exchange, share) = WAYS[at];
             for (option, value) in [("exchange", exchange), ("share_equal_inputs", share)] {
                 forebay.sql(&format!("SET forebay.{option} = {value}")).await.unwrap();
             }
@@ -146,16 +169,124 @@ async fn exchange(forebay: &ForebayContext, of: &str, query: &str, rounds: usize
             }
         }
     }
-    let [without, with, sharing] = times.map(|mut times| median(&mut times));
-    let ns_per_row = |time: f64| (time - without) / ROWS as f64 * 1e9;
+    let [without, with, sharing] = &times;
+    let ns_per_row = |with: &[f64]| {
+        let pairs = with.iter().zip(without);
+        Spread::of(pairs.map(|(with, without)| (with - without) / ROWS as f64 * 1e9))
+    };
+    let ratio = |with: &[f64]| Spread::of(with.iter().zip(without).map(|(a, b)| a / b));
+    let seconds = |times: &[f64]| Spread::of(times.iter().copied());
     println!(
-        "{{\"name\": \"exchange around a no-op model, 1 million {of}\", \"seconds_without\": \
-         {without:.3}, \"seconds_with\": {with:.3}, \"seconds_sharing\": {sharing:.3}, \
-         \"ns_per_row\": {:.0}, \"ns_per_row_sharing\": {:.0}, \"ratio\": {:.3}}}",
+        "{{\"name\": \"exchange around a no-op model, 1 million {of}\", \"rounds\": {rounds}, \
+         \"seconds_without\": {:.3}, \"seconds_with\": {:.3}, \"seconds_sharing\": {:.3}, \
+         \"ns_per_row\": {:.0}, \"ns_per_row_sharing\": {:.0}, \"ratio\": {:.3}, \
+         \"ratio_sharing\": {:.3}}}",
+        seconds(without),
+        seconds(with),
+        seconds(sharing),
         ns_per_row(with),
         ns_per_row(sharing),
-        with / without
+        ratio(with),
+        ratio(sharing),
     );
+}
+
+/// The exchange by itself over rows of about 13 tokens, from two partitions to two replicas that
+/// throw away what they get: what it costs, without the noise of a tokenizer.
+async fn exchange_alone() {
+    let batch = |start: i64| {
+        let ids = start..start + 1024;
+        let tokens = |id: i64| Some((0..10 + id * 7919 % 7).map(move |at| Some((id + at) as i32)));
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>(ids.clone().map(tokens));
+        let ids = Arc::new(Int64Array::from_iter_values(ids)) as ArrayRef;
+        RecordBatch::try_from_iter([("id", ids), (TOKENS_COLUMN, Arc::new(lists) as ArrayRef)])
+            .unwrap()
+    };
+    let batches: Vec<_> = (0..ROWS).step_by(1024).map(batch).collect();
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let parts: Vec<_> = batches.chunks(batches.len().div_ceil(2)).map(<[_]>::to_vec).collect();
+    let input = MemorySourceConfig::try_new_exec(&parts, batches[0].schema(), None).unwrap();
+    for sharing in [Sharing::None, Sharing::EqualInputs] {
+        let options = ExchangeOptions {
+            replicas: 2,
+            byte_budget: 64 << 20,
+            batch: BatchLimits {
+                max_rows: 1024,
+                max_tokens: Some(16_384),
+                max_bytes: None,
+                window_rows: 8192,
+            },
+            ordered: false,
+            sharing,
+            no_progress_limit: None,
+        };
+        let (mut walls, mut cores) = (vec![], vec![]);
+        for round in 0..=ROUNDS {
+            let plan = StreamingExchangeExec::try_new(Arc::clone(&input) as _, options.clone());
+            let plan: Arc<dyn ExecutionPlan> = Arc::new(plan.unwrap());
+            let context = Arc::new(TaskContext::default());
+            let (start, used) = (Instant::now(), cpu_seconds());
+            let drain = |partition| {
+                let mut stream = plan.execute(partition, Arc::clone(&context)).unwrap();
+                SpawnedTask::spawn(async move {
+                    let mut found = 0;
+                    while let Some(batch) = stream.next().await {
+                        found += batch.unwrap().num_rows();
+                    }
+                    found
+                })
+            };
+            let found = futures::future::join_all([0, 1].map(drain)).await;
+            let found: usize = found.into_iter().map(Result::unwrap).sum();
+            assert_eq!(found, rows);
+            if round > 0 {
+                walls.push(start.elapsed().as_secs_f64() / rows as f64 * 1e9);
+                cores.push((cpu_seconds() - used) / rows as f64 * 1e9);
+            }
+        }
+        println!(
+            "{{\"name\": \"the exchange alone, 1 million rows of 13 tokens, {}\", \"rounds\": \
+             {ROUNDS}, \"ns_per_row\": {:.0}, \"cpu_ns_per_row\": {:.0}}}",
+            if sharing == Sharing::None { "nothing shared" } else { "equal inputs shared" },
+            Spread::of(walls.into_iter()),
+            Spread::of(cores.into_iter()),
+        );
+    }
+}
+
+/// What this process has computed so far, on all cores.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // The fields after the name, which may have blanks; in hundredths of a second.
+    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+}
+
+/// A median with the quarters around it.
+struct Spread {
+    low: f64,
+    median: f64,
+    high: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |part: usize| values[(values.len() - 1) * part / 4];
+        Self { low: at(1), median: at(2), high: at(3) }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { low, median, high } = self;
+        let digits = f.precision().unwrap_or(3);
+        write!(
+            f,
+            "{{\"median\": {median:.digits$}, \"quartiles\": [{low:.digits$}, {high:.digits$}]}}"
+        )
+    }
 }
 
 async fn overlap() {

@@ -11,6 +11,7 @@ results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
     cargo bench --quiet --bench embedding
     cargo bench --quiet --bench lengths
     cargo bench --quiet --bench operators
+    cargo bench --quiet --bench vectors
     tools/export/python benches/start.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"

@@ -54,7 +54,7 @@ use crate::{SEQUENCE_COLUMN, TransformExec};
 ///   missing here, so about three windows of rows wait at most, reserved in the memory pool. When
 ///   the pool refuses, the exchange starts none ahead at all until it gives again. What is on its
 ///   way by then is taken in all the same, because the missing row may be among it; if that comes to
-///   more than [`UNRESERVED_BYTES_MAX`], the query ends with the pool's error.
+///   more than 64 MiB, the query ends with the pool's error.
 /// - Cancel and errors: as the streams below.
 #[derive(Debug)]
 pub struct RestoreOrderExec {

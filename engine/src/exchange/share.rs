@@ -86,6 +86,8 @@ impl Sharer {
         let (at, start) = (self.blocks.len(), self.firsts.len());
         self.blocks.push(Arc::clone(&block));
         self.starts.push(start);
+        // Once for the block, instead of each time that the table doubles.
+        self.known.reserve(block.hashes.len());
         for (row, hash) in block.hashes.iter().enumerate() {
             let own = start + row;
             let is_valid = block.valid.as_ref().is_none_or(|valid| valid.is_valid(row));

@@ -16,27 +16,26 @@ use futures::StreamExt;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::device::{Meter, Reading, Samplers};
 use crate::testing::{
     collect_all, context, context_of, digests, emulated_model, ids, limits, naive, numbers, table,
     values, with_package,
 };
 use crate::{
-    Devices, ExchangeOptions, InferenceExec, InferenceReport, Inventory, Placement,
-    RestoreOrderExec, RunReport, Sharing, StreamingExchangeExec, TransformExec,
+    Devices, ExchangeOptions, InferenceExec, Inventory, Placement, RestoreOrderExec, Sharing,
+    StreamingExchangeExec, TransformExec,
 };
 
 const DEVICE: Device = Device::Emulated(0);
 
 /// How the model is put above its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+pub(super) enum Shape {
     Direct,
     Exchange,
     Ordered,
 }
 
-fn infer(
+pub(super) fn infer(
     input: Arc<dyn ExecutionPlan>,
     model: &Arc<ModelDeclaration>,
     output: &str,
@@ -70,7 +69,7 @@ fn infer(
     }
 }
 
-fn pool() -> Arc<dyn MemoryPool> {
+pub(super) fn pool() -> Arc<dyn MemoryPool> {
     Arc::new(UnboundedMemoryPool::default())
 }
 
@@ -544,69 +543,5 @@ fn an_order_survives_the_model_with_and_without_an_exchange() {
         let plan = infer(Arc::clone(&sorted), &model, "digest", shape, 2, 1 << 20);
         let ordering = plan.output_ordering().map(ToString::to_string);
         assert_eq!(ordering, is_ordered.then(|| "value@1 ASC".to_owned()), "{shape:?}");
-    }
-}
-
-/// A query over two batches that runs until `until` is true of its plan's metrics.
-async fn run_until(devices: Devices, replicas: usize, until: impl Fn() -> bool) -> InferenceReport {
-    let dir = TempDir::new().unwrap();
-    let model = with_package(emulated_model("m"), dir.path());
-    let context = context_of(Arc::new(devices), pool());
-    let input = table(&[vec![numbers(0..100, |_| false)]], numbers(0..0, |_| false).schema());
-    let plan = infer(input, &model, "digest", Shape::Exchange, replicas, 1 << 20);
-    let mut streams: Vec<_> = (0..replicas)
-        .map(|partition| plan.execute(partition, Arc::clone(&context)).unwrap())
-        .collect();
-    for stream in &mut streams {
-        stream.next().await.transpose().unwrap();
-    }
-    while !until() {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
-    drop(streams);
-    RunReport::of(plan.as_ref()).inferences.remove(0)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_device_was_measured_to_do_is_told_once_however_many_replicas_use_it() {
-    let readings = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&readings);
-    let find = move |_| {
-        let counted = Arc::clone(&counted);
-        let meter = move || {
-            let at = counted.fetch_add(1, Ordering::SeqCst);
-            // 30% and 50% in turn; the second look sees most memory.
-            let busy_percent = Some(if at.is_multiple_of(2) { 30 } else { 50 });
-            Reading { busy_percent, used_bytes: Some(if at == 1 { 7 << 30 } else { 1 << 30 }) }
-        };
-        Some(Box::new(meter) as Meter)
-    };
-    let samplers = Samplers::new(|_| true, find).every(std::time::Duration::from_millis(1));
-    let inventory = Inventory::detect().with_cpus(2).with_emulated(1, 1 << 30);
-    let devices = Devices::new(inventory).with_samplers(samplers);
-    // The fourth look begins when the third one has been told.
-    let report = run_until(devices, 2, || readings.load(Ordering::SeqCst) >= 4).await;
-    let share = report.device_utilization.unwrap();
-    assert!((0.3..0.5).contains(&share), "{share}");
-    assert_eq!(report.device_memory_peak, Some(7 << 30));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_measured_is_not_told() {
-    for can_be_looked_at in [false, true] {
-        let looked_for = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&looked_for);
-        let find = move |_| {
-            counted.fetch_add(1, Ordering::SeqCst);
-            None
-        };
-        let measures: fn(Device) -> bool = if can_be_looked_at { |_| true } else { |_| false };
-        let inventory = Inventory::detect().with_cpus(2).with_emulated(1, 1 << 30);
-        let devices = Devices::new(inventory).with_samplers(Samplers::new(measures, find));
-        let expected = usize::from(can_be_looked_at);
-        let until = || looked_for.load(Ordering::SeqCst) == expected;
-        let report = run_until(devices, 1, until).await;
-        assert_eq!((report.device_utilization, report.device_memory_peak), (None, None));
-        assert_eq!(report.device_text(), None);
     }
 }
