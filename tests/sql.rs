@@ -1,9 +1,10 @@
 //! SQL behaviour: every file in `tests/sql/` and every example in `sql-examples/`.
 //!
 //! Each file runs in a session of its own, with an empty catalog, two cores and one emulated
-//! accelerator. It runs twice: as `sql/…`, and as `wire/…`, where every physical plan becomes bytes
-//! and a plan again before it runs, and all results must be the same. `FOREBAY_SLT_COMPLETE=1 cargo test --test sql` writes the results that come back
-//! into the files, to be reviewed like code.
+//! accelerator. It runs three times, and all results must be the same: as `sql/…`; as `wire/…`,
+//! where every physical plan becomes bytes and a plan again before it runs; and as `cluster/…`, on
+//! a scheduler and three workers in processes of their own. `FOREBAY_SLT_COMPLETE=1 cargo test
+//! --test sql` writes the results that come back into the files, to be reviewed like code.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where at once")]
 
@@ -113,8 +114,7 @@ async fn session(plans: &Plans) -> Result<ForebayContext, DataFusionError> {
 }
 
 async fn run_slt(file: &Path, plans: Plans) -> Result<(), Failed> {
-    let mut runner =
-        Runner::new(|| async { Ok(Session(session(&plans).await.map_err(Error)?)) });
+    let mut runner = Runner::new(|| async { Session::open(&plans).await.map_err(Error) });
     if completes() {
         runner
             .update_test_file(
@@ -151,7 +151,11 @@ async fn run_example(file: &Path, plans: Plans) -> Result<(), Failed> {
     Ok(())
 }
 
-struct Session(ForebayContext);
+struct Session {
+    forebay: ForebayContext,
+    /// What `onlyif` and `skipif` call it.
+    engine: &'static str,
+}
 
 /// Needed because `DataFusionError` is not `Clone` and sqllogictest wants its own type.
 #[derive(Debug)]
@@ -165,14 +169,23 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl Session {
+    async fn open(plans: &Plans) -> Result<Self, DataFusionError> {
+        let engine = match plans {
+            Plans::OnCluster(_) => "cluster",
+            Plans::AsTheyAre | Plans::Sent => "forebay",
+        };
+        Ok(Self { forebay: session(plans).await?, engine })
+    }
+}
+
 #[async_trait::async_trait]
 impl AsyncDB for Session {
     type Error = Error;
     type ColumnType = DefaultColumnType;
 
     async fn run(&mut self, text: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
-        eprintln!("RUN {text}");
-        let frame = self.0.sql(text).await.map_err(Error)?;
+        let frame = self.forebay.sql(text).await.map_err(Error)?;
         let columns = frame.schema().fields().len();
         let batches = frame.collect().await.map_err(Error)?;
         if columns == 0 {
@@ -185,7 +198,7 @@ impl AsyncDB for Session {
     async fn shutdown(&mut self) {}
 
     fn engine_name(&self) -> &str {
-        "forebay"
+        self.engine
     }
 }
 
@@ -212,7 +225,10 @@ fn text_rows(batches: &[RecordBatch]) -> Result<Vec<Vec<String>>, arrow::error::
 /// A plan without the node below which it runs on a cluster.
 fn without_cluster(plan: &str) -> String {
     match plan.strip_prefix("ClusterExec\n") {
-        Some(plan) => plan.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect(),
+        Some(plan) => plan
+            .lines()
+            .map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n")
+            .collect(),
         None => plan.to_owned(),
     }
 }

@@ -58,9 +58,8 @@ impl ClusterExec {
         PhysicalPlanNode::try_from_physical_plan(Arc::clone(&self.input), codec.as_ref())?
             .try_encode(&mut plan)?;
         let options = context.session_config().options().entries().into_iter();
-        let options = options.filter_map(|entry| {
-            Some(SessionOption { key: entry.key, value: entry.value? })
-        });
+        let options =
+            options.filter_map(|entry| Some(SessionOption { key: entry.key, value: entry.value? }));
         Ok(RunRequest {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -10,9 +10,7 @@ use ballista_core::error::{BallistaError, Result};
 use ballista_core::serde::protobuf::ExecutorHeartbeat;
 use ballista_core::serde::scheduler::{ExecutorData, ExecutorMetadata};
 use ballista_scheduler::cluster::memory::InMemoryClusterState;
-use ballista_scheduler::cluster::{
-    BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot,
-};
+use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot};
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use datafusion::common::{Result as DataFusionResult, internal_err};
@@ -48,7 +46,7 @@ impl ForebayClusterState {
         ids.sort_by_key(|id| id.to_string());
         let mut jobs = vec![];
         for id in ids {
-            match self.registry.get(&id.to_string()) {
+            match self.registry.get(id.as_ref()) {
                 Some(job) => jobs.push(job),
                 None => jobs.push(self.install(&active[id], workers).await),
             }
@@ -58,11 +56,7 @@ impl ForebayClusterState {
 
     /// An error from here would only be logged, and the job would wait for ever: it becomes the
     /// job's own.
-    async fn install(
-        &self,
-        job: &JobInfoCache,
-        workers: &[WorkerState],
-    ) -> Arc<Mutex<RunningJob>> {
+    async fn install(&self, job: &JobInfoCache, workers: &[WorkerState]) -> Arc<Mutex<RunningJob>> {
         let mut graph = job.execution_graph.write().await;
         let config = graph.session_config();
         let options = config.options();

@@ -137,6 +137,6 @@ impl Drop for Interest {
         {
             log::warn!("a job whose client has gone runs on: {error}");
         }
-        self.registry.forget(&self.job.to_string());
+        self.registry.forget(self.job.as_ref());
     }
 }

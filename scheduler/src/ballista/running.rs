@@ -14,7 +14,8 @@ use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
 use crate::graph::{
-    Action, Bound, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId, WorkerId,
+    Action, Bound, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId,
+    WorkerId,
 };
 use crate::placement::PaperBudget;
 use crate::rpc::messages::{Cancel, Free, to_worker};
@@ -147,11 +148,7 @@ impl RunningJob {
     }
 
     /// What Ballista sends to the worker.
-    pub(super) fn task(
-        &mut self,
-        bound: &Bound,
-        addresses: &Addresses,
-    ) -> Result<TaskDescription> {
+    pub(super) fn task(&mut self, bound: &Bound, addresses: &Addresses) -> Result<TaskDescription> {
         self.units.insert(bound.task, bound.unit);
         let plan = TaskPlan { job: self, plans: &self.plans, bound, addresses }.build()?;
         Ok(TaskDescription {

@@ -10,9 +10,7 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
-use forebay_engine::{
-    InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
-};
+use forebay_engine::{InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec};
 use forebay_udf::model::{ModelDeclaration, RuntimeKind};
 
 use crate::block::{BlockReaderExec, BlockWriterExec};

@@ -13,9 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
-use ballista_core::execution_plans::{
-    ShuffleWriter, SortShuffleWriterExec, UnresolvedShuffleExec,
-};
+use ballista_core::execution_plans::{ShuffleWriter, SortShuffleWriterExec, UnresolvedShuffleExec};
 use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
@@ -176,9 +174,7 @@ impl Stages {
         let needs_all = needs_all_rows(&plan);
         let mut children = vec![];
         let mut inputs = Inputs::default();
-        for ((child, scope), needs_all) in
-            plan.children().into_iter().zip(scopes).zip(needs_all)
-        {
+        for ((child, scope), needs_all) in plan.children().into_iter().zip(scopes).zip(needs_all) {
             let piece = self.cut(Arc::clone(child), scope)?;
             let (child, found) = match () {
                 () if piece.1.streams() && needs_all => self.collect(piece),
@@ -207,9 +203,7 @@ impl Stages {
             (false, _) if is_hash => (EdgeKind::Blocking, None),
             (true, _) => (EdgeKind::Broadcast, Some(Reads::AllInOne)),
             (false, Scope::All) => (EdgeKind::Blocking, Some(Reads::AllApart)),
-            (false, Scope::Own) => {
-                (EdgeKind::Streaming(Granularity::Unit), Some(Reads::Unit))
-            }
+            (false, Scope::Own) => (EdgeKind::Streaming(Granularity::Unit), Some(Reads::Unit)),
         };
         let inputs = Inputs(vec![(from, kind, reads)]);
         if is_hash {
@@ -259,7 +253,8 @@ enum Scope {
 fn scopes(plan: &Arc<dyn ExecutionPlan>, scope: Scope) -> Vec<Scope> {
     let collapses = plan.is::<CoalescePartitionsExec>() || plan.is::<SortPreservingMergeExec>();
     let required = plan.input_distribution_requirements();
-    let single = required.per_child_distributions().map(|d| matches!(d, Distribution::SinglePartition));
+    let single =
+        required.per_child_distributions().map(|d| matches!(d, Distribution::SinglePartition));
     let of = |is_single| match collapses || is_single || scope == Scope::All {
         true => Scope::All,
         false => Scope::Own,

@@ -15,8 +15,8 @@ use forebay_udf::{ErrorClass, RuntimeError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::{self, BlockError};
 use crate::block::store::Sealed;
+use crate::block::{self, BlockError};
 use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId};
 
 /// In place of a worker's name.
@@ -51,9 +51,7 @@ pub(super) fn sealed_failure(error: DataFusionError) -> DataFusionError {
 
 /// Ballista's own shuffle reader could not read.
 fn is_fetch_failure(error: &DataFusionError) -> bool {
-    chain(error).any(|cause| {
-        matches!(cause.downcast_ref(), Some(BallistaError::FetchFailed(..)))
-    })
+    chain(error).any(|cause| matches!(cause.downcast_ref(), Some(BallistaError::FetchFailed(..))))
 }
 
 fn kind(error: &DataFusionError) -> Kind {
@@ -179,4 +177,3 @@ pub(super) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockRepo
     let rows = records.iter().map(|record| record.num_rows).sum();
     vec![BlockReport { seq: 0, bytes, rows, checksum: 0 }]
 }
-

@@ -104,9 +104,10 @@ impl Worker {
             .max_encoding_message_size(session::MESSAGE_BYTES as usize)
             .max_decoding_message_size(session::MESSAGE_BYTES as usize);
         let ears = Ears { executor: Arc::clone(&executor), store: Arc::clone(&store) };
-        let mut line = Line::open(channel, self.describe(&id, flight_port), (mouth, messages), ears)
-            .await
-            .map_err(|status| self.refused(status.message()))?;
+        let mut line =
+            Line::open(channel, self.describe(&id, flight_port), (mouth, messages), ears)
+                .await
+                .map_err(|status| self.refused(status.message()))?;
         startup(
             scheduler.clone(),
             config,

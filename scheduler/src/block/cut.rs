@@ -30,7 +30,9 @@ impl Cutter {
         let rows = batch.num_rows();
         let size = bytes(batch);
         let parts = size.div_ceil(self.bytes_max).clamp(1, rows.max(1));
-        (0..parts).map(|part| self.place(batch, part * rows / parts, (part + 1) * rows / parts)).collect()
+        (0..parts)
+            .map(|part| self.place(batch, part * rows / parts, (part + 1) * rows / parts))
+            .collect()
     }
 
     fn place(&mut self, batch: &RecordBatch, start: usize, end: usize) -> Piece {

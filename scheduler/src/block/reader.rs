@@ -128,7 +128,7 @@ impl ExecutionPlan for BlockReaderExec {
         let rows = stream::iter(blocks)
             .map(move |block| Arc::clone(&reader).fetch(block))
             .buffered(2)
-            .map_ok(|block| stream::iter(block))
+            .map_ok(stream::iter)
             .try_flatten()
             .inspect_ok(move |batch| metrics.record_output(batch.num_rows()));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
@@ -155,7 +155,9 @@ impl Reader {
             Some(store) => {
                 let here = block.clone();
                 let read = SpawnedTask::spawn_blocking(move || store.read(&here));
-                read.join().await.map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
+                read.join()
+                    .await
+                    .map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
             }
             None => {
                 let bytes = service::fetch(&block).await?;

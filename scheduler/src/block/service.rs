@@ -43,11 +43,12 @@ impl Blocks for Arc<BlockStore> {
     ) -> Result<Response<Self::FetchStream>, Status> {
         let (store, location) = (Arc::clone(self), request.into_inner());
         let read = SpawnedTask::spawn_blocking(move || store.read(&location)).join().await;
-        let bytes = read
-            .map_err(|error| Status::internal(error.to_string()))?
-            .map_err(|error| match BlockError::find(&error) {
-                Some(error) => Status::data_loss(error.problem.clone()),
-                None => Status::data_loss(error.strip_backtrace()),
+        let bytes =
+            read.map_err(|error| Status::internal(error.to_string()))?.map_err(|error| {
+                match BlockError::find(&error) {
+                    Some(error) => Status::data_loss(error.problem.clone()),
+                    None => Status::data_loss(error.strip_backtrace()),
+                }
             })?;
         let chunks = (0..bytes.len()).step_by(CHUNK_BYTES).map(move |start| {
             let end = (start + CHUNK_BYTES).min(bytes.len());
@@ -85,7 +86,8 @@ async fn attempt_fetch(block: &BlockLocation) -> Result<Bytes, Status> {
     // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
     let mut bytes = BytesMut::new();
     loop {
-        let chunk = tokio::time::timeout(SILENCE_LIMIT, chunks.message()).await.map_err(silent)??;
+        let chunk =
+            tokio::time::timeout(SILENCE_LIMIT, chunks.message()).await.map_err(silent)??;
         match chunk {
             Some(chunk) => bytes.extend_from_slice(&chunk.bytes),
             None => return Ok(bytes.freeze()),

@@ -65,12 +65,7 @@ impl BlockStore {
     ///
     /// # Errors
     /// If the file cannot be made.
-    pub fn create(
-        self: &Arc<Self>,
-        job: &str,
-        id: BlockId,
-        schema: &Schema,
-    ) -> Result<OpenBlock> {
+    pub fn create(self: &Arc<Self>, job: &str, id: BlockId, schema: &Schema) -> Result<OpenBlock> {
         let path = self.path(job, id)?;
         if self.is_forgotten(job) {
             return exec_err!("job {job} is over");

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::internal_err;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{
@@ -153,7 +153,10 @@ impl Output<'_> {
         Ok((id, Some(self.store.create(self.job, id, schema)?)))
     }
 
-    fn seal(&self, open: Option<(BlockId, Option<OpenBlock>)>) -> Result<Option<(BlockId, Sealed)>> {
+    fn seal(
+        &self,
+        open: Option<(BlockId, Option<OpenBlock>)>,
+    ) -> Result<Option<(BlockId, Sealed)>> {
         let Some((id, Some(block))) = open else { return Ok(None) };
         let sealed = block.seal()?;
         (self.on_sealed)(id, sealed);

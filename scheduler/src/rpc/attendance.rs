@@ -61,11 +61,8 @@ impl Line {
         (mouth, messages): (Mouth, mpsc::Receiver<FromWorker>),
         hear: impl Hear,
     ) -> Result<Self, Status> {
-        let hello = Hello {
-            protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            worker,
-        };
+        let hello =
+            Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned(), worker };
         let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
         let messages = stream::iter([hello]).chain(ReceiverStream::new(messages));
         let mut answers = ClusterClient::new(channel).attend(messages).await?.into_inner();

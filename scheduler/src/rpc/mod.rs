@@ -16,6 +16,7 @@ pub mod service;
 
 #[allow(missing_docs, unreachable_pub, reason = "generated")]
 #[allow(clippy::all, clippy::clone_on_ref_ptr, reason = "generated")]
+#[allow(clippy::allow_attributes_without_reason, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/forebay.Blocks.rs"));
     include!(concat!(env!("OUT_DIR"), "/forebay.Cluster.rs"));

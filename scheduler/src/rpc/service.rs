@@ -12,9 +12,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Answers;
 use super::generated::cluster_server::Cluster;
-use super::messages::{Sealed, 
-    ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, ToWorker,
-    Welcome, Worker, from_worker, to_worker,
+use super::messages::{
+    ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, Sealed,
+    ToWorker, Welcome, Worker, from_worker, to_worker,
 };
 
 /// Messages that may wait for one worker.

@@ -1,3 +1,5 @@
 //! Test helpers that know no Forebay crate.
 
+#![allow(clippy::expect_used, reason = "a test that cannot go on should say where at once")]
+
 pub mod cluster;
