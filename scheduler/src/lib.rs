@@ -24,4 +24,5 @@ mod simulation;
 
 pub use ballista::client::Cluster;
 pub use ballista::scheduler::Scheduler;
+pub use ballista::standalone::Standalone;
 pub use ballista::worker::Worker;

@@ -6,6 +6,7 @@
 //!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
 //! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
+//! - [`standalone`]: both in one process
 //! - [`status`]: how a task ended, from the worker to the graph
 //! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there
 
@@ -22,6 +23,7 @@ pub mod scheduler;
 mod session;
 mod stage_traits;
 mod stages;
+pub mod standalone;
 mod status;
 mod task_plan;
 pub mod worker;
