@@ -30,7 +30,9 @@ impl Standalone {
     /// If they cannot listen, or use a folder for temporary files.
     pub async fn start(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let scheduler = Scheduler::start(address, Arc::clone(&runtime)).await?;
+        let scheduler =
+            Scheduler::start(address, Ipv4Addr::LOCALHOST.to_string(), Arc::clone(&runtime))
+                .await?;
         let folder = TempDir::new()?;
         let worker = Worker {
             scheduler: scheduler.address().to_string(),

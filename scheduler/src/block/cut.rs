@@ -5,18 +5,28 @@ use arrow::array::{Array, RecordBatch};
 /// Cuts batches so that no block holds more than a number of bytes, but for single rows that do.
 ///
 /// The first block is small and each one may be twice as large as the one before, up to the
-/// maximum: what follows starts early, and long runs cost few blocks.
+/// maximum: what follows starts early, and long runs cost few blocks. Rows are limited alike: a
+/// model takes as long for a narrow row as for a wide one.
 #[derive(Debug)]
 pub struct Cutter {
     bytes_max: usize,
     /// Of the block that is open, at most.
-    limit: usize,
+    limit: Size,
     /// Of the block that is open.
+    size: Size,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
     bytes: usize,
+    rows: usize,
 }
 
 /// Of the first block.
-const FIRST_BYTES: usize = 1 << 20;
+const FIRST: Size = Size { bytes: 1 << 20, rows: 1 << 12 };
+
+/// Of any block.
+const ROWS_MAX: usize = 1 << 20;
 
 /// Where a piece of a batch goes.
 #[derive(Debug, PartialEq)]
@@ -31,29 +41,41 @@ impl Cutter {
     /// Blocks of at most `bytes_max` bytes of Arrow data.
     pub fn new(bytes_max: usize) -> Self {
         let bytes_max = bytes_max.max(1);
-        Self { bytes_max, limit: bytes_max.min(FIRST_BYTES), bytes: 0 }
+        let limit = Size { bytes: bytes_max.min(FIRST.bytes), ..FIRST };
+        Self { bytes_max, limit, size: Size::default() }
     }
 
     /// The pieces of `batch`, in order.
     pub fn cut(&mut self, batch: &RecordBatch) -> Vec<Piece> {
-        let (rows, row_bytes) = (batch.num_rows(), bytes(batch).div_ceil(batch.num_rows().max(1)));
+        let rows = batch.num_rows();
+        let row_bytes = bytes(batch).div_ceil(rows.max(1)).max(1);
         let mut pieces = vec![];
         let mut start = 0;
         while start < rows {
-            let fits = self.limit.saturating_sub(self.bytes) / row_bytes.max(1);
-            let starts_block = fits == 0 && self.bytes > 0;
+            let starts_block = self.room(row_bytes) == 0 && self.size.rows > 0;
             if starts_block {
-                self.limit = self.limit.saturating_mul(2).min(self.bytes_max);
-                self.bytes = 0;
+                self.start_block();
             }
-            let fits = (self.limit - self.bytes.min(self.limit)) / row_bytes.max(1);
-            let count = fits.max(1).min(rows - start);
+            let count = self.room(row_bytes).max(1).min(rows - start);
             let piece = batch.slice(start, count);
-            self.bytes += bytes(&piece);
+            self.size.bytes += bytes(&piece);
+            self.size.rows += count;
             start += count;
             pieces.push(Piece { starts_block, rows: piece });
         }
         pieces
+    }
+
+    /// How many rows of this size the open block still takes.
+    fn room(&self, row_bytes: usize) -> usize {
+        let by_bytes = self.limit.bytes.saturating_sub(self.size.bytes) / row_bytes;
+        by_bytes.min(self.limit.rows.saturating_sub(self.size.rows))
+    }
+
+    fn start_block(&mut self) {
+        self.limit.bytes = self.limit.bytes.saturating_mul(2).min(self.bytes_max);
+        self.limit.rows = (self.limit.rows * 2).min(ROWS_MAX);
+        self.size = Size::default();
     }
 }
 
@@ -100,9 +122,9 @@ mod tests {
 
     #[test]
     fn blocks_grow_up_to_the_maximum() {
-        let mut cutter = Cutter::new(4 << 20);
-        let pieces = cutter.cut(&numbers(0..2 << 20));
-        let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows() >> 17).collect();
+        let mut cutter = Cutter::new(1 << 17);
+        let pieces = cutter.cut(&numbers(0..1 << 16));
+        let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows() >> 12).collect();
         assert_eq!(rows, [1, 2, 4, 4, 4, 1]);
     }
 
