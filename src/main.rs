@@ -169,6 +169,11 @@ impl FromStr for GpuChoice {
     }
 }
 
+/// What is logged unless RUST_LOG says otherwise. Ballista calls it an error that a task ends after
+/// its job, which every cancelled job's tasks do, and logs each failed query on the scheduler.
+const LOGGED: &str = "warn,ballista_scheduler::state::task_manager=off,\
+                      ballista_scheduler::scheduler_server::query_stage_scheduler=off";
+
 /// As much as the main thread has: a plan's operators poll each other, one within the other.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -289,7 +294,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 fn main() {
     let cli = Cli::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(LOGGED)).init();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.enable_all().thread_stack_size(STACK_BYTES).build() {
         Ok(runtime) => runtime,

@@ -10,7 +10,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use arrow::util::display::array_value_to_string;
 use forebay::prelude::*;
-use forebay::{Catalog, Inventory};
+use forebay::{Catalog, ForebayBuilder, Inventory};
 use forebay_udf::model::Package;
 use forebay_udf::runtime::{self, Device};
 use proptest::prelude::*;
@@ -204,13 +204,14 @@ const OPTIONS: [&str; 9] = [
     "order_filters_by_cost",
 ];
 
-async fn session() -> ForebayContext {
-    let forebay = ForebayContext::builder()
+fn builder() -> ForebayBuilder {
+    ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30))
         .with_config(SessionConfig::new().with_target_partitions(3))
-        .build()
-        .unwrap();
+}
+
+async fn with_tables(forebay: ForebayContext) -> ForebayContext {
     forebay.register_model("echo", "tests/models/echo").await.unwrap();
     let row = |i: i64| match i % 5 {
         0 => format!("(NULL, {}, {i})", i % 3),
@@ -270,7 +271,8 @@ async fn run(forebay: &ForebayContext, sql: &str) -> Vec<String> {
 fn random_queries_equal_joins_with_a_table_of_results() {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
-    let [as_they_are, sent] = [(), ()].map(|()| runtime.block_on(session()));
+    let [as_they_are, sent] =
+        [(), ()].map(|()| runtime.block_on(with_tables(builder().build().unwrap())));
     // Of the second one, every plan becomes bytes and a plan again before it runs.
     super::sending::send_plans(sent.session());
     let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
@@ -285,5 +287,25 @@ fn random_queries_equal_joins_with_a_table_of_results() {
             (found, run(forebay, &query.sql(By::Table)).await)
         });
         prop_assert_eq!(found, expected, "{}", query.sql(By::Model));
+    });
+}
+
+#[test]
+fn on_a_cluster_random_queries_give_the_rows_of_one_process() {
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+    let here = runtime.block_on(with_tables(builder().build().unwrap()));
+    let cluster =
+        runtime.block_on(async { with_tables(builder().standalone().await.unwrap()).await });
+    let config = ProptestConfig { cases: 60, ..ProptestConfig::default() };
+    proptest!(config, |(query in queries(), streams in any::<bool>(), blocks in 1..300_u32)| {
+        let sql = query.sql(By::Model);
+        let (found, expected) = runtime.block_on(async {
+            run(&cluster, &format!("SET forebay.stream_stages = {streams}")).await;
+            // Of a few rows each.
+            run(&cluster, &format!("SET forebay.block_bytes = {blocks}")).await;
+            (run(&cluster, &sql).await, run(&here, &query.sql(By::Table)).await)
+        });
+        prop_assert_eq!(found, expected, "{}", sql);
     });
 }

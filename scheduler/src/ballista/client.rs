@@ -72,7 +72,8 @@ impl Cluster {
     }
 }
 
-fn root_cause(error: &dyn std::error::Error) -> String {
+/// What people want to know of a chain of errors.
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;

@@ -180,6 +180,8 @@ impl Stages {
             let (child, found) = match () {
                 () if piece.1.streams() && needs_all => self.collect(piece),
                 () if !is_light(&plan) && holds_model(&piece.0) => self.stream(piece)?,
+                // Restricted to no partition at all, such a branch would still have some.
+                () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => self.stream(piece)?,
                 () => piece,
             };
             children.push(child);
@@ -274,6 +276,10 @@ fn needs_all_rows(plan: &Arc<dyn ExecutionPlan>) -> Vec<bool> {
 
 fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.is::<InferenceExec>() || plan.children().into_iter().any(holds_model)
+}
+
+fn reads_shuffle(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<UnresolvedShuffleExec>() || plan.children().into_iter().any(reads_shuffle)
 }
 
 fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {

@@ -38,7 +38,7 @@ impl TaskPlan<'_> {
             .map_err(ballista_core::error::BallistaError::into_datafusion)?;
         let plan = plan.transform(|node| self.fill(node)).data()?;
         let partition = match self.bound.edge {
-            None => self.bound.partition as usize,
+            None => own_partition(&plan, self.bound.partition as usize),
             Some(_) => partition_of(&plan, self.edge_from()).unwrap_or(0),
         };
         Ok(Filled { plan, partition })
@@ -138,6 +138,29 @@ impl TaskPlan<'_> {
         }
         Ok(partitions)
     }
+}
+
+/// Which partition of the plan is this one of those that come from no other stage's blocks: in a
+/// UNION both kinds stand side by side.
+fn own_partition(root: &Arc<dyn ExecutionPlan>, number: usize) -> usize {
+    // Of what the root writes: a shuffle's writer has the partitions that it makes.
+    let written = root.children().first().map_or_else(Vec::new, |child| are_own(child));
+    let own = written.into_iter().enumerate().filter(|(_, own)| *own);
+    own.map(|(at, _)| at).nth(number).unwrap_or(number)
+}
+
+fn are_own(plan: &Arc<dyn ExecutionPlan>) -> Vec<bool> {
+    let partitions = plan.output_partitioning().partition_count();
+    if plan.is::<BlockReaderExec>() {
+        return vec![false; partitions];
+    }
+    let mut children = plan.children().into_iter().map(are_own);
+    if plan.is::<UnionExec>() {
+        return children.flatten().collect();
+    }
+    // Of a join, the side that its partitions follow.
+    let followed = children.rfind(|child| child.len() == partitions);
+    followed.unwrap_or_else(|| vec![true; partitions])
 }
 
 /// Which partition of the plan is the one that the blocks of a stage make.

@@ -30,6 +30,7 @@ use forebay_engine::Devices;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
+use super::client::root_cause;
 use super::engine::TaskEngine;
 use super::session;
 use crate::block::BlockStore;
@@ -150,8 +151,9 @@ impl Worker {
             .keep_alive_while_idle(true);
         endpoint.connect().await.map_err(|error| {
             exec_datafusion_err!(
-                "no scheduler answers at {}: {error}; start one with `forebay serve`",
-                self.scheduler
+                "no scheduler answers at {}: {}; start one with `forebay serve`",
+                self.scheduler,
+                root_cause(&error)
             )
         })
     }
