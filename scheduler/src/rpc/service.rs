@@ -75,6 +75,13 @@ impl Attendance {
         }
     }
 
+    /// Hangs up on a worker that counts as lost. If it still lives it learns so, and ends: under
+    /// its name it holds nothing that anybody would ask for.
+    pub fn dismiss(&self, worker: &str, why: &str) {
+        let Some(attending) = self.workers.write().remove(worker) else { return };
+        attending.out.try_send(Err(Status::aborted(why))).ok();
+    }
+
     fn hear(&self, id: &str, message: FromWorker) {
         match message.say {
             Some(from_worker::Say::Draining(_)) => {
