@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::setup::{ACCELERATOR, CPU, QUERY, Stage, begin, moments, poll_for, run};
+use super::setup::{ACCELERATOR, CPU, QUERY, SLOW, Stage, begin, moments, poll_for, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_stream_ends_all_tasks_and_removes_all_blocks() {
@@ -33,7 +33,7 @@ async fn a_killed_client_ends_all_tasks_and_removes_all_blocks() {
     let folder = stage.folder().display().to_string();
     let statements = format!(
         "SET forebay.block_bytes = 8192; SET forebay.edge_budget = 49152;
-         CREATE TEMPORARY MODEL slow LOCATION '{folder}/slow';
+         CREATE TEMPORARY MODEL slow LOCATION '{folder}/{SLOW}/slow';
          CREATE EXTERNAL TABLE words STORED AS PARQUET LOCATION '{folder}/words/'; {QUERY}"
     );
     let mut client = Command::new(env!("CARGO_BIN_EXE_forebay"))

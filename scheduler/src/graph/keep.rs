@@ -97,6 +97,13 @@ impl JobGraph {
         }
     }
 
+    /// Deletes all that is kept on a worker.
+    pub(super) fn free_kept_on(&mut self, worker: &WorkerId) {
+        let kept = self.kept.order.values().copied();
+        let there: Vec<_> = kept.filter(|id| self.block(*id).worker == *worker).collect();
+        there.into_iter().for_each(|id| self.free(id));
+    }
+
     /// Deletes one block, if it is there.
     pub(super) fn free(&mut self, id: BlockId) {
         let Some(block) = self.unit(id.unit).blocks.get(id.seq) else { return };
