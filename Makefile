@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench docs fmt clean
+.PHONY: help setup demo test chaos bench docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -16,6 +16,10 @@ demo: ## Build Forebay and embed 8,000 definitions in SQL
 
 test: ## Check formatting, lints, the exporter, all Rust tests and the docs
 	@tools/test.sh
+
+chaos: ## Kill, pause and mislead clusters at many more moments than `make test` does
+	@tools/setup libtorch
+	@FOREBAY_CHAOS=long cargo test --test cluster
 
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model

@@ -95,6 +95,11 @@ struct ServeArgs {
     /// Also run a worker in this process
     #[arg(long)]
     worker: bool,
+    /// Seconds without a sign of life after which a worker is lost; queries wait as long when none
+    /// is left
+    #[arg(long, default_value_t = 10, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(2..))]
+    worker_timeout: u64,
     #[command(flatten)]
     resources: ResourceArgs,
 }
@@ -141,7 +146,7 @@ struct ResourceArgs {
     /// Bytes of blocks that --work-dir may hold at a time, such as 100GB [default: no limit]
     #[arg(long, value_name = "BYTES")]
     work_limit: Option<bytesize::ByteSize>,
-    /// Seconds that running tasks get when this worker is told to leave
+    /// Seconds that a worker which is told to leave gives its tasks, and those who read from it
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     drain_limit: u64,
 }

@@ -1,6 +1,7 @@
 //! `forebay serve`: a scheduler, to which workers and clients connect.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use datafusion::common::Result;
 use forebay::Scheduler;
@@ -22,7 +23,8 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
 
 async fn serve(args: ServeArgs) -> Result<()> {
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
-    let scheduler = Scheduler::start(args.bind, host, worker::runtime(None)?).await?;
+    let timeout = Duration::from_secs(args.worker_timeout);
+    let scheduler = Scheduler::start(args.bind, host, worker::runtime(None)?, timeout).await?;
     println!("listening on {}", scheduler.address());
     if args.worker {
         let worker = worker::open(args.resources, scheduler.address().to_string())?;

@@ -95,6 +95,7 @@ impl Shell {
             builder = builder.with_catalog_folder(folder)?;
         }
         let context = match &args.connect {
+            // Plans are made for what its workers have.
             Some(scheduler) => builder.connect(scheduler).await?,
             None => builder.with_inventory(inventory).build()?,
         };

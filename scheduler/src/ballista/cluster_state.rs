@@ -8,7 +8,9 @@ use std::sync::Arc;
 use ballista_core::JobId;
 use ballista_core::error::{BallistaError, Result};
 use ballista_core::serde::protobuf::ExecutorHeartbeat;
-use ballista_core::serde::scheduler::{ExecutorData, ExecutorMetadata};
+use ballista_core::serde::scheduler::{
+    ExecutorData, ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
+};
 use ballista_scheduler::cluster::memory::InMemoryClusterState;
 use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot};
 use ballista_scheduler::config::TaskDistributionPolicy;
@@ -18,12 +20,16 @@ use forebay_planner::ForebayConfig;
 use parking_lot::Mutex;
 
 use super::execution_graph::ForebayGraph;
+use super::fleet;
 use super::registry::Registry;
 use super::running::RunningJob;
 use super::stages::{self, StagedPlan};
-use crate::graph::{Event, Failure, FailureKind, JobGraph, WorkerId};
-use crate::placement::{Device, Job, Policy, WHOLE, WorkerState, could_ever_fit, place};
-use crate::rpc::messages::Worker;
+use crate::graph::{Event, Failure, FailureKind, JobGraph};
+use crate::placement::{Job, Policy, WorkerState, place};
+
+/// In whose name the event loop is told to look at jobs. It listens to workers only, and of those
+/// that attend, each may be one that it does not know yet or no longer.
+pub(super) const NUDGER: &str = "forebay:nudger";
 
 /// Ballista's record of workers, and our binding of tasks to them.
 pub(super) struct ForebayClusterState {
@@ -63,7 +69,7 @@ impl ForebayClusterState {
         let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
         let made = staged.and_then(|staged| {
             let made = JobGraph::try_new(staged.spec.clone())?;
-            Ok((missing(workers, &staged), staged, made))
+            Ok((fleet::missing(workers, &made), staged, made))
         });
         let (problem, staged, made) = match made {
             Ok(made) => made,
@@ -125,7 +131,7 @@ impl ForebayClusterState {
             known.contains_key(&worker.id)
                 && (worker.draining || alive.is_none_or(|alive| alive.contains(&worker.id)))
         });
-        usable.map(|worker| worker_state(&worker)).collect()
+        usable.map(|worker| fleet::worker_state(&worker)).collect()
     }
 }
 
@@ -138,28 +144,15 @@ fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
     })
 }
 
-/// What no worker has and some stage needs. Workers may still be on their way: if there are none,
-/// the job waits.
-fn missing(workers: &[WorkerState], staged: &StagedPlan) -> Option<String> {
-    if workers.is_empty() {
-        return None;
+fn nudger() -> ExecutorMetadata {
+    ExecutorMetadata {
+        id: NUDGER.to_owned(),
+        host: String::new(),
+        port: 0,
+        grpc_port: 0,
+        specification: ExecutorSpecification::default(),
+        os_info: ExecutorOperatingSystemSpecification::default(),
     }
-    let stages = staged.spec.stages.iter();
-    stages
-        .filter_map(|stage| could_ever_fit(workers, &stage.need).err())
-        .map(|missing| missing.to_string())
-        .next()
-}
-
-fn worker_state(worker: &Worker) -> WorkerState {
-    let inventory = &worker.inventory;
-    let devices = inventory.accelerators.iter();
-    let devices = devices.map(|found| Device::new(found.kind.clone(), found.memory)).collect();
-    let id = WorkerId::new(worker.id.as_str());
-    let mut state = WorkerState::new(id, inventory.cpus * WHOLE, inventory.memory);
-    state.labels = inventory.labels.iter().cloned().collect();
-    state.is_draining = worker.draining;
-    state.with_devices(devices)
 }
 
 impl fmt::Debug for ForebayClusterState {
@@ -207,6 +200,9 @@ impl ClusterState for ForebayClusterState {
     }
 
     async fn get_executor_metadata(&self, executor_id: &str) -> Result<ExecutorMetadata> {
+        if executor_id == NUDGER {
+            return Ok(nudger());
+        }
         self.inner.get_executor_metadata(executor_id).await
     }
 
@@ -219,6 +215,8 @@ impl ClusterState for ForebayClusterState {
     }
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
+        let why = "this worker was not heard of for too long, and counts as lost";
+        self.registry.attendance().dismiss(executor_id, why);
         self.inner.remove_executor(executor_id).await
     }
 
@@ -227,6 +225,9 @@ impl ClusterState for ForebayClusterState {
     }
 
     fn get_executor_heartbeat(&self, executor_id: &str) -> Option<ExecutorHeartbeat> {
+        if executor_id == NUDGER {
+            return Some(ExecutorHeartbeat::default());
+        }
         self.inner.get_executor_heartbeat(executor_id)
     }
 

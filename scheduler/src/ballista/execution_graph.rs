@@ -103,7 +103,10 @@ impl ForebayGraph {
                 let job = self.job.lock();
                 let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
                 match status::failure(failed, unit_of) {
-                    Some(failure) => Event::TaskFailed { task, failure },
+                    Some(failure) => {
+                        log::info!("job {}: task {task} failed: {}", self.id, failure.message);
+                        Event::TaskFailed { task, failure }
+                    }
                     None => Event::TaskEnded { task },
                 }
             }

@@ -5,6 +5,7 @@
 //! - [`cluster_state`]: binds tasks to workers; [`stages`]: cuts a job's plan into stages, by
 //!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
 //! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
+//! - [`fleet`]: the workers as placement sees them
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
 //! - [`standalone`]: both in one process
 //! - [`status`]: how a task ended, from the worker to the graph
@@ -16,6 +17,7 @@ mod cluster_state;
 pub mod distribute;
 mod engine;
 mod execution_graph;
+mod fleet;
 mod jobs;
 mod registry;
 mod running;

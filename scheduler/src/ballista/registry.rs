@@ -8,17 +8,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
 use ballista_core::serde::scheduler::ExecutorMetadata;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
+use super::fleet;
 use super::running::{Addresses, RunningJob};
 use crate::block::BlockLocation;
-use crate::graph::{BlockReport, Event, Millis, StageId};
-use crate::rpc::messages::{Sealed, to_worker};
+use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
+use crate::rpc::messages::{Leave, Sealed, to_worker};
 use crate::rpc::service::Attendance;
 
 /// Jobs that have ended and can still be looked at.
@@ -147,6 +148,33 @@ impl Registry {
         }
     }
 
+    /// Gives up jobs that have waited for too long for a worker that can run them.
+    pub(super) fn give_up(&self, patience: Duration) {
+        let attending = self.attendance.workers();
+        let workers: Vec<_> = attending.iter().map(fleet::worker_state).collect();
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        for job in self.all() {
+            let hopeless = job.lock().hopeless(&workers, self.now(), patience_ms);
+            if let Some(event) = hopeless {
+                self.apply(&job, event);
+            }
+        }
+    }
+
+    /// Lets draining workers go that no job needs any more.
+    pub(super) fn release_drained(&self) {
+        for worker in self.attendance.workers().into_iter().filter(|worker| worker.draining) {
+            let id = WorkerId::new(worker.id.as_str());
+            let needs = |job: &Shared| {
+                let job = job.lock();
+                !job.is_forgotten && job.graph.needs_worker(&id)
+            };
+            if !self.all().iter().any(needs) {
+                self.attendance.tell(&worker.id, to_worker::Say::Leave(Leave {}));
+            }
+        }
+    }
+
     /// Where the rows of a job are.
     pub(super) fn result(&self, job: &str) -> Option<Vec<BlockLocation>> {
         let addresses = self.addresses();
@@ -155,6 +183,9 @@ impl Registry {
 
     /// All workers drop what they hold of a job.
     pub(super) fn forget(&self, job: &str) {
+        if let Some(job) = self.get(job) {
+            job.lock().is_forgotten = true;
+        }
         for worker in self.attendance.workers() {
             self.attendance.tell(&worker.id, to_worker::Say::Forget(job.to_owned()));
         }

@@ -10,6 +10,7 @@ use ballista_scheduler::state::execution_graph::TaskDescription;
 use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
 
+use super::fleet;
 use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
@@ -17,7 +18,7 @@ use crate::graph::{
     Action, Bound, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId,
     WorkerId,
 };
-use crate::placement::PaperBudget;
+use crate::placement::{PaperBudget, WorkerState};
 use crate::rpc::messages::{Cancel, Free, to_worker};
 
 /// Workers by id, those that have left included: what they wrote is asked for until it is lost.
@@ -37,6 +38,10 @@ pub(super) struct RunningJob {
     units: HashMap<TaskId, UnitId>,
     /// Whether its end has been told.
     pub(super) end_is_told: bool,
+    /// Since when no worker has what one of its stages needs.
+    pub(super) lacks_since: Option<Millis>,
+    /// Whether its client has gone, with its rows or without.
+    pub(super) is_forgotten: bool,
 }
 
 /// What is to be said to a worker.
@@ -62,6 +67,8 @@ impl RunningJob {
             shuffled: HashMap::new(),
             units: HashMap::new(),
             end_is_told: false,
+            lacks_since: None,
+            is_forgotten: false,
         }
     }
 
@@ -94,6 +101,22 @@ impl RunningJob {
                 None
             }
         }
+    }
+
+    /// Why the job is given up, if no worker has had what it needs for `patience_ms`.
+    pub(super) fn hopeless(
+        &mut self,
+        workers: &[WorkerState],
+        now: Millis,
+        patience_ms: u64,
+    ) -> Option<Event> {
+        let Some(missing) = fleet::missing(workers, &self.graph) else {
+            self.lacks_since = None;
+            return None;
+        };
+        let waited_ms = now.since(*self.lacks_since.get_or_insert(now));
+        let reason = format!("{missing}; none has come for {} s", waited_ms / 1000);
+        (waited_ms >= patience_ms).then_some(Event::Canceled { reason })
     }
 
     /// Whether a stage writes a hash shuffle.

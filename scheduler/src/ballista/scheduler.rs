@@ -25,7 +25,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Request;
 use tonic::transport::Server;
 
-use super::cluster_state::ForebayClusterState;
+use super::cluster_state::{ForebayClusterState, NUDGER};
 use super::jobs::BallistaJobs;
 use super::registry::Registry;
 use super::session;
@@ -43,6 +43,9 @@ const NUDGES_MAX: usize = 4096;
 /// How often waits are looked at.
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
+/// How often jobs are looked at that no worker can run.
+const GIVE_UP_EVERY: Duration = Duration::from_secs(1);
+
 /// Jobs without a client that wait to be cancelled.
 const ABANDONED_MAX: usize = 65_536;
 
@@ -55,7 +58,9 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts a scheduler at `address`; port 0 takes a free one. Workers reach it as `host`.
+    /// Starts a scheduler at `address`; port 0 takes a free one. Workers reach it as `host`. A
+    /// worker is lost when nothing has been heard of it for `worker_timeout`; as long does a job
+    /// wait if none is left that can run it.
     ///
     /// # Errors
     /// If it cannot listen there.
@@ -63,12 +68,13 @@ impl Scheduler {
         address: SocketAddr,
         host: String,
         runtime: Arc<RuntimeEnv>,
+        worker_timeout: Duration,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))?;
         let address = listener.local_addr()?;
-        let config = Arc::new(config(address, host, Arc::clone(&runtime)));
+        let config = Arc::new(config(address, host, Arc::clone(&runtime), worker_timeout));
         let attendance = Attendance::new();
         let (nudges, nudged) = mpsc::channel(NUDGES_MAX);
         let registry = Registry::new(attendance.clone(), nudges);
@@ -82,7 +88,8 @@ impl Scheduler {
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
             SpawnedTask::spawn(nudge(scheduler.clone(), registry.clone(), nudged)),
-            SpawnedTask::spawn(wake(registry)),
+            SpawnedTask::spawn(wake(registry.clone())),
+            SpawnedTask::spawn(give_up(registry, worker_timeout)),
         ];
         let limit = session::MESSAGE_BYTES as usize;
         let server = Server::builder()
@@ -152,14 +159,7 @@ async fn nudge(scheduler: Ballista, registry: Registry, mut nudged: mpsc::Receiv
         }
         let nobody = |job_id| TaskStatus { job_id, task_id: u32::MAX, ..TaskStatus::default() };
         let task_status: Vec<TaskStatus> = ids.into_iter().map(nobody).collect();
-        // It listens to workers only.
-        let Some(worker) = registry.attendance().workers().into_iter().next() else {
-            for status in task_status {
-                scheduler.cancel_job(JobId::new(status.job_id)).await.ok();
-            }
-            continue;
-        };
-        let params = UpdateTaskStatusParams { executor_id: worker.id, task_status };
+        let params = UpdateTaskStatusParams { executor_id: NUDGER.to_owned(), task_status };
         if let Err(error) = scheduler.update_task_status(Request::new(params)).await {
             log::warn!("the event loop does not listen: {error}");
         }
@@ -171,6 +171,15 @@ async fn wake(registry: Registry) {
     loop {
         ticks.tick().await;
         registry.wake();
+        registry.release_drained();
+    }
+}
+
+async fn give_up(registry: Registry, patience: Duration) {
+    let mut ticks = tokio::time::interval(GIVE_UP_EVERY);
+    loop {
+        ticks.tick().await;
+        registry.give_up(patience);
     }
 }
 
@@ -193,15 +202,20 @@ async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>) {
     }
 }
 
-fn config(address: SocketAddr, host: String, runtime: Arc<RuntimeEnv>) -> SchedulerConfig {
+fn config(
+    address: SocketAddr,
+    host: String,
+    runtime: Arc<RuntimeEnv>,
+    worker_timeout: Duration,
+) -> SchedulerConfig {
     SchedulerConfig {
         external_host: host,
         bind_host: address.ip().to_string(),
         bind_port: address.port(),
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
-        executor_timeout_seconds: 10,
+        executor_timeout_seconds: worker_timeout.as_secs(),
         expire_dead_executor_interval_seconds: 1,
-        no_executors_grace_period_seconds: 10,
+        no_executors_grace_period_seconds: worker_timeout.as_secs(),
         override_physical_codec: Some(session::physical_codec()),
         override_config_producer: Some(Arc::new(|| {
             session::config().with_ballista_adaptive_query_planner(false)

@@ -16,7 +16,7 @@ use forebay_udf::{ErrorClass, RuntimeError};
 use serde::{Deserialize, Serialize};
 
 use crate::block::store::Sealed;
-use crate::block::{self, BlockError};
+use crate::block::{self, BlockError, DiskFull};
 use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId};
 
 /// In place of a worker's name.
@@ -35,6 +35,7 @@ enum Kind {
     Data,
     Passing,
     OutOfMemory,
+    DiskFull,
     DeviceBroken,
     BlockLost { stage: u32, task: u32, seq: u32 },
 }
@@ -59,6 +60,9 @@ fn kind(error: &DataFusionError) -> Kind {
         return Kind::BlockLost { stage: id.stage, task: id.task, seq: id.seq };
     }
     for cause in chain(error) {
+        if cause.is::<DiskFull>() {
+            return Kind::DiskFull;
+        }
         match cause.downcast_ref::<EngineError>() {
             Some(EngineError::Runtime(source)) => return runtime_kind(source),
             Some(EngineError::Batch { source, .. }) => return runtime_kind(source),
@@ -139,6 +143,7 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
         Kind::Data => FailureKind::Data,
         Kind::Passing => FailureKind::Passing,
         Kind::OutOfMemory => FailureKind::OutOfMemory,
+        Kind::DiskFull => FailureKind::DiskFull,
         Kind::DeviceBroken => FailureKind::DeviceBroken,
         Kind::BlockLost { stage, task, seq } => match unit_of(stage, task) {
             Some(unit) => FailureKind::BlockLost(unit.block(seq)),

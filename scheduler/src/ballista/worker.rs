@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
@@ -17,9 +16,9 @@ use ballista_core::serde::protobuf::{
 };
 use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
 use ballista_core::{BALLISTA_PROTOCOL_VERSION, ConfigProducer, JobId, RuntimeProducer};
-use ballista_executor::executor::{Executor, TasksDrainedFuture};
+use ballista_executor::executor::Executor;
 use ballista_executor::executor_process::ExecutorProcessConfig;
-use ballista_executor::executor_server::{TERMINATING, startup};
+use ballista_executor::executor_server::startup;
 use ballista_executor::flight_service::BallistaFlightService;
 use ballista_executor::metrics::LoggingMetricsCollector;
 use ballista_executor::shutdown::ShutdownNotifier;
@@ -27,6 +26,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_engine::Devices;
+use tokio::sync::Notify;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -61,13 +61,14 @@ pub struct Worker {
     pub runtime: Arc<RuntimeEnv>,
     /// For people, and for models that ask for them.
     pub labels: BTreeMap<String, String>,
-    /// For how long a worker that was told to leave waits for its tasks.
+    /// For how long a worker that was told to leave waits until its tasks have ended and what they
+    /// wrote has been read.
     pub drain_limit: Duration,
 }
 
 impl Worker {
-    /// Works until `stop` is ready or the scheduler is gone; calls `on_ready` with its name. Then it takes nothing new, finishes
-    /// what runs, and leaves.
+    /// Works until `stop` is ready or the scheduler is gone; calls `on_ready` with its name. Then
+    /// it takes nothing new, finishes what runs, serves what is still to be read, and leaves.
     ///
     /// # Errors
     /// If it cannot listen, reach the scheduler, use its folder, or is refused.
@@ -104,7 +105,12 @@ impl Worker {
         let scheduler = SchedulerGrpcClient::new(channel.clone())
             .max_encoding_message_size(session::MESSAGE_BYTES as usize)
             .max_decoding_message_size(session::MESSAGE_BYTES as usize);
-        let ears = Ears { executor: Arc::clone(&executor), store: Arc::clone(&store) };
+        let may_leave = Arc::new(Notify::new());
+        let ears = Ears {
+            executor: Arc::clone(&executor),
+            store: Arc::clone(&store),
+            may_leave: Arc::clone(&may_leave),
+        };
         let mut line =
             Line::open(channel, self.describe(&id, flight_port), (mouth, messages), ears)
                 .await
@@ -123,17 +129,22 @@ impl Worker {
         on_ready(&id);
         let lost = tokio::select! {
             () = stop => None,
-            () = line.closed() => Some("hung up"),
-            _ = stopped.recv() => Some("told this worker to stop"),
+            why = line.closed() => Some(why),
+            _ = stopped.recv() => Some("told this worker to stop".to_owned()),
         };
         if let Some(problem) = lost {
-            return Err(self.refused(problem));
+            return Err(self.refused(&problem));
         }
-        TERMINATING.store(true, Ordering::Release);
+        // Its heartbeats go on as before: Ballista takes a worker that says it terminates for gone.
         line.drain();
-        let drained = TasksDrainedFuture(executor);
-        if tokio::time::timeout(self.drain_limit, drained).await.is_err() {
-            log::warn!("tasks still ran after {:?}; they start again elsewhere", self.drain_limit);
+        tokio::select! {
+            () = may_leave.notified() => {}
+            why = line.closed() => log::warn!("the scheduler at {}: {why}", self.scheduler),
+            () = tokio::time::sleep(self.drain_limit) => log::warn!(
+                "what this worker runs or holds was still needed after {:?}; it is made again \
+                 elsewhere",
+                self.drain_limit
+            ),
         }
         let params = ExecutorStoppedParams { executor_id: id, reason: "it drained".to_owned() };
         let mut scheduler = scheduler;
@@ -232,6 +243,7 @@ impl Worker {
 struct Ears {
     executor: Arc<Executor>,
     store: Arc<BlockStore>,
+    may_leave: Arc<Notify>,
 }
 
 #[tonic::async_trait]
@@ -247,6 +259,7 @@ impl Hear for Ears {
             }
             to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
             to_worker::Say::Forget(job) => self.store.forget(&job),
+            to_worker::Say::Leave(_) => self.may_leave.notify_one(),
             to_worker::Say::Welcome(_) => {}
         }
     }

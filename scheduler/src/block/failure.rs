@@ -55,6 +55,21 @@ impl From<BlockError> for DataFusionError {
     }
 }
 
+/// A block cannot be written: the disk is full, or the part of it that blocks may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiskFull {
+    /// What is full, and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for DiskFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl Error for DiskFull {}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -26,7 +26,7 @@ pub mod store;
 pub mod wire;
 pub mod writer;
 
-pub use failure::BlockError;
+pub use failure::{BlockError, DiskFull};
 pub use location::{BlockId, BlockLocation};
 pub use reader::BlockReaderExec;
 pub use store::BlockStore;

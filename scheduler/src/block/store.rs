@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
+use arrow::error::ArrowError;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use bytes::Bytes;
-use datafusion::common::{Result, exec_err, resources_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_err};
 
 use parking_lot::Mutex;
 
-use super::failure::BlockError;
+use super::failure::{BlockError, DiskFull};
 use super::location::{BlockId, BlockLocation};
 
 /// Writes, keeps, finds and removes block files, within a number of bytes.
@@ -84,7 +85,8 @@ impl BlockStore {
         };
         let options =
             IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME))?;
-        let writer = StreamWriter::try_new_with_options(file, schema, options)?;
+        let writer = StreamWriter::try_new_with_options(file, schema, options);
+        let writer = writer.map_err(|error| full(&path, error))?;
         Ok(OpenBlock { path, rows: 0, writer })
     }
 
@@ -220,7 +222,7 @@ impl OpenBlock {
     pub fn seal(self) -> Result<Sealed> {
         let (path, rows) = (self.path, self.rows);
         let mut file = self.writer.into_inner().map_err(|error| full(&path, error))?;
-        file.file.flush()?;
+        file.file.flush().map_err(|error| full(&path, error.into()))?;
         if file.store.is_forgotten(&file.job) {
             return exec_err!("job {} is over", file.job);
         }
@@ -230,8 +232,14 @@ impl OpenBlock {
     }
 }
 
-fn full(path: &Path, error: arrow::error::ArrowError) -> datafusion::error::DataFusionError {
-    resources_datafusion_err!("{}: {error}", path.display())
+fn full(path: &Path, error: ArrowError) -> DataFusionError {
+    // What the file system or the store said, without the words of those who passed it on.
+    let problem = match error {
+        ArrowError::IoError(_, source) => source.to_string(),
+        error => error.to_string(),
+    };
+    let problem = format!("{}: {problem}", path.display());
+    DataFusionError::External(Box::new(DiskFull { problem }))
 }
 
 /// A file that knows its size and checksum, and asks before it grows.

@@ -94,6 +94,8 @@ pub enum FailureKind {
     Passing,
     /// The task did not fit into memory, beside what else ran there.
     OutOfMemory,
+    /// The worker's disk, or what it may use of it, is full.
+    DiskFull,
     /// The accelerator no longer works.
     DeviceBroken,
     /// The worker gave the task up, for example because it stops.

@@ -42,6 +42,8 @@ pub struct JobGraph {
     pub(super) history: History,
     /// A unit that was lost too often; asked for at the end of the event.
     pub(super) worn_out: Option<UnitId>,
+    /// Attempts that have ended well.
+    pub(super) finished_tasks: u64,
     /// What the event at hand leads to.
     pub(super) actions: Vec<Action>,
 }
@@ -63,6 +65,7 @@ impl JobGraph {
             kept: Kept::default(),
             history: History::default(),
             worn_out: None,
+            finished_tasks: 0,
             actions: vec![],
         };
         for stage in graph.order.clone() {
@@ -88,6 +91,7 @@ impl JobGraph {
             kept: Kept::default(),
             history: History::default(),
             worn_out: None,
+            finished_tasks: 0,
             actions: vec![],
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::action::Action;
 use super::block::Place;
-use super::ids::{BlockId, EdgeId, StageId};
+use super::ids::{BlockId, EdgeId, StageId, TaskId, WorkerId};
 use super::job::JobGraph;
 use super::spec::{EdgeKind, Granularity};
 
@@ -43,6 +43,16 @@ impl JobGraph {
     pub(super) fn is_needed(&self, id: BlockId) -> bool {
         let outputs = &self.stages[id.unit.stage.at()].outputs;
         outputs.is_empty() || outputs.iter().any(|edge| !self.reader_is_done(id, *edge))
+    }
+
+    /// Whether a worker runs something of this job, or holds what somebody has yet to read.
+    pub fn needs_worker(&self, worker: &WorkerId) -> bool {
+        let runs = |task: &TaskId| self.is_running(*task);
+        self.seats.get(worker).is_some_and(|tasks| tasks.iter().any(runs))
+            || self
+                .holdings
+                .get(worker)
+                .is_some_and(|held| held.iter().any(|block| self.is_needed(*block)))
     }
 
     /// Brings the place of a block among the kept ones up to date.
@@ -85,6 +95,13 @@ impl JobGraph {
             let Some((_, id)) = self.kept.order.first_key_value() else { return };
             self.free(*id);
         }
+    }
+
+    /// Deletes all that is kept on a worker.
+    pub(super) fn free_kept_on(&mut self, worker: &WorkerId) {
+        let kept = self.kept.order.values().copied();
+        let there: Vec<_> = kept.filter(|id| self.block(*id).worker == *worker).collect();
+        there.into_iter().for_each(|id| self.free(id));
     }
 
     /// Deletes one block, if it is there.

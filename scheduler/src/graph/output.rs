@@ -34,6 +34,7 @@ impl JobGraph {
         if let Err(reason) = committed {
             return self.fail(reason, now);
         }
+        self.finished_tasks += 1;
         self.learn(task, unit, &blocks, now);
         self.end_task(task, TaskState::Finished, String::new(), now);
         self.declare(unit, task);

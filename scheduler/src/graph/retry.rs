@@ -23,6 +23,13 @@ impl JobGraph {
         }
         self.end_task(task, TaskState::Failed(kind.clone()), message.clone(), now);
         self.set_state(unit, UnitState::Pending);
+        if kind == FailureKind::DiskFull {
+            let worker = self.task(task).worker.clone();
+            self.free_kept_on(&worker);
+            if self.has_progressed(unit) {
+                return self.wait_for_room(unit, now);
+            }
+        }
         match kind {
             FailureKind::User | FailureKind::Data => {
                 let reason = self.unit_failure(unit, String::new(), message);
@@ -44,6 +51,18 @@ impl JobGraph {
         self.set_state(unit, UnitState::Pending);
         self.give_back(unit);
         self.check_losses(now);
+    }
+
+    /// Whether a task has ended well since this was last asked of the unit.
+    fn has_progressed(&mut self, unit: UnitId) -> bool {
+        let finished = self.finished_tasks;
+        self.unit_mut(unit).full_at.replace(finished) != Some(finished)
+    }
+
+    /// As long as others get on, they make room: that a disk was full counts against nobody.
+    fn wait_for_room(&mut self, unit: UnitId, now: Millis) {
+        self.hold(unit, now.after(self.limits.backoff_ms));
+        self.give_back(unit);
     }
 
     fn retry(&mut self, unit: UnitId, task: TaskId, message: String, now: Millis) {

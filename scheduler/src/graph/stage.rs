@@ -107,6 +107,7 @@ impl Stage {
             attempts: 0,
             failures: 0,
             losses: 0,
+            full_at: None,
             failed_on: vec![],
             not_before: Default::default(),
             finished: None,

@@ -37,6 +37,8 @@ pub(super) struct Unit {
     pub(super) state: UnitState,
     pub(super) attempts: u32,
     pub(super) failures: u32,
+    /// How many tasks of the job had ended well when it last met a full disk.
+    pub(super) full_at: Option<u64>,
     pub(super) losses: u32,
     pub(super) failed_on: Vec<WorkerId>,
     pub(super) not_before: Millis,

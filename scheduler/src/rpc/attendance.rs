@@ -45,8 +45,8 @@ pub trait Hear: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Line {
     mouth: Mouth,
-    /// Ends when the scheduler hangs up.
-    listening: SpawnedTask<()>,
+    /// Ends when the scheduler hangs up, with what it said then.
+    listening: SpawnedTask<String>,
 }
 
 impl Line {
@@ -78,16 +78,19 @@ impl Line {
         self.mouth.say(from_worker::Say::Draining(Draining {}));
     }
 
-    /// Waits until the scheduler hangs up.
-    pub async fn closed(&mut self) {
-        (&mut self.listening).await.ok();
+    /// Waits until the scheduler hangs up; returns why.
+    pub async fn closed(&mut self) -> String {
+        (&mut self.listening).await.unwrap_or_else(|error| error.to_string())
     }
 }
 
-async fn listen(mut answers: Streaming<ToWorker>, hear: impl Hear) {
-    while let Ok(Some(message)) = answers.message().await {
-        if let Some(say) = message.say {
-            hear.hear(say).await;
+async fn listen(mut answers: Streaming<ToWorker>, hear: impl Hear) -> String {
+    loop {
+        match answers.message().await {
+            Ok(Some(ToWorker { say: Some(say) })) => hear.hear(say).await,
+            Ok(Some(ToWorker { say: None })) => {}
+            Ok(None) => return "hung up".to_owned(),
+            Err(status) => return format!("hung up: {}", status.message()),
         }
     }
 }

@@ -137,7 +137,7 @@ pub struct Draining {}
 #[derive(Clone, PartialEq, Message)]
 pub struct ToWorker {
     /// What it says.
-    #[prost(oneof = "to_worker::Say", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "to_worker::Say", tags = "1, 2, 3, 4, 5")]
     pub say: Option<to_worker::Say>,
 }
 
@@ -158,6 +158,9 @@ pub mod to_worker {
         /// All blocks of this job are needed no more.
         #[prost(string, tag = "4")]
         Forget(String),
+        /// Nothing that a draining worker runs or holds is needed any more.
+        #[prost(message, tag = "5")]
+        Leave(super::Leave),
     }
 }
 
@@ -185,6 +188,10 @@ pub struct Free {
     #[prost(message, required, tag = "2")]
     pub id: BlockId,
 }
+
+/// A draining worker may go.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Leave {}
 
 /// The answer to [`Hello`].
 #[derive(Clone, PartialEq, Message)]

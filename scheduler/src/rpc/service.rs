@@ -75,6 +75,13 @@ impl Attendance {
         }
     }
 
+    /// Hangs up on a worker that counts as lost. If it still lives it learns so, and ends: under
+    /// its name it holds nothing that anybody would ask for.
+    pub fn dismiss(&self, worker: &str, why: &str) {
+        let Some(attending) = self.workers.write().remove(worker) else { return };
+        attending.out.try_send(Err(Status::aborted(why))).ok();
+    }
+
     fn hear(&self, id: &str, message: FromWorker) {
         match message.say {
             Some(from_worker::Say::Draining(_)) => {
@@ -209,5 +216,81 @@ impl Cluster for ClusterService {
             }
         };
         Ok(Response::new(Box::pin(ReceiverStream::new(answers).take_until(Box::pin(listen)))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::runtime::SpawnedTask;
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::transport::{Channel, Server};
+
+    use super::*;
+    use crate::rpc::attendance::{Hear, Line, mouth};
+    use crate::rpc::messages::{Hello, Inventory};
+    use crate::rpc::{ClusterClient, ClusterServer};
+
+    struct NoJobs;
+
+    #[tonic::async_trait]
+    impl Jobs for NoJobs {
+        async fn run(&self, _: RunRequest) -> Result<Answers<RunUpdate>, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+    }
+
+    struct Deaf;
+
+    #[tonic::async_trait]
+    impl Hear for Deaf {
+        async fn hear(&self, _: to_worker::Say) {}
+    }
+
+    /// A scheduler, for as long as the task is held.
+    async fn serve(attendance: &Attendance) -> (Channel, SpawnedTask<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = ClusterService::new(attendance.clone(), Arc::new(NoJobs));
+        let server = Server::builder()
+            .add_service(ClusterServer::new(service))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        let serving = SpawnedTask::spawn(async move { server.await.unwrap() });
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+        (channel.connect().await.unwrap(), serving)
+    }
+
+    fn worker(id: &str) -> Worker {
+        let inventory = Inventory { cpus: 1, memory: 1, accelerators: vec![], labels: vec![] };
+        Worker { id: id.to_owned(), address: String::new(), inventory, draining: false }
+    }
+
+    #[tokio::test]
+    async fn a_worker_of_another_protocol_is_refused_and_both_are_named() {
+        let attendance = Attendance::new();
+        let (channel, _serving) = serve(&attendance).await;
+        let hello =
+            Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned(), worker: worker("w") };
+        let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
+        let refused = ClusterClient::new(channel).attend(futures::stream::iter([hello])).await;
+        let message = refused.unwrap_err().message().to_owned();
+        let both = [
+            format!("protocol {} (forebay 9.9.9)", PROTOCOL + 1),
+            format!("scheduler {PROTOCOL} ("),
+        ];
+        assert!(both.iter().all(|part| message.contains(part)), "{message}");
+        assert!(message.contains(env!("CARGO_PKG_VERSION")), "{message}");
+        assert_eq!(attendance.workers(), []);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_dismissed_is_told_why() {
+        let attendance = Attendance::new();
+        let (channel, _serving) = serve(&attendance).await;
+        let mut line = Line::open(channel, worker("w"), mouth(), Deaf).await.unwrap();
+        assert_eq!(attendance.workers().len(), 1);
+        attendance.dismiss("w", "too late");
+        assert_eq!(line.closed().await, "hung up: too late");
+        assert_eq!(attendance.workers(), []);
     }
 }

@@ -73,11 +73,12 @@ impl World {
         let kinds = [
             FailureKind::Passing,
             FailureKind::OutOfMemory,
+            FailureKind::DiskFull,
             FailureKind::DeviceBroken,
             FailureKind::WorkerLost,
         ];
         let fails = self.rng.chance(self.weather.failure);
-        fails.then(|| kinds[self.rng.below(4) as usize].clone())
+        fails.then(|| kinds[self.rng.below(kinds.len() as u64) as usize].clone())
     }
 
     /// Whether a task still does anything. A paused worker goes on later.

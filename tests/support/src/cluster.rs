@@ -1,12 +1,17 @@
 //! A cluster of real processes: a scheduler and workers, which can be killed and paused.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+/// What processes say of what they do.
+const LOG: &str = "warn,forebay_scheduler=info,ballista_scheduler::state::executor_manager=info,\
+                   ballista_executor::executor_server=info";
 
 /// Processes of one cluster, killed when it is dropped.
 #[derive(Debug)]
@@ -24,6 +29,7 @@ pub struct Process {
     child: Child,
     /// What it said when it was ready.
     ready: String,
+    log: PathBuf,
 }
 
 impl Cluster {
@@ -31,15 +37,10 @@ impl Cluster {
     pub fn start(binary: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary);
         command.args(["serve", "--bind", "127.0.0.1:0"]).args(arguments);
-        let scheduler = Process::start(command);
+        let folder = TempDir::new().expect("a folder for temporary files");
+        let scheduler = Process::start(command, folder.path().join("scheduler.log"));
         let address = scheduler.ready.rsplit(' ').next().unwrap_or_default().to_owned();
-        Self {
-            binary: PathBuf::from(binary),
-            address,
-            scheduler,
-            workers: vec![],
-            folder: TempDir::new().expect("a folder for temporary files"),
-        }
+        Self { binary: PathBuf::from(binary), address, scheduler, workers: vec![], folder }
     }
 
     /// Where the scheduler listens.
@@ -51,9 +52,11 @@ impl Cluster {
     pub fn add_worker(&mut self, arguments: &[&str]) -> usize {
         let mut command = Command::new(&self.binary);
         command.args(["worker", "--scheduler", &self.address, "--work-dir"]);
-        command.arg(self.folder.path()).args(arguments);
-        self.workers.push(Process::start(command));
-        self.workers.len() - 1
+        command.arg(self.work_dir()).args(arguments);
+        let at = self.workers.len();
+        let log = self.folder.path().join(format!("worker{at}.log"));
+        self.workers.push(Process::start(command, log));
+        at
     }
 
     /// The scheduler's process.
@@ -67,21 +70,85 @@ impl Cluster {
     }
 
     /// The folder in which each worker has one of its own.
-    pub fn work_dir(&self) -> &std::path::Path {
-        self.folder.path()
+    pub fn work_dir(&self) -> PathBuf {
+        self.folder.path().join("work")
     }
+
+    /// The block files that a worker has, those that are being written included.
+    pub fn blocks(&self, at: usize) -> Vec<PathBuf> {
+        files(&self.work_dir().join(self.workers[at].name()), "arrow")
+    }
+
+    /// How many tasks all workers together have begun.
+    pub fn tasks_begun(&self) -> usize {
+        let begun = |worker: &Process| worker.log().matches("Execute task").count();
+        self.workers.iter().map(begun).sum()
+    }
+
+    /// How many tasks a worker has begun.
+    pub fn tasks_begun_by(&self, at: usize) -> usize {
+        self.workers[at].log().matches("Execute task").count()
+    }
+
+    /// How many tasks run, on workers that live.
+    pub fn tasks_running(&mut self) -> usize {
+        let workers = self.workers.iter_mut();
+        let running = workers.filter_map(|worker| {
+            let log = worker.runs().then(|| worker.log())?;
+            let ended = log.matches("Finished task").count();
+            Some(log.matches("Execute task").count().saturating_sub(ended))
+        });
+        running.sum()
+    }
+
+    /// What all processes said last: for a test that cannot go on.
+    pub fn said(&self) -> String {
+        let mut said = String::new();
+        for process in std::iter::once(&self.scheduler).chain(&self.workers) {
+            let log = process.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines.len().saturating_sub(LINES_SAID);
+            said += &format!("--- {}\n{}\n", process.name(), lines[last..].join("\n"));
+        }
+        said
+    }
+}
+
+/// Lines of each log in [`Cluster::said`].
+const LINES_SAID: usize = 25;
+
+/// Files below a folder. What goes while it is looked at is not there.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
 }
 
 impl Process {
     /// Starts a process and waits for the first line it prints.
-    fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+    fn start(mut command: Command, log: PathBuf) -> Self {
+        let errors = File::create(&log).expect("a file for its log");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).env("RUST_LOG", LOG);
         let mut child = command.spawn().expect("the binary starts");
         let out = child.stdout.take().expect("its output is piped");
         let mut ready = String::new();
         BufReader::new(out).read_line(&mut ready).expect("its output is text");
-        assert!(!ready.is_empty(), "{command:?} ended before it was ready");
-        Self { child, ready: ready.trim().to_owned() }
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        assert!(!ready.is_empty(), "{command:?} ended before it was ready: {}", said());
+        Self { child, ready: ready.trim().to_owned(), log }
+    }
+
+    /// What it has said so far of what it does.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The last word of what it said when it was ready: its address or its name.

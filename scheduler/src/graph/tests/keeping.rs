@@ -90,3 +90,51 @@ fn an_edge_has_no_budget_if_its_reader_waits_for_all_of_its_producer() {
     let fixture = Fixture::new(spec(vec![stage(2), stage(1), stage(0)], &edges));
     assert_eq!(fixture.graph.budgeted_outputs(StageId(0)).count(), 1);
 }
+
+#[test]
+fn a_full_disk_costs_what_was_kept_on_it_and_nothing_else() {
+    let mut fixture = Fixture::pair();
+    fixture.run(unit(0, 0), "a", 3);
+    for seq in [0, 1] {
+        let task = fixture.bind_blocks(&[unit(0, 0).block(seq)], "b").task;
+        fixture.finish(task, 1);
+    }
+    let task = fixture.bind(unit(0, 1), "b").task;
+    assert_eq!(freed(&fixture.fail(task, FailureKind::DiskFull)), [], "nothing is kept on b");
+    fixture.graph.advance(Millis(1_000_000));
+    let task = fixture.bind(unit(0, 1), "a").task;
+    let consumed = [unit(0, 0).block(0), unit(0, 0).block(1)];
+    assert_eq!(freed(&fixture.fail(task, FailureKind::DiskFull)), consumed);
+    assert_eq!(fixture.block_state(unit(0, 0).block(2)), BlockState::Sealed);
+}
+
+#[test]
+fn a_full_disk_counts_against_a_unit_only_if_nothing_has_ended_well_since() {
+    let mut fixture = Fixture::new(spec(vec![stage(9)], &[]));
+    for other in 1..9 {
+        let task = fixture.bind(unit(0, 0), "a").task;
+        fixture.fail(task, FailureKind::DiskFull);
+        fixture.run(unit(0, other), "a", 1);
+        fixture.graph.advance(Millis(1_000_000));
+    }
+    for _ in 0..5 {
+        let task = fixture.bind(unit(0, 0), "a").task;
+        fixture.fail(task, FailureKind::DiskFull);
+        fixture.graph.advance(Millis(1_000_000));
+    }
+    assert!(fixture.failure().contains("4 failures of one unit"), "{}", fixture.failure());
+}
+
+#[test]
+fn a_worker_is_needed_as_long_as_it_runs_or_holds_what_somebody_has_yet_to_read() {
+    let mut fixture = Fixture::pair();
+    let [a, b] = ["a", "b"].map(worker);
+    let first = fixture.bind(unit(0, 0), "a").task;
+    assert!(fixture.graph.needs_worker(&a) && !fixture.graph.needs_worker(&b));
+    fixture.finish(first, 1);
+    assert!(fixture.graph.needs_worker(&a), "its block is not read");
+    let reader = fixture.bind_blocks(&[unit(0, 0).block(0)], "b").task;
+    fixture.finish(reader, 1);
+    assert!(!fixture.graph.needs_worker(&a), "what it holds is only kept");
+    assert!(fixture.graph.needs_worker(&b), "it holds a part of the result");
+}

@@ -1,0 +1,81 @@
+//! Queries that end before their rows: nobody wants them any more, or they cannot go on.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::setup::{ACCELERATOR, CPU, QUERY, SLOW, Stage, begin, moments, poll_for, run};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_stream_ends_all_tasks_and_removes_all_blocks() {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    let session = stage.session().await;
+    let undisturbed = stage.undisturbed(&session).await;
+    for moment in moments(&[0.0, 0.5]) {
+        let before = stage.cluster.tasks_begun();
+        let mut rows = begin(&session, QUERY).await;
+        let time = undisturbed.took.mul_f64(moment) + Duration::from_millis(200);
+        assert!(!poll_for(&mut rows, time).await, "rows came before the query was dropped");
+        stage.until_tasks_run(before + 1).await;
+        drop(rows);
+        stage.until_nothing_is_left(&[0, 1]).await;
+        let begun = stage.cluster.tasks_begun();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(stage.cluster.tasks_begun(), begun, "tasks begin after the end of their query");
+        assert!(begun - before < undisturbed.tasks, "all tasks ran though nobody wanted the rows");
+    }
+    assert!(stage.run(&session, QUERY).await.unwrap() == undisturbed.rows);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_client_ends_all_tasks_and_removes_all_blocks() {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    drop(stage.session().await); // Writes the table.
+    let folder = stage.folder().display().to_string();
+    let statements = format!(
+        "SET forebay.block_bytes = 8192; SET forebay.edge_budget = 49152;
+         CREATE TEMPORARY MODEL slow LOCATION '{folder}/{SLOW}/slow';
+         CREATE EXTERNAL TABLE words STORED AS PARQUET LOCATION '{folder}/words/'; {QUERY}"
+    );
+    let mut client = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["shell", "-q", "--connect", stage.cluster.address(), "-c", &statements])
+        .env("HOME", &folder)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    stage.until_tasks_run(4).await;
+    assert!(client.try_wait().unwrap().is_none(), "the client ended before it was killed");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    stage.until_nothing_is_left(&[0, 1]).await;
+}
+
+/// A query that fails says the same as in one process, is not tried again, and leaves nothing.
+async fn fails(stage: &mut Stage, query: &str, says: &str) {
+    let session = stage.session().await;
+    let alone = run(&stage.local().await, query).await.unwrap_err().strip_backtrace();
+    assert!(alone.contains(says), "{alone}");
+    let error = stage.run(&session, query).await.unwrap_err().strip_backtrace();
+    // A cluster's errors are all of one kind; what follows the kind is the same.
+    assert!(error.ends_with(&alone), "alone: {alone}\non a cluster: {error}");
+    stage.until_nothing_is_left(&[0, 1]).await;
+    let log = stage.cluster.scheduler().log();
+    assert!(!log.contains("gave up"), "it was tried again\n{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mistakes_of_the_author_end_a_query_at_once() {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    stage.add_model("fragile", 1, Some("700"));
+    let undisturbed = stage.undisturbed(&stage.session().await).await;
+    let begun = stage.cluster.tasks_begun();
+    let cast = QUERY.replace(
+        "concat(upper(word)",
+        "concat(CAST(CASE WHEN id = 700 THEN 'x' ELSE '1' END AS INT)",
+    );
+    fails(&mut stage, &cast, "Cannot cast string 'x'").await;
+    let row = "SELECT id, label FROM ml_predict((SELECT id, CAST(id AS VARCHAR) AS text FROM words), \
+               MODEL fragile, DESCRIPTOR(text), on_error => 'fail')";
+    fails(&mut stage, row, "700").await;
+    let begun = stage.cluster.tasks_begun() - begun;
+    assert!(begun < 2 * undisturbed.tasks, "{begun} tasks for two queries that fail");
+}

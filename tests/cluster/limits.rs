@@ -1,0 +1,62 @@
+//! Clusters with hardly enough of something.
+
+use super::setup::{ACCELERATOR, CPU, QUERY, Stage, run};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_work_dir_of_one_worker_is_left_to_another() {
+    let full = [CPU, &["--work-limit", "1kB"]].concat();
+    let stage = Stage::new(10, &[&full, CPU, ACCELERATOR]);
+    let session = stage.session().await;
+    let rows = stage.run(&session, QUERY).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert!(rows == run(&stage.local().await, QUERY).await.unwrap());
+    assert!(stage.cluster.tasks_begun_by(0) > 0, "nobody tried the worker that is full");
+}
+
+/// Less than all blocks of the query need, and more than those that wait at a time: what has been
+/// read makes room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_work_dir_holds_a_large_query() {
+    let small = [ACCELERATOR, &["--work-limit", "96kB"]].concat();
+    let stage = Stage::new(10, &[&small]);
+    let session = stage.session().await;
+    let few = format!("SELECT id, label FROM ({QUERY}) WHERE score < 0.1");
+    let rows = stage.run(&session, &few).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert!(rows == run(&stage.local().await, &few).await.unwrap());
+    let log = stage.cluster.scheduler().log();
+    assert!(log.contains("raise --work-limit"), "the work dir was never full\n{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_work_dirs_everywhere_are_an_error_that_says_so() {
+    let full = [CPU, &["--work-limit", "1kB"]].concat();
+    let full_too = [ACCELERATOR, &["--work-limit", "1kB"]].concat();
+    let mut stage = Stage::new(10, &[&full, &full_too]);
+    let session = stage.session().await;
+    let error = stage.run(&session, QUERY).await.unwrap_err().strip_backtrace();
+    assert!(error.contains("raise --work-limit"), "{error}");
+    stage.until_nothing_is_left(&[0, 1]).await;
+}
+
+/// Four stages of two resource classes, a shuffle and a sort, one task at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_core_and_one_accelerator_run_a_chain_of_stages() {
+    const CHAIN: &str = "
+        SELECT substr(label, 1, 1) AS initial, count(*) AS rows, min(id) AS first, max(id) AS last
+        FROM ml_predict(
+          (SELECT id, upper(label) AS text FROM ml_predict(
+             (SELECT id, upper(word) AS text FROM words WHERE id < 800),
+             MODEL quick, DESCRIPTOR(text))),
+          MODEL quick_too, DESCRIPTOR(text))
+        GROUP BY initial ORDER BY rows DESC, initial";
+    let mut stage = Stage::new(10, &[ACCELERATOR]);
+    stage.add_model("quick", 2, None);
+    stage.add_model("quick_too", 2, None);
+    let session = stage.session().await;
+    let rows = stage.run(&session, CHAIN).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert_eq!(rows, run(&stage.local().await, CHAIN).await.unwrap());
+    assert!(stage.cluster.tasks_begun() >= 4);
+    stage.until_nothing_is_left(&[0]).await;
+}

@@ -1,0 +1,299 @@
+//! A cluster, a table in Parquet files, a model, and a query that lasts.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::error::DataFusionError;
+use datafusion::prelude::SessionConfig;
+use forebay::{Catalog, ForebayContext, Inventory};
+use forebay_testkit::cluster::Cluster;
+use futures::StreamExt;
+use tempfile::TempDir;
+
+/// No query of these tests may take longer, whatever happens to it.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
+
+/// Rows of the table, in files of equal size.
+pub(super) const ROWS: usize = 3000;
+const FILES: usize = 6;
+
+/// Every row, with what a model says of it. Its text is made on CPU workers, in many blocks.
+pub(super) const QUERY: &str = "
+    SELECT id, text, label, score FROM ml_predict(
+      (SELECT id, concat(upper(word), ' ', CAST(id AS VARCHAR), repeat('.', 40)) AS text FROM words),
+      MODEL slow, DESCRIPTOR(text))";
+
+/// The folder of models that take their time, and that of the same ones which do not.
+pub(super) const SLOW: &str = "models";
+const QUICK: &str = "quick";
+
+/// A worker of one core.
+pub(super) const CPU: &[&str] = &["--cpus", "1", "--gpus", "none"];
+/// A worker of one core and one emulated accelerator.
+pub(super) const ACCELERATOR: &[&str] =
+    &["--cpus", "1", "--gpus", "none", "--emulated-accelerators", "1"];
+
+/// The parts of the undisturbed time at which something happens.
+pub(super) fn moments(short: &[f64]) -> Vec<f64> {
+    match std::env::var("FOREBAY_CHAOS") {
+        Ok(long) if long == "long" => {
+            (1..20).map(|twentieth| f64::from(twentieth) / 20.0).collect()
+        }
+        _ => short.to_vec(),
+    }
+}
+
+/// Processes, and what they work on.
+pub(super) struct Stage {
+    pub(super) cluster: Cluster,
+    folder: TempDir,
+}
+
+/// Rows as text, sorted.
+pub(super) type Rows = Vec<String>;
+
+impl Stage {
+    /// A scheduler that takes a worker for lost after `timeout_s`, and these workers.
+    pub(super) fn new(timeout_s: u64, workers: &[&[&str]]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let timeout = timeout_s.to_string();
+        let binary = env!("CARGO_BIN_EXE_forebay");
+        let mut cluster = Cluster::start(binary, &["--worker-timeout", &timeout]);
+        workers.iter().for_each(|arguments| {
+            cluster.add_worker(arguments);
+        });
+        let stage = Self { cluster, folder };
+        stage.add_model("slow", 25, None);
+        stage
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A session on the cluster, with the table and the models. Blocks are small, and few may wait:
+    /// CPU workers have something to do until shortly before the end.
+    pub(super) async fn session(&self) -> ForebayContext {
+        let builder = ForebayContext::builder()
+            .with_catalog(Catalog::in_memory())
+            .with_config(SessionConfig::new().with_target_partitions(FILES));
+        let session = builder.connect(self.cluster.address()).await.unwrap();
+        for option in ["block_bytes = 8192", "edge_budget = 49152"] {
+            run(&session, &format!("SET forebay.{option}")).await.unwrap();
+        }
+        self.fill(&session, SLOW).await;
+        session
+    }
+
+    /// The same without a cluster. Its models say the same and take no time.
+    pub(super) async fn local(&self) -> ForebayContext {
+        let inventory = Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30);
+        let builder = ForebayContext::builder()
+            .with_catalog(Catalog::in_memory())
+            .with_inventory(inventory)
+            .with_config(SessionConfig::new().with_target_partitions(FILES));
+        let session = builder.build().unwrap();
+        self.fill(&session, QUICK).await;
+        session
+    }
+
+    async fn fill(&self, session: &ForebayContext, models: &str) {
+        let table = self.folder.path().join("words");
+        if !table.exists() {
+            write_table(&table).await;
+        }
+        let create = format!(
+            "CREATE EXTERNAL TABLE words STORED AS PARQUET LOCATION '{}/'",
+            table.display()
+        );
+        run(session, &create).await.unwrap();
+        for package in fs::read_dir(self.folder.path().join(models)).unwrap().flatten() {
+            let name = package.file_name().into_string().unwrap();
+            session.register_model(&name, package.path().to_str().unwrap()).await.unwrap();
+        }
+    }
+
+    /// A package of an emulated model.
+    pub(super) fn add_model(&self, name: &str, service_ms: u32, fail_on: Option<&str>) {
+        write_model(&self.folder.path().join(SLOW), name, service_ms, fail_on);
+        write_model(&self.folder.path().join(QUICK), name, 0, fail_on);
+    }
+
+    /// Runs a query to its end. One that hangs fails the test with what the cluster did.
+    pub(super) async fn run(
+        &self,
+        session: &ForebayContext,
+        query: &str,
+    ) -> Result<Rows, DataFusionError> {
+        self.bounded(run(session, query)).await
+    }
+
+    /// What the query gives undisturbed, as in one process, and how long it takes.
+    pub(super) async fn undisturbed(&self, session: &ForebayContext) -> Undisturbed {
+        let (begun, since) = (self.cluster.tasks_begun(), Instant::now());
+        let rows = self.run(session, QUERY).await.unwrap();
+        let took = since.elapsed();
+        assert_eq!(rows.len(), ROWS);
+        assert_eq!(rows, run(&self.local().await, QUERY).await.unwrap());
+        Undisturbed { rows, took, tasks: self.cluster.tasks_begun() - begun }
+    }
+
+    /// Starts a query, to be disturbed.
+    pub(super) fn start(&self, session: &ForebayContext, query: &str) -> Running {
+        let (session, query) = (session.clone(), query.to_owned());
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let task = SpawnedTask::spawn(async move {
+            let rows = run(&session, &query).await;
+            ends.store(true, Ordering::Release);
+            rows
+        });
+        Running { task, over, since: Instant::now() }
+    }
+
+    /// The rows of a query that was started.
+    pub(super) async fn end(&self, running: Running) -> Result<Rows, DataFusionError> {
+        self.bounded(async { running.task.join().await.unwrap() }).await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = T>) -> T {
+        match tokio::time::timeout(HANGS_AFTER, work).await {
+            Ok(done) => done,
+            Err(_) => panic!("nothing for {HANGS_AFTER:?}:\n{}", self.cluster.said()),
+        }
+    }
+
+    /// Waits until something holds of the cluster.
+    pub(super) async fn until(
+        &mut self,
+        what: &str,
+        bound: Duration,
+        mut holds: impl FnMut(&mut Cluster) -> bool,
+    ) {
+        let since = Instant::now();
+        while !holds(&mut self.cluster) {
+            assert!(since.elapsed() < bound, "{what}: not for {bound:?}\n{}", self.cluster.said());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until so many tasks have begun, in all queries so far.
+    pub(super) async fn until_tasks_run(&mut self, tasks: usize) {
+        let bound = Duration::from_secs(30);
+        self.until("tasks", bound, move |cluster| cluster.tasks_begun() >= tasks).await;
+    }
+
+    /// Waits until no worker has blocks or tasks.
+    pub(super) async fn until_nothing_is_left(&mut self, workers: &[usize]) {
+        let workers = workers.to_vec();
+        self.until("nothing left on workers", Duration::from_secs(30), move |cluster| {
+            workers.iter().all(|at| cluster.blocks(*at).is_empty()) && cluster.tasks_running() == 0
+        })
+        .await;
+    }
+}
+
+/// What a query gives when nothing happens to it.
+pub(super) struct Undisturbed {
+    pub(super) rows: Rows,
+    pub(super) took: Duration,
+    pub(super) tasks: usize,
+}
+
+/// A query that runs.
+pub(super) struct Running {
+    task: SpawnedTask<Result<Rows, DataFusionError>>,
+    over: Arc<AtomicBool>,
+    since: Instant,
+}
+
+impl Running {
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Waits for a part of the time that the query takes undisturbed. It still runs then.
+    pub(super) async fn reach(&self, moment: f64, undisturbed: &Undisturbed) {
+        let at = undisturbed.took.mul_f64(moment);
+        tokio::time::sleep(at.saturating_sub(self.since.elapsed())).await;
+    }
+}
+
+/// Runs a query.
+pub(super) async fn run(session: &ForebayContext, query: &str) -> Result<Rows, DataFusionError> {
+    Ok(text(&session.sql(query).await?.collect().await?))
+}
+
+/// Reads the first rows of a query, which then waits to be read or dropped.
+pub(super) async fn begin(
+    session: &ForebayContext,
+    query: &str,
+) -> datafusion::execution::SendableRecordBatchStream {
+    session.sql(query).await.unwrap().execute_stream().await.unwrap()
+}
+
+/// Polls a stream for a while; says whether it gave anything.
+pub(super) async fn poll_for(
+    rows: &mut datafusion::execution::SendableRecordBatchStream,
+    time: Duration,
+) -> bool {
+    tokio::time::timeout(time, rows.next()).await.is_ok()
+}
+
+fn text(batches: &[RecordBatch]) -> Rows {
+    let options = datafusion::arrow::util::display::FormatOptions::new().with_null("NULL");
+    let mut rows = vec![];
+    for batch in batches {
+        let columns: Vec<_> = batch
+            .columns()
+            .iter()
+            .map(|column| {
+                datafusion::arrow::util::display::ArrayFormatter::try_new(column, &options).unwrap()
+            })
+            .collect();
+        for row in 0..batch.num_rows() {
+            let cells: Vec<_> =
+                columns.iter().map(|column| column.value(row).to_string()).collect();
+            rows.push(cells.join("|"));
+        }
+    }
+    rows.sort();
+    rows
+}
+
+/// Rows in no order: an order that a table has is kept, by one task that sees all rows.
+async fn write_table(folder: &Path) {
+    let session = ForebayContext::builder().with_catalog(Catalog::in_memory()).build().unwrap();
+    let part = ROWS / FILES;
+    for file in 0..FILES {
+        let (from, to) = (file * part, (file + 1) * part);
+        let copy = format!(
+            "COPY \
+             (SELECT value * 7919 % {ROWS} AS id, md5(CAST(value AS VARCHAR)) AS word \
+              FROM range({from}, {to})) \
+             TO '{}/{file}.parquet' STORED AS PARQUET",
+            folder.display()
+        );
+        run(&session, &copy).await.unwrap();
+    }
+}
+
+/// An emulated model that has an accelerator for itself and takes 16 rows at a time.
+fn write_model(folder: &Path, name: &str, service_ms: u32, fail_on: Option<&str>) {
+    let stock = fs::read_to_string("tests/models/sentiment/model.toml").unwrap();
+    let fail_on = fail_on.map(|text| format!("\nfail_on = \"{text}\"")).unwrap_or_default();
+    let manifest = stock
+        .replace("name = \"sentiment\"", &format!("name = \"{name}\""))
+        .replace("service_ms = 1", &format!("service_ms = {service_ms}{fail_on}"))
+        .replace("gpus = 0.5", "gpus = 1")
+        .replace("max_rows = 4\nwindow_rows = 16", "max_rows = 16\nwindow_rows = 64");
+    let package = folder.join(name);
+    fs::create_dir_all(&package).unwrap();
+    fs::write(package.join("model.toml"), manifest).unwrap();
+}
