@@ -27,6 +27,11 @@ fn main() {
                 .build(),
         )
         .method(
+            method("table", "Table", "TableRequest", "TableRows")
+                .comment("The rows of a system table.")
+                .build(),
+        )
+        .method(
             method("attend", "Attend", "FromWorker", "ToWorker")
                 .comment("A worker's line to the scheduler: open as long as it lives.")
                 .client_streaming()

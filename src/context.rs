@@ -14,6 +14,7 @@ use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateMod
 use forebay_scheduler::Cluster;
 use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
 use forebay_scheduler::inventory::pooled;
+use forebay_scheduler::tables::{SystemSchema, schema};
 use forebay_udf::model::Catalog;
 
 use crate::folders;
@@ -106,9 +107,19 @@ impl ForebayContext {
 }
 
 impl ForebayContext {
-    fn with_state(state: SessionState, catalog: Arc<Catalog>, devices: Arc<Devices>) -> Self {
+    fn with_state(
+        state: SessionState,
+        catalog: Arc<Catalog>,
+        devices: Arc<Devices>,
+        cluster: Option<Cluster>,
+    ) -> Result<Self> {
+        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster);
+        let tables_of = &state.config().options().catalog.default_catalog;
+        if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
+            tables_of.register_schema(schema::NAME, Arc::new(tables))?;
+        }
         let session = SessionContext::new_with_state(state).enable_url_table();
-        Self { session, catalog, devices }
+        Ok(Self { session, catalog, devices })
     }
 }
 
@@ -183,7 +194,7 @@ impl ForebayBuilder {
         let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
         let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
         let state = self.state(&catalog, &devices)?.build();
-        Ok(ForebayContext::with_state(state, catalog, devices))
+        ForebayContext::with_state(state, catalog, devices, None)
     }
 
     /// The session, with its queries running on the cluster of the scheduler at `host:port`.
@@ -200,8 +211,9 @@ impl ForebayBuilder {
         let devices = Arc::new(Devices::new(inventory));
         self.config = Some(plans_for_cluster(self.config.unwrap_or_default()));
         let state = self.state(&catalog, &devices)?;
-        let state = state.with_physical_optimizer_rule(Arc::new(Distribute::new(cluster))).build();
-        Ok(ForebayContext::with_state(state, catalog, devices))
+        let distribute = Arc::new(Distribute::new(cluster.clone()));
+        let state = state.with_physical_optimizer_rule(distribute).build();
+        ForebayContext::with_state(state, catalog, devices, Some(cluster))
     }
 
     fn open_catalog(&mut self) -> Result<Arc<Catalog>> {

@@ -11,10 +11,11 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    PlanProperties, displayable,
 };
 use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
+use forebay_planner::sql::StatementText;
 use futures::{StreamExt, TryStreamExt, stream};
 use tonic::Streaming;
 
@@ -23,6 +24,9 @@ use super::session;
 use crate::block::{BlockLocation, BlockReaderExec};
 use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{PROTOCOL, RunRequest, RunUpdate, SessionOption};
+
+/// Characters of a job's name.
+const NAME_CHARS_MAX: usize = 200;
 
 /// Runs its input on a cluster.
 ///
@@ -52,6 +56,19 @@ impl ClusterExec {
         Self { input, cluster, properties }
     }
 
+    /// The statement, if a session says it, else the operator that gives the rows.
+    fn job_name(&self, context: &TaskContext) -> String {
+        let statement = context.session_config().get_extension::<StatementText>();
+        let name = match statement {
+            Some(statement) => statement.0.clone(),
+            None => displayable(self.input.as_ref()).one_line().to_string(),
+        };
+        match name.char_indices().nth(NAME_CHARS_MAX) {
+            Some((end, _)) => format!("{}…", &name[..end]),
+            None => name.trim_end().to_owned(),
+        }
+    }
+
     fn request(&self, context: &TaskContext) -> Result<RunRequest> {
         let codec = session::physical_codec();
         let mut plan = vec![];
@@ -66,7 +83,7 @@ impl ClusterExec {
             plan,
             options: options.collect(),
             session: context.session_id(),
-            name: String::new(),
+            name: self.job_name(context),
         })
     }
 }

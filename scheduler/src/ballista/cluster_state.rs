@@ -17,7 +17,7 @@ use datafusion::common::{Result as DataFusionResult, internal_err};
 use forebay_planner::ForebayConfig;
 use parking_lot::Mutex;
 
-use super::execution_graph::ForebayGraph;
+use super::execution_graph::{ForebayGraph, queued_at};
 use super::registry::Registry;
 use super::running::RunningJob;
 use super::stages::{self, StagedPlan};
@@ -73,7 +73,8 @@ impl ForebayClusterState {
         };
         let weight = options.extensions.get::<ForebayConfig>().map_or(1, |config| config.weight);
         let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
-        let running = RunningJob::new(id, session, Arc::clone(&config), weight, staged, made);
+        let running = RunningJob::new(id, session, Arc::clone(&config), weight, staged, made)
+            .with_name(graph.job_name(), queued_at(graph.status()));
         let running = self.registry.add(running);
         *graph = Box::new(ForebayGraph::new(
             Arc::clone(&running),
@@ -151,7 +152,7 @@ fn missing(workers: &[WorkerState], staged: &StagedPlan) -> Option<String> {
         .next()
 }
 
-fn worker_state(worker: &Worker) -> WorkerState {
+pub(super) fn worker_state(worker: &Worker) -> WorkerState {
     let inventory = &worker.inventory;
     let devices = inventory.accelerators.iter();
     let devices = devices.map(|found| Device::new(found.kind.clone(), found.memory)).collect();

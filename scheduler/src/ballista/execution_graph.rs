@@ -167,7 +167,8 @@ impl ForebayGraph {
     }
 }
 
-fn queued_at(status: &JobStatus) -> u64 {
+/// Milliseconds since 1970 at which the scheduler had a job.
+pub(super) fn queued_at(status: &JobStatus) -> u64 {
     match &status.status {
         Some(JobState::Running(RunningState { queued_at, .. })) => *queued_at,
         _ => 0,

@@ -21,8 +21,9 @@ use super::scheduler::Ballista;
 use super::session;
 use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{Finished, RunRequest, RunUpdate};
+use crate::rpc::messages::{Finished, RunRequest, RunUpdate, TableRows};
 use crate::rpc::service::Jobs;
+use crate::tables::SystemTable;
 
 /// Changes of a job's state that may wait to be sent.
 const UPDATES_MAX: usize = 64;
@@ -99,6 +100,14 @@ impl Jobs for BallistaJobs {
             std::future::ready(news.map(|news| Ok(RunUpdate { news: Some(news) })))
         });
         Ok(Box::pin(stream::iter([accepted]).chain(updates)))
+    }
+
+    async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status> {
+        let Some(table) = SystemTable::named(table) else {
+            return Err(Status::not_found(format!("there is no table {table}")));
+        };
+        let rows = self.registry.table(table, job);
+        rows.map_err(|error| Status::internal(error.strip_backtrace()))
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use ballista_core::JobId;
 use ballista_core::serde::scheduler::ExecutorMetadata;
+use ballista_scheduler::scheduler_server::timestamp_millis;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
@@ -20,11 +21,12 @@ use crate::block::BlockLocation;
 use crate::graph::{BlockReport, Event, Millis, StageId};
 use crate::rpc::messages::{Sealed, to_worker};
 use crate::rpc::service::Attendance;
+use crate::tables::rows::Epoch;
 
 /// Jobs that have ended and can still be looked at.
 const ENDED_MAX: usize = 1000;
 
-type Shared = Arc<Mutex<RunningJob>>;
+pub(super) type Shared = Arc<Mutex<RunningJob>>;
 
 /// All jobs, and the workers they run on.
 #[derive(Clone)]
@@ -35,6 +37,7 @@ pub(super) struct Registry {
     attendance: Attendance,
     nudges: mpsc::Sender<JobId>,
     start: Instant,
+    epoch: Epoch,
 }
 
 impl fmt::Debug for Registry {
@@ -52,7 +55,13 @@ impl Registry {
             attendance,
             nudges,
             start: Instant::now(),
+            epoch: Epoch(i64::try_from(timestamp_millis()).unwrap_or(0)),
         }
+    }
+
+    /// When [`Self::now`] was 0.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     pub(super) fn attendance(&self) -> &Attendance {
@@ -155,6 +164,9 @@ impl Registry {
 
     /// All workers drop what they hold of a job.
     pub(super) fn forget(&self, job: &str) {
+        if let Some(job) = self.get(job) {
+            job.lock().is_forgotten = true;
+        }
         for worker in self.attendance.workers() {
             self.attendance.tell(&worker.id, to_worker::Say::Forget(job.to_owned()));
         }

@@ -14,8 +14,8 @@ use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
 use crate::graph::{
-    Action, Bound, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId,
-    WorkerId,
+    Action, Bound, EdgeSpec, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId,
+    TaskId, UnitId, WorkerId,
 };
 use crate::placement::PaperBudget;
 use crate::rpc::messages::{Cancel, Free, to_worker};
@@ -37,6 +37,13 @@ pub(super) struct RunningJob {
     units: HashMap<TaskId, UnitId>,
     /// Whether its end has been told.
     pub(super) end_is_told: bool,
+    /// What its client calls it.
+    pub(super) name: String,
+    /// Milliseconds since 1970 at which the scheduler had it.
+    pub(super) queued_ms: i64,
+    pub(super) ended: Option<Millis>,
+    /// Whether workers were told to drop its blocks.
+    pub(super) is_forgotten: bool,
 }
 
 /// What is to be said to a worker.
@@ -62,12 +69,31 @@ impl RunningJob {
             shuffled: HashMap::new(),
             units: HashMap::new(),
             end_is_told: false,
+            name: String::new(),
+            queued_ms: 0,
+            ended: None,
+            is_forgotten: false,
         }
+    }
+
+    /// The same job as people know it.
+    pub(super) fn with_name(mut self, name: &str, queued_ms: u64) -> Self {
+        self.name = name.to_owned();
+        self.queued_ms = i64::try_from(queued_ms).unwrap_or(0);
+        self
+    }
+
+    /// How its stages read each other.
+    pub(super) fn edges(&self) -> &[EdgeSpec] {
+        &self.plans.spec.edges
     }
 
     /// Takes in what happened; what workers must be told is given back.
     pub(super) fn apply(&mut self, event: Event, now: Millis) -> Vec<Message> {
         let actions = self.graph.apply(event, now);
+        if !self.graph.is_running_job() {
+            self.ended.get_or_insert(now);
+        }
         actions.into_iter().filter_map(|action| self.message(action)).collect()
     }
 

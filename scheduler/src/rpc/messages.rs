@@ -261,6 +261,31 @@ pub struct Finished {
     pub blocks: Vec<BlockLocation>,
 }
 
+/// Asks for the rows of a system table.
+#[derive(Clone, PartialEq, Message)]
+pub struct TableRequest {
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The table's name.
+    #[prost(string, tag = "3")]
+    pub table: String,
+    /// Rows of this job only; of all jobs if empty.
+    #[prost(string, tag = "4")]
+    pub job: String,
+}
+
+/// The rows of a system table.
+#[derive(Clone, PartialEq, Message)]
+pub struct TableRows {
+    /// An Arrow IPC stream.
+    #[prost(bytes = "vec", tag = "1")]
+    pub stream: Vec<u8>,
+}
+
 /// A part of a file.
 #[derive(Clone, PartialEq, Message)]
 pub struct Chunk {

@@ -14,7 +14,7 @@ use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
     ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, Sealed,
-    ToWorker, Welcome, Worker, from_worker, to_worker,
+    TableRequest, TableRows, ToWorker, Welcome, Worker, from_worker, to_worker,
 };
 
 /// Messages that may wait for one worker.
@@ -128,6 +128,12 @@ pub trait Jobs: Send + Sync + 'static {
     /// # Errors
     /// If the plan cannot be read.
     async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status>;
+
+    /// The rows of a system table, of one job or of all.
+    ///
+    /// # Errors
+    /// If there is no such table.
+    async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status>;
 }
 
 /// Answers workers and clients.
@@ -177,6 +183,13 @@ impl Cluster for ClusterService {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
         Ok(Response::new(self.jobs.run(request).await?))
+    }
+
+    async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        let job = Some(request.job.as_str()).filter(|job| !job.is_empty());
+        Ok(Response::new(self.jobs.table(&request.table, job).await?))
     }
 
     type AttendStream = Answers<ToWorker>;
