@@ -13,6 +13,7 @@ use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
 use forebay_scheduler::Cluster;
 use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
+use forebay_scheduler::ballista::explain::ClusterQueryPlanner;
 use forebay_scheduler::inventory::pooled;
 use forebay_scheduler::tables::{SystemSchema, schema};
 use forebay_udf::model::Catalog;
@@ -212,7 +213,10 @@ impl ForebayBuilder {
         self.config = Some(plans_for_cluster(self.config.unwrap_or_default()));
         let state = self.state(&catalog, &devices)?;
         let distribute = Arc::new(Distribute::new(cluster.clone()));
-        let state = state.with_physical_optimizer_rule(distribute).build();
+        let state = state
+            .with_physical_optimizer_rule(distribute)
+            .with_query_planner(Arc::new(ClusterQueryPlanner))
+            .build();
         ForebayContext::with_state(state, catalog, devices, Some(cluster))
     }
 

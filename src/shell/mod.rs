@@ -89,16 +89,14 @@ impl Shell {
         if args.emulated_accelerators > 0 {
             inventory = inventory.with_emulated(args.emulated_accelerators, EMULATED_MEMORY_BYTES);
         }
-        let mut builder = ForebayContext::builder()
-            .with_inventory(inventory)
-            .with_config(config)
-            .with_runtime(runtime.build_arc()?);
+        let mut builder =
+            ForebayContext::builder().with_config(config).with_runtime(runtime.build_arc()?);
         if let Some(folder) = catalog {
             builder = builder.with_catalog_folder(folder)?;
         }
         let context = match &args.connect {
             Some(scheduler) => builder.connect(scheduler).await?,
-            None => builder.build()?,
+            None => builder.with_inventory(inventory).build()?,
         };
         stores::open_on_demand(context.session());
         let print = PrintOptions {

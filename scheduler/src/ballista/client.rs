@@ -10,7 +10,8 @@ use tonic::{Status, Streaming};
 use super::session;
 use crate::rpc::ClusterClient;
 use crate::rpc::messages::{
-    DescribeRequest, PROTOCOL, RunRequest, RunUpdate, TableRequest, Worker,
+    Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, RunRequest, RunUpdate, TableRequest,
+    Worker,
 };
 use crate::tables::{self, SystemTable};
 
@@ -80,6 +81,16 @@ impl Cluster {
             );
         }
         Ok(batch)
+    }
+
+    /// What was measured of a job, for people.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer or knows no such job.
+    pub(super) async fn analysis(&self, job: String) -> Result<Analysis> {
+        let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
+        let answer = self.client().analyze(AnalyzeRequest { protocol, version, job }).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
     /// Runs a plan for as long as the answer is held.

@@ -1,7 +1,7 @@
 //! The plan node below which a plan runs on a cluster.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
@@ -37,6 +37,8 @@ pub struct ClusterExec {
     input: Arc<dyn ExecutionPlan>,
     cluster: Cluster,
     properties: Arc<PlanProperties>,
+    /// The job, once it is one.
+    job: Arc<OnceLock<String>>,
 }
 
 impl ClusterExec {
@@ -53,7 +55,22 @@ impl ClusterExec {
             EmissionType::Final,
             Boundedness::Bounded,
         ));
-        Self { input, cluster, properties }
+        Self { input, cluster, properties, job: Arc::default() }
+    }
+
+    /// What runs there.
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// Where it runs.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The id of the job that it became, once the scheduler has it.
+    pub fn job(&self) -> Option<&str> {
+        self.job.get().map(String::as_str)
     }
 
     /// The statement, if a session says it, else the operator that gives the rows.
@@ -92,6 +109,7 @@ impl ClusterExec {
 async fn result(
     cluster: Cluster,
     request: RunRequest,
+    job: Arc<OnceLock<String>>,
 ) -> Result<(Vec<BlockLocation>, Streaming<RunUpdate>)> {
     let mut updates = cluster.run(request).await?;
     loop {
@@ -99,7 +117,10 @@ async fn result(
             Some(update) => match update.news {
                 Some(News::Finished(finished)) => return Ok((finished.blocks, updates)),
                 Some(News::Failed(problem)) => return exec_err!("{problem}"),
-                Some(News::Accepted(_)) | None => {}
+                Some(News::Accepted(id)) => {
+                    job.set(id).ok();
+                }
+                None => {}
             },
             None => return exec_err!("the scheduler at {} stopped", cluster.scheduler()),
         }
@@ -155,7 +176,7 @@ impl ExecutionPlan for ClusterExec {
         }
         let request = self.request(&context)?;
         let schema = self.schema();
-        let rows = stream::once(result(self.cluster.clone(), request))
+        let rows = stream::once(result(self.cluster.clone(), request, Arc::clone(&self.job)))
             .map(move |result| {
                 let (blocks, held) = result?;
                 let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);

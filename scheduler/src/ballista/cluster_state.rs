@@ -131,7 +131,7 @@ impl ForebayClusterState {
 }
 
 /// A panic while a plan is changed would end the scheduler for all jobs; it fails this one.
-fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
+pub(super) fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -89,6 +89,7 @@ impl ForebayGraph {
         let event = match report.status {
             Some(Status::Successful(success)) => {
                 let mut job = self.job.lock();
+                job.measured.entry(task.stage).or_default().add(report.metrics);
                 let blocks = match job.is_shuffle(task.stage) {
                     true => {
                         let blocks = status::shuffle_report(&success.partitions);

@@ -16,12 +16,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::analysis;
 use super::registry::Registry;
 use super::scheduler::Ballista;
 use super::session;
 use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{Finished, RunRequest, RunUpdate, TableRows};
+use crate::rpc::messages::{Analysis, Finished, RunRequest, RunUpdate, TableRows};
 use crate::rpc::service::Jobs;
 use crate::tables::SystemTable;
 
@@ -108,6 +109,13 @@ impl Jobs for BallistaJobs {
         };
         let rows = self.registry.table(table, job);
         rows.map_err(|error| Status::internal(error.strip_backtrace()))
+    }
+
+    async fn analyze(&self, job: &str) -> Result<Analysis, Status> {
+        let found = self.registry.get(job);
+        let found = found.ok_or_else(|| Status::not_found(format!("there is no job {job}")))?;
+        let job = found.lock();
+        Ok(analysis::of(&job, self.registry.now()))
     }
 }
 

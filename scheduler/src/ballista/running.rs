@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
+use ballista_core::execution_plans::UnresolvedShuffleExec;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_core::serde::scheduler::{ExecutorMetadata, TaskKey};
 use ballista_scheduler::state::execution_graph::TaskDescription;
 use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
+use datafusion::physical_plan::ExecutionPlan;
 
+use super::analysis::StageMetrics;
 use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
@@ -42,6 +45,8 @@ pub(super) struct RunningJob {
     /// Milliseconds since 1970 at which the scheduler had it.
     pub(super) queued_ms: i64,
     pub(super) ended: Option<Millis>,
+    /// Of stages, by what their tasks' operators measured.
+    pub(super) measured: HashMap<StageId, StageMetrics>,
     /// Whether workers were told to drop its blocks.
     pub(super) is_forgotten: bool,
 }
@@ -72,6 +77,7 @@ impl RunningJob {
             name: String::new(),
             queued_ms: 0,
             ended: None,
+            measured: HashMap::new(),
             is_forgotten: false,
         }
     }
@@ -81,6 +87,17 @@ impl RunningJob {
         self.name = name.to_owned();
         self.queued_ms = i64::try_from(queued_ms).unwrap_or(0);
         self
+    }
+
+    /// The plan of a stage.
+    pub(super) fn plan(&self, stage: StageId) -> Option<&Arc<dyn ExecutionPlan>> {
+        self.plans.plans.get(stage.0 as usize)
+    }
+
+    /// The stage whose hash shuffle an operator reads.
+    pub(super) fn shuffle_read_by(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<StageId> {
+        let shuffle = plan.downcast_ref::<UnresolvedShuffleExec>()?;
+        self.plans.shuffles.get(&shuffle.stage_id).copied()
     }
 
     /// How its stages read each other.

@@ -286,6 +286,31 @@ pub struct TableRows {
     pub stream: Vec<u8>,
 }
 
+/// Asks for what was measured of a job.
+#[derive(Clone, PartialEq, Message)]
+pub struct AnalyzeRequest {
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The job.
+    #[prost(string, tag = "3")]
+    pub job: String,
+}
+
+/// What was measured of a job, for people.
+#[derive(Clone, PartialEq, Message)]
+pub struct Analysis {
+    /// Its stages, with their plans.
+    #[prost(string, tag = "1")]
+    pub stages: String,
+    /// The bottleneck, and what to do about it; empty if nothing was measured.
+    #[prost(string, tag = "2")]
+    pub verdict: String,
+}
+
 /// A part of a file.
 #[derive(Clone, PartialEq, Message)]
 pub struct Chunk {

@@ -13,8 +13,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
-    ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, Sealed,
-    TableRequest, TableRows, ToWorker, Welcome, Worker, from_worker, to_worker,
+    Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, PROTOCOL,
+    RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker, Welcome, Worker, from_worker,
+    to_worker,
 };
 
 /// Messages that may wait for one worker.
@@ -134,6 +135,12 @@ pub trait Jobs: Send + Sync + 'static {
     /// # Errors
     /// If there is no such table.
     async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status>;
+
+    /// What was measured of a job.
+    ///
+    /// # Errors
+    /// If there is no such job, or no more.
+    async fn analyze(&self, job: &str) -> Result<Analysis, Status>;
 }
 
 /// Answers workers and clients.
@@ -190,6 +197,15 @@ impl Cluster for ClusterService {
         check_protocol("this client", request.protocol, &request.version)?;
         let job = Some(request.job.as_str()).filter(|job| !job.is_empty());
         Ok(Response::new(self.jobs.table(&request.table, job).await?))
+    }
+
+    async fn analyze(
+        &self,
+        request: Request<AnalyzeRequest>,
+    ) -> Result<Response<Analysis>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.analyze(&request.job).await?))
     }
 
     type AttendStream = Answers<ToWorker>;

@@ -255,3 +255,8 @@ pub(crate) fn need_text(need: &Need) -> String {
         false => parts.join(", "),
     }
 }
+
+/// `1 task`, `2 tasks`
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
