@@ -17,13 +17,14 @@ use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use forebay_planner::sql::StatementText;
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use tonic::Streaming;
 
 use super::client::Cluster;
 use super::session;
 use crate::block::{BlockLocation, BlockReaderExec};
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{PROTOCOL, RunRequest, RunUpdate, SessionOption};
+use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, RunUpdate, SessionOption};
 
 /// Characters of a job's name.
 const NAME_CHARS_MAX: usize = 200;
@@ -37,8 +38,14 @@ pub struct ClusterExec {
     input: Arc<dyn ExecutionPlan>,
     cluster: Cluster,
     properties: Arc<PlanProperties>,
-    /// The job, once it is one.
-    job: Arc<OnceLock<String>>,
+    run: Arc<Run>,
+}
+
+/// What is known of the job, while it runs and after.
+#[derive(Debug, Default)]
+struct Run {
+    job: OnceLock<String>,
+    progress: Mutex<Option<Progress>>,
 }
 
 impl ClusterExec {
@@ -55,7 +62,7 @@ impl ClusterExec {
             EmissionType::Final,
             Boundedness::Bounded,
         ));
-        Self { input, cluster, properties, job: Arc::default() }
+        Self { input, cluster, properties, run: Arc::default() }
     }
 
     /// What runs there.
@@ -70,7 +77,12 @@ impl ClusterExec {
 
     /// The id of the job that it became, once the scheduler has it.
     pub fn job(&self) -> Option<&str> {
-        self.job.get().map(String::as_str)
+        self.run.job.get().map(String::as_str)
+    }
+
+    /// How far the job is, or came.
+    pub fn progress(&self) -> Option<Progress> {
+        *self.run.progress.lock()
     }
 
     /// The statement, if a session says it, else the operator that gives the rows.
@@ -109,7 +121,7 @@ impl ClusterExec {
 async fn result(
     cluster: Cluster,
     request: RunRequest,
-    job: Arc<OnceLock<String>>,
+    run: Arc<Run>,
 ) -> Result<(Vec<BlockLocation>, Streaming<RunUpdate>)> {
     let mut updates = cluster.run(request).await?;
     loop {
@@ -118,8 +130,9 @@ async fn result(
                 Some(News::Finished(finished)) => return Ok((finished.blocks, updates)),
                 Some(News::Failed(problem)) => return exec_err!("{problem}"),
                 Some(News::Accepted(id)) => {
-                    job.set(id).ok();
+                    run.job.set(id).ok();
                 }
+                Some(News::Progress(progress)) => *run.progress.lock() = Some(progress),
                 None => {}
             },
             None => return exec_err!("the scheduler at {} stopped", cluster.scheduler()),
@@ -176,7 +189,7 @@ impl ExecutionPlan for ClusterExec {
         }
         let request = self.request(&context)?;
         let schema = self.schema();
-        let rows = stream::once(result(self.cluster.clone(), request, Arc::clone(&self.job)))
+        let rows = stream::once(result(self.cluster.clone(), request, Arc::clone(&self.run)))
             .map(move |result| {
                 let (blocks, held) = result?;
                 let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);

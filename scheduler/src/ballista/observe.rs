@@ -3,23 +3,30 @@
 use std::collections::HashMap;
 
 use arrow::array::RecordBatch;
-use datafusion::common::Result;
+use datafusion::common::Result as DataFusionResult;
+use tonic::Status;
 
 use super::cluster_state::worker_state;
 use super::registry::Registry;
 use super::running::RunningJob;
+use super::stages::holds_model;
 use crate::graph::{
     BlockState, EdgeKind, EdgeSpec, Granularity, JobFailure, JobStatus, StageId, TaskState,
     UnitState, WorkerId,
 };
-use crate::rpc::messages::TableRows;
+use crate::rpc::messages::run_update::News;
+use crate::rpc::messages::{Progress, RunUpdate, TableRows};
 use crate::tables::rows::{self, Epoch, JobRow, Stage, WorkerRow};
 use crate::tables::{SystemTable, written};
 
 impl Registry {
     /// The rows of a table, of one job or of all. Jobs are locked one at a time: what a table says
     /// of one of them is of one moment.
-    pub(super) fn table(&self, table: SystemTable, job: Option<&str>) -> Result<TableRows> {
+    pub(super) fn table(
+        &self,
+        table: SystemTable,
+        job: Option<&str>,
+    ) -> DataFusionResult<TableRows> {
         let batches = match table {
             SystemTable::Workers => vec![rows::workers(&self.worker_rows())?],
             _ => {
@@ -28,13 +35,13 @@ impl Registry {
                     None => self.all(),
                 };
                 let batch = |job: &super::registry::Shared| self.rows(table, &job.lock());
-                jobs.iter().map(batch).collect::<Result<_>>()?
+                jobs.iter().map(batch).collect::<DataFusionResult<_>>()?
             }
         };
         Ok(TableRows { stream: written(&table.schema()?, &batches)? })
     }
 
-    fn rows(&self, table: SystemTable, job: &RunningJob) -> Result<RecordBatch> {
+    fn rows(&self, table: SystemTable, job: &RunningJob) -> DataFusionResult<RecordBatch> {
         let epoch = self.epoch();
         let id = job.id.as_ref();
         match table {
@@ -90,6 +97,62 @@ impl Registry {
         }
         found
     }
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// It waits to be planned.
+    Nothing,
+    /// It runs.
+    Midway(Progress),
+    /// It runs no more.
+    End,
+}
+
+impl Reached {
+    /// What a client is told.
+    pub(super) fn update(self) -> Option<Result<RunUpdate, Status>> {
+        match self {
+            Self::Midway(progress) => Some(Ok(RunUpdate { news: Some(News::Progress(progress)) })),
+            Self::Nothing | Self::End => None,
+        }
+    }
+}
+
+impl Registry {
+    /// How far a job is, while it runs.
+    pub(super) fn progress(&self, job: &str) -> Reached {
+        let Some(job) = self.get(job) else { return Reached::Nothing };
+        let job = job.lock();
+        match job.graph.is_running_job() {
+            true => Reached::Midway(progress(&job)),
+            false => Reached::End,
+        }
+    }
+
+    /// How far a job is, or came.
+    pub(super) fn reached(&self, job: &str) -> Option<Progress> {
+        Some(progress(&self.get(job)?.lock()))
+    }
+}
+
+fn progress(job: &RunningJob) -> Progress {
+    let mut found =
+        Progress { repeated: job.graph.recomputed().len() as u64, ..Progress::default() };
+    for stage in job.graph.stage_rows() {
+        found.stages += 1;
+        found.stages_done += u32::from(stage.is_done());
+        found.units += stage.units as u64;
+        found.units_done += stage.units_done as u64;
+        found.tasks_running += stage.running as u64;
+        found.repeated += u64::from(stage.failures);
+        // Producers come first.
+        if job.plan(stage.id).is_some_and(holds_model) {
+            found.rows_inferred = Some(stage.rows);
+        }
+    }
+    found
 }
 
 /// Where a job stands, in a word.
