@@ -27,6 +27,16 @@ fn main() {
                 .build(),
         )
         .method(
+            method("table", "Table", "TableRequest", "TableRows")
+                .comment("The rows of a system table.")
+                .build(),
+        )
+        .method(
+            method("analyze", "Analyze", "AnalyzeRequest", "Analysis")
+                .comment("What was measured of a job.")
+                .build(),
+        )
+        .method(
             method("attend", "Attend", "FromWorker", "ToWorker")
                 .comment("A worker's line to the scheduler: open as long as it lives.")
                 .client_streaming()

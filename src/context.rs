@@ -12,7 +12,9 @@ use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
 use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
+use forebay_scheduler::ballista::explain::ClusterQueryPlanner;
 use forebay_scheduler::inventory::pooled;
+use forebay_scheduler::tables::{SystemSchema, schema};
 use forebay_scheduler::{Cluster, Standalone};
 use forebay_udf::model::Catalog;
 
@@ -131,9 +133,19 @@ impl ForebayContext {
 }
 
 impl ForebayContext {
-    fn with_state(state: SessionState, catalog: Arc<Catalog>, devices: Arc<Devices>) -> Self {
+    fn with_state(
+        state: SessionState,
+        catalog: Arc<Catalog>,
+        devices: Arc<Devices>,
+        cluster: Option<Cluster>,
+    ) -> Result<Self> {
+        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster);
+        let tables_of = &state.config().options().catalog.default_catalog;
+        if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
+            tables_of.register_schema(schema::NAME, Arc::new(tables))?;
+        }
         let session = SessionContext::new_with_state(state).enable_url_table();
-        Self { session, catalog, devices, plans_for: None, standalone: None }
+        Ok(Self { session, catalog, devices, plans_for: None, standalone: None })
     }
 }
 
@@ -208,7 +220,7 @@ impl ForebayBuilder {
         let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
         let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
         let state = self.state(&catalog, &devices)?.build();
-        Ok(ForebayContext::with_state(state, catalog, devices))
+        ForebayContext::with_state(state, catalog, devices, None)
     }
 
     /// The session, with its queries running on the cluster of the scheduler at `host:port`.
@@ -232,8 +244,12 @@ impl ForebayBuilder {
         self.config = Some(plans_for_cluster(config));
         let devices = Arc::new(Devices::new(inventory));
         let state = self.state(&catalog, &devices)?;
-        let state = state.with_physical_optimizer_rule(Arc::new(Distribute::new(cluster))).build();
-        let context = ForebayContext::with_state(state, catalog, devices);
+        let distribute = Arc::new(Distribute::new(cluster.clone()));
+        let state = state
+            .with_physical_optimizer_rule(distribute)
+            .with_query_planner(Arc::new(ClusterQueryPlanner))
+            .build();
+        let context = ForebayContext::with_state(state, catalog, devices, Some(cluster))?;
         Ok(ForebayContext { plans_for, ..context })
     }
 

@@ -15,6 +15,7 @@ mod api {
     mod random_plans;
     #[path = "../sql/wire.rs"]
     mod sending;
+    mod stages;
     mod standalone;
     mod tidy;
     mod wire;

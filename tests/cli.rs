@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_testkit::cluster::Cluster;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -345,6 +346,42 @@ fn an_emulated_model_needs_an_emulated_accelerator() {
     home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
     let message = home.run(&["shell", "-c", "select ml_predict(MODEL echo, 1)"]).fails();
     assert!(message.contains("--emulated-accelerators 1"), "{message}");
+}
+
+#[test]
+fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
+    let home = Home::new();
+    home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
+    let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), &[]);
+    for accelerators in ["0", "1"] {
+        cluster.add_worker(&["--cpus", "1", "--emulated-accelerators", accelerators]);
+    }
+    let shell = |sql: &str| {
+        let address = cluster.address();
+        home.run(&["shell", "--connect", address, "-q", "--format", "csv", "-c", sql]).succeeds()
+    };
+    let query = "select sum(digest) is not null as ok from ml_predict(
+        (select column1 as n from (values (1), (2), (3))), MODEL echo, DESCRIPTOR(n))";
+    let analyzed = shell(&format!("explain analyze {query}"));
+    for expected in [
+        "Inference(echo) < StreamingExchange < BlockReader; 1 task on 1 worker; ",
+        // Metrics of the operators, from the worker.
+        "rows_inferred=3",
+        "model 'echo' on emulated",
+        " that the job took",
+    ] {
+        assert!(analyzed.contains(expected), "{expected}: {analyzed}");
+    }
+    assert!(!analyzed.contains("had no rows"), "{analyzed}");
+    assert_eq!(shell(query), "ok\ntrue\n");
+    let jobs = shell("Show Jobs");
+    let [head, last, explained] = jobs.lines().collect::<Vec<_>>()[..] else { panic!("{jobs}") };
+    assert!(head.starts_with("job_id,state,started,ended,"), "{jobs}");
+    assert!(last.contains(",finished,") && last.contains("SELECT sum(digest)"), "{jobs}");
+    assert!(explained.contains("EXPLAIN ANALYZE SELECT"), "{jobs}");
+    let workers = shell("show workers");
+    assert_eq!(workers.lines().count(), 3, "{workers}");
+    assert!(workers.contains(cluster.worker(0).name()), "{workers}");
 }
 
 #[test]

@@ -116,33 +116,44 @@ impl InferenceReport {
             true => (exchange.children(), exchange.metrics().unwrap_or_default()),
             false => (vec![exchange], MetricsSet::new()),
         };
-        let tokens = ratio(&below_metrics, "useful_tokens");
+        let heaviest_below = below
+            .into_iter()
+            .filter_map(|p| heaviest(p.as_ref()))
+            .max_by_key(|(time, _)| *time)
+            .map(|(_, name)| name);
+        Self::measured(inference, &own, &below_metrics, heaviest_below)
+    }
+
+    /// From metrics that were taken elsewhere: the operator's, and those of the exchange below it.
+    pub fn measured(
+        inference: &InferenceExec,
+        own: &MetricsSet,
+        below_metrics: &MetricsSet,
+        heaviest_below: Option<String>,
+    ) -> Self {
+        let tokens = ratio(below_metrics, "useful_tokens");
         Self {
             model: inference.model().name.clone(),
             device: inference.placement().to_string(),
-            replicas: count(&own, "replicas"),
+            replicas: count(own, "replicas"),
             rows: own.output_rows().unwrap_or(0),
-            rows_inferred: count(&own, "rows_inferred"),
-            rows_shared: count(&below_metrics, "shared_rows"),
-            rows_failed: count(&own, "rows_failed"),
-            batches: count(&own, "batches"),
-            batch_fill: ratio(&own, "batch_fill").unwrap_or(0.0),
+            rows_inferred: count(own, "rows_inferred"),
+            rows_shared: count(below_metrics, "shared_rows"),
+            rows_failed: count(own, "rows_failed"),
+            batches: count(own, "batches"),
+            batch_fill: ratio(own, "batch_fill").unwrap_or(0.0),
             padding: tokens.map_or(0.0, |useful| 1.0 - useful),
-            oom_splits: count(&own, "oom_splits"),
-            held_bytes_peak: peak(&below_metrics, "held_bytes_peak"),
-            active: time(&own, "active_time"),
-            busy: time(&own, "busy_time"),
-            lease_wait: time(&own, "lease_wait_time"),
-            starved: time(&own, "starved_time"),
-            load: time(&own, "load_time"),
-            device_utilization: ratio(&own, "device_utilization"),
+            oom_splits: count(own, "oom_splits"),
+            held_bytes_peak: peak(below_metrics, "held_bytes_peak"),
+            active: time(own, "active_time"),
+            busy: time(own, "busy_time"),
+            lease_wait: time(own, "lease_wait_time"),
+            starved: time(own, "starved_time"),
+            load: time(own, "load_time"),
+            device_utilization: ratio(own, "device_utilization"),
             device_memory_peak: own.sum_by_name("device_memory_peak").map(|bytes| bytes.as_usize()),
-            producers_blocked: time(&below_metrics, "producer_blocked_time"),
-            heaviest_below: below
-                .into_iter()
-                .filter_map(|p| heaviest(p.as_ref()))
-                .max_by_key(|(time, _)| *time)
-                .map(|(_, name)| name),
+            producers_blocked: time(below_metrics, "producer_blocked_time"),
+            heaviest_below,
         }
     }
 

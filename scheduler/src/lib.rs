@@ -7,6 +7,7 @@
 //! - [`block`]: what a task hands to the next stage, as files with an address and a checksum
 //! - [`inventory`]: what workers have, as a session plans for it
 //! - [`rpc`]: what Ballista's messages have no room for: inventories, and whether a worker lives
+//! - [`tables`]: what jobs and workers do, as tables that SQL reads
 //!
 //! A query is planned where its session is, with the inventory of the whole cluster, and travels
 //! as a physical plan. What runs in one process therefore runs here unchanged: workers take all
@@ -21,6 +22,7 @@ pub mod placement;
 pub mod rpc;
 #[cfg(test)]
 mod simulation;
+pub mod tables;
 
 pub use ballista::client::Cluster;
 pub use ballista::scheduler::Scheduler;

@@ -7,6 +7,8 @@ use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::StatisticsContext;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs};
 use forebay_engine::{InferenceExec, RunReport};
+use forebay_scheduler::ballista::cluster_exec::ClusterExec;
+use forebay_scheduler::rpc::messages::Progress as ClusterProgress;
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Queries faster than this show nothing.
@@ -38,6 +40,12 @@ impl Progress {
         if !self.visible || elapsed < SHOWN_AFTER {
             return;
         }
+        if let Some(reached) = reached(self.plan.as_ref()) {
+            let bar = self.bar.get_or_insert_with(|| new_bar(None));
+            bar.set_message(remote_line(&reached, elapsed));
+            bar.tick();
+            return;
+        }
         let bar = self.bar.get_or_insert_with(|| new_bar(self.rows_expected));
         let state = State::of(self.plan.as_ref(), elapsed);
         bar.set_position(state.rows_done() as u64);
@@ -63,6 +71,10 @@ impl Progress {
     /// What a long query with inference has done, and its bottleneck.
     pub(super) fn summary(&self) -> Option<String> {
         let elapsed = self.started.elapsed();
+        if let Some(reached) = reached(self.plan.as_ref()) {
+            let line = || remote_summary(&reached, elapsed);
+            return reached.rows_inferred.filter(|_| elapsed >= SUMMED_UP_AFTER).map(|_| line());
+        }
         let state = State::of(self.plan.as_ref(), elapsed);
         let inference = state.inference().filter(|_| elapsed >= SUMMED_UP_AFTER)?;
         let mut summary = format!("{inference} in {:.1} s", elapsed.as_secs_f64());
@@ -146,6 +158,50 @@ impl State {
     }
 }
 
+/// How far a query is that runs on a cluster, as far as the scheduler has said.
+fn reached(plan: &dyn ExecutionPlan) -> Option<ClusterProgress> {
+    let below = || plan.children().into_iter().find_map(|child| reached(child.as_ref()));
+    match plan.downcast_ref::<ClusterExec>() {
+        Some(exec) => Some(exec.progress().unwrap_or_default()),
+        None => below(),
+    }
+}
+
+/// `1 of 3 stages done · 14 of 40 tasks done, 3 running · 4,096 rows inferred, 512/s · 12 s`
+fn remote_line(reached: &ClusterProgress, elapsed: Duration) -> String {
+    if reached.stages == 0 {
+        return format!("waiting for the cluster · {} s", elapsed.as_secs());
+    }
+    let ClusterProgress { stages, stages_done, units, units_done, tasks_running, .. } = reached;
+    let mut line = format!(
+        "{stages_done} of {stages} stages done · {units_done} of {units} tasks done, \
+         {tasks_running} running"
+    );
+    if reached.repeated > 0 {
+        line += &format!(", {} run again", reached.repeated);
+    }
+    if let Some(rows) = reached.rows_inferred {
+        line += &format!(" · {}", inferred(rows, elapsed));
+    }
+    line + &format!(" · {} s", elapsed.as_secs())
+}
+
+/// `4,096 rows inferred, 512/s in 8.0 s; 40 tasks in 3 stages`
+fn remote_summary(reached: &ClusterProgress, elapsed: Duration) -> String {
+    let mut line = inferred(reached.rows_inferred.unwrap_or(0), elapsed);
+    line += &format!(" in {:.1} s", elapsed.as_secs_f64());
+    line += &format!("; {} tasks in {} stages", reached.units_done, reached.stages);
+    if reached.repeated > 0 {
+        line += &format!(", {} run again", reached.repeated);
+    }
+    line
+}
+
+fn inferred(rows: u64, elapsed: Duration) -> String {
+    let rate = rows as f64 / elapsed.as_secs_f64();
+    format!("{} rows inferred, {rate:.0}/s", HumanCount(rows))
+}
+
 /// Rows that reach the topmost models, or are read if there are none, where sources know.
 fn rows_expected(plan: &dyn ExecutionPlan) -> Option<usize> {
     let is_model = plan.is::<InferenceExec>();
@@ -170,4 +226,23 @@ fn new_bar(rows_expected: Option<usize>) -> ProgressBar {
     bar.set_draw_target(target);
     let style = ProgressStyle::with_template(template);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_on_a_cluster_says_how_far_it_is() {
+        let mut reached = ClusterProgress::default();
+        let elapsed = Duration::from_secs(12);
+        assert_eq!(remote_line(&reached, elapsed), "waiting for the cluster · 12 s");
+        (reached.stages, reached.stages_done, reached.units, reached.units_done) = (3, 1, 40, 14);
+        (reached.tasks_running, reached.rows_inferred) = (3, Some(6144));
+        let line = "1 of 3 stages done · 14 of 40 tasks done, 3 running";
+        let inferred = "6,144 rows inferred, 512/s";
+        assert_eq!(remote_line(&reached, elapsed), format!("{line} · {inferred} · 12 s"));
+        (reached.repeated, reached.rows_inferred) = (2, None);
+        assert_eq!(remote_line(&reached, elapsed), format!("{line}, 2 run again · 12 s"));
+    }
 }

@@ -65,7 +65,7 @@ impl Shell {
             _ if is_listing => MaxRows::Unlimited,
             _ => self.print.maxrows,
         };
-        let task = self.context.session().task_ctx();
+        let task = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await?;
         let format = self.format(plan.as_ref())?;
         let schema = plan.schema();

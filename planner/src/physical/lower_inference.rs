@@ -28,11 +28,25 @@ impl QueryPlanner for ForebayQueryPlanner {
         logical_plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let planner =
-            DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
-        let plan = planner.create_physical_plan(logical_plan, session).await?;
-        Ok(VerdictExec::wrap(plan))
+        Ok(VerdictExec::wrap(plan(logical_plan, session).await?))
     }
+}
+
+/// The plan without a verdict under `EXPLAIN ANALYZE`: for planners whose queries run elsewhere.
+///
+/// # Errors
+/// As DataFusion's planner.
+pub async fn plan(
+    logical_plan: &LogicalPlan,
+    session: &dyn Session,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
+    planner.create_physical_plan(logical_plan, session).await
+}
+
+/// The plan with a verdict, if it is an `EXPLAIN ANALYZE` for people.
+pub fn with_verdict(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    VerdictExec::wrap(plan)
 }
 
 /// The model with batches that have not failed for want of memory on its device before.

@@ -14,5 +14,5 @@ mod lower_inference;
 mod verdict;
 
 pub use insert_exchanges::InsertExchanges;
-pub use lower_inference::ForebayQueryPlanner;
+pub use lower_inference::{ForebayQueryPlanner, plan, with_verdict};
 pub(crate) use verdict::VerdictExec;

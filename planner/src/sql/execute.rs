@@ -45,6 +45,11 @@ pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> 
     parse(text, dialect.as_ref(), options.recursion_limit.get())
 }
 
+/// The text of a statement, as the parser understood it: an extension of the configuration with
+/// which its query runs, for whoever shows what runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatementText(pub String);
+
 /// Runs one statement: definitions at once, queries when the result is read.
 ///
 /// # Errors
@@ -52,9 +57,13 @@ pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> 
 pub async fn execute(context: &SessionContext, statement: Statement) -> Result<DataFrame> {
     match statement {
         Statement::Sql(statement) => {
+            let text = StatementText(statement.to_string());
             let plan = context.state().statement_to_plan(*statement).await;
             let plan = plan.map_err(|error| explained(context, error))?;
-            context.execute_logical_plan(with_checked_option(plan)?).await
+            let rows = context.execute_logical_plan(with_checked_option(plan)?).await?;
+            let (mut state, plan) = rows.into_parts();
+            state.config_mut().set_extension(Arc::new(text));
+            Ok(DataFrame::new(state, plan))
         }
         Statement::Model(statement) => execute_on_models(context, statement).await,
     }

@@ -20,5 +20,6 @@ pub mod relation;
 pub mod scalar;
 pub mod statement;
 
-pub use execute::{execute, sql};
+pub use execute::{StatementText, execute, sql};
+pub use models_table::models;
 pub use statement::{ModelStatement, Statement, parse};

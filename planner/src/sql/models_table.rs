@@ -31,8 +31,11 @@ pub(super) fn scan(catalog: &Catalog) -> Result<LogicalPlan> {
     LogicalPlanBuilder::scan(format!("{SCHEMA}.{TABLE}"), source, None)?.build()
 }
 
-/// One row per model.
-pub(super) fn models(catalog: &Catalog) -> Result<RecordBatch> {
+/// One row per model: `SHOW MODELS`.
+///
+/// # Errors
+/// If the catalog's folder cannot be read.
+pub fn models(catalog: &Catalog) -> Result<RecordBatch> {
     let entries = catalog.list()?;
     let column = |text: fn(&CatalogEntry) -> Option<String>| -> ArrayRef {
         Arc::new(entries.iter().map(text).collect::<StringArray>())

@@ -5,6 +5,7 @@
 //!     [OUTPUT (c type, …)] [COMMENT '…'] [LOCATION '…'] [WITH ('k' = 'v', …) | OPTIONS ('k' 'v', …)]
 //! ALTER MODEL m SET ('k' = 'v', …)      DROP MODEL [IF EXISTS] m
 //! SHOW MODELS     SHOW CREATE MODEL m     DESCRIBE MODEL m
+//! SHOW JOBS       SHOW WORKERS
 //! ```
 
 use datafusion::common::Result;
@@ -107,7 +108,25 @@ pub fn parse(sql: &str, dialect: &dyn Dialect, recursion_limit: usize) -> Result
     }
 }
 
+/// What `SHOW JOBS` and `SHOW WORKERS` are short for. The tables are there in sessions on a cluster.
+const LISTINGS: [(&[&str], &str); 2] = [
+    (
+        &["SHOW", "JOBS"],
+        "SELECT job_id, state, started, ended, stages_done, stages, tasks_running, rows, \
+         recomputed, name, error FROM forebay.jobs ORDER BY queued DESC, job_id DESC",
+    ),
+    (
+        &["SHOW", "WORKERS"],
+        "SELECT worker_id, address, state, tasks, cpus_used, cpus, accelerators_used, \
+         accelerators, memory, block_bytes, labels FROM forebay.workers ORDER BY worker_id",
+    ),
+];
+
 fn parse_one(parser: &mut DFParser) -> Result<Statement> {
+    if let Some((_, query)) = LISTINGS.iter().find(|(name, _)| words(&mut parser.parser, name)) {
+        let listing = DFParserBuilder::new(*query).build()?.parse_statement()?;
+        return Ok(Statement::Sql(Box::new(listing)));
+    }
     Ok(match parse_model_statement(&mut parser.parser)? {
         Some(statement) => Statement::Model(statement),
         None => {

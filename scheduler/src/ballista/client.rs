@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use super::session;
 use crate::rpc::ClusterClient;
-use crate::rpc::messages::{DescribeRequest, RunRequest, RunUpdate, Worker};
+use crate::rpc::messages::{
+    Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, RunRequest, RunUpdate, TableRequest,
+    Worker,
+};
+use crate::tables::{self, SystemTable};
 
 /// For how long a client tries to reach the scheduler.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -52,6 +57,40 @@ impl Cluster {
     pub async fn workers(&self) -> Result<Vec<Worker>> {
         let answer = self.client().describe(DescribeRequest {}).await;
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner().workers)
+    }
+
+    /// The rows of a system table at this moment, of one job or of all.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer, or is of another version.
+    pub async fn table(&self, table: SystemTable, job: Option<&str>) -> Result<RecordBatch> {
+        let request = TableRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            table: table.name().to_owned(),
+            job: job.unwrap_or_default().to_owned(),
+        };
+        let answer = self.client().table(request).await;
+        let rows = answer.map_err(|status| self.failed(&status))?.into_inner();
+        let batch = tables::read(&rows.stream)?;
+        if batch.schema() != table.schema()? {
+            return exec_err!(
+                "the scheduler at {} has other columns in {table}; run the same version on all \
+                 machines",
+                self.scheduler
+            );
+        }
+        Ok(batch)
+    }
+
+    /// What was measured of a job, for people.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer or knows no such job.
+    pub(super) async fn analysis(&self, job: String) -> Result<Analysis> {
+        let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
+        let answer = self.client().analyze(AnalyzeRequest { protocol, version, job }).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
     /// Runs a plan for as long as the answer is held.

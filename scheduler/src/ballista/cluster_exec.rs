@@ -1,7 +1,7 @@
 //! The plan node below which a plan runs on a cluster.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
@@ -11,18 +11,23 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    PlanProperties, displayable,
 };
 use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
+use forebay_planner::sql::StatementText;
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use tonic::Streaming;
 
 use super::client::Cluster;
 use super::session;
 use crate::block::{BlockLocation, BlockReaderExec};
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{PROTOCOL, RunRequest, RunUpdate, SessionOption};
+use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, RunUpdate, SessionOption};
+
+/// Characters of a job's name.
+const NAME_CHARS_MAX: usize = 200;
 
 /// Runs its input on a cluster.
 ///
@@ -33,6 +38,14 @@ pub struct ClusterExec {
     input: Arc<dyn ExecutionPlan>,
     cluster: Cluster,
     properties: Arc<PlanProperties>,
+    run: Arc<Run>,
+}
+
+/// What is known of the job, while it runs and after.
+#[derive(Debug, Default)]
+struct Run {
+    job: OnceLock<String>,
+    progress: Mutex<Option<Progress>>,
 }
 
 impl ClusterExec {
@@ -49,7 +62,40 @@ impl ClusterExec {
             EmissionType::Final,
             Boundedness::Bounded,
         ));
-        Self { input, cluster, properties }
+        Self { input, cluster, properties, run: Arc::default() }
+    }
+
+    /// What runs there.
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// Where it runs.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The id of the job that it became, once the scheduler has it.
+    pub fn job(&self) -> Option<&str> {
+        self.run.job.get().map(String::as_str)
+    }
+
+    /// How far the job is, or came.
+    pub fn progress(&self) -> Option<Progress> {
+        *self.run.progress.lock()
+    }
+
+    /// The statement, if a session says it, else the operator that gives the rows.
+    fn job_name(&self, context: &TaskContext) -> String {
+        let statement = context.session_config().get_extension::<StatementText>();
+        let name = match statement {
+            Some(statement) => statement.0.clone(),
+            None => displayable(self.input.as_ref()).one_line().to_string(),
+        };
+        match name.char_indices().nth(NAME_CHARS_MAX) {
+            Some((end, _)) => format!("{}…", &name[..end]),
+            None => name.trim_end().to_owned(),
+        }
     }
 
     fn request(&self, context: &TaskContext) -> Result<RunRequest> {
@@ -66,7 +112,7 @@ impl ClusterExec {
             plan,
             options: options.collect(),
             session: context.session_id(),
-            name: String::new(),
+            name: self.job_name(context),
         })
     }
 }
@@ -75,6 +121,7 @@ impl ClusterExec {
 async fn result(
     cluster: Cluster,
     request: RunRequest,
+    run: Arc<Run>,
 ) -> Result<(Vec<BlockLocation>, Streaming<RunUpdate>)> {
     let mut updates = cluster.run(request).await?;
     loop {
@@ -82,7 +129,11 @@ async fn result(
             Some(update) => match update.news {
                 Some(News::Finished(finished)) => return Ok((finished.blocks, updates)),
                 Some(News::Failed(problem)) => return exec_err!("{problem}"),
-                Some(News::Accepted(_)) | None => {}
+                Some(News::Accepted(id)) => {
+                    run.job.set(id).ok();
+                }
+                Some(News::Progress(progress)) => *run.progress.lock() = Some(progress),
+                None => {}
             },
             None => return exec_err!("the scheduler at {} stopped", cluster.scheduler()),
         }
@@ -138,7 +189,7 @@ impl ExecutionPlan for ClusterExec {
         }
         let request = self.request(&context)?;
         let schema = self.schema();
-        let rows = stream::once(result(self.cluster.clone(), request))
+        let rows = stream::once(result(self.cluster.clone(), request, Arc::clone(&self.run)))
             .map(move |result| {
                 let (blocks, held) = result?;
                 let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);

@@ -19,7 +19,7 @@ use datafusion::common::{Result as DataFusionResult, internal_err};
 use forebay_planner::ForebayConfig;
 use parking_lot::Mutex;
 
-use super::execution_graph::ForebayGraph;
+use super::execution_graph::{ForebayGraph, queued_at};
 use super::fleet;
 use super::registry::Registry;
 use super::running::RunningJob;
@@ -79,7 +79,8 @@ impl ForebayClusterState {
         };
         let weight = options.extensions.get::<ForebayConfig>().map_or(1, |config| config.weight);
         let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
-        let running = RunningJob::new(id, session, Arc::clone(&config), weight, staged, made);
+        let running = RunningJob::new(id, session, Arc::clone(&config), weight, staged, made)
+            .with_name(graph.job_name(), queued_at(graph.status()));
         let running = self.registry.add(running);
         *graph = Box::new(ForebayGraph::new(
             Arc::clone(&running),
@@ -136,7 +137,7 @@ impl ForebayClusterState {
 }
 
 /// A panic while a plan is changed would end the scheduler for all jobs; it fails this one.
-fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
+pub(super) fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ballista_core::JobId;
 use ballista_core::execution_plans::ShuffleReaderExec;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
-use ballista_core::utils::collect_plan_metrics;
 use ballista_executor::execution_engine::{
     DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
 };
@@ -87,6 +86,7 @@ impl ExecutionEngine for TaskEngine {
                 mouth: self.mouth.clone(),
             }));
         }
+        let shuffle = Arc::clone(&plan);
         let inner = self.inner.create_query_stage_exec(
             job_id,
             stage_id,
@@ -96,7 +96,7 @@ impl ExecutionEngine for TaskEngine {
             work_dir,
             config,
         )?;
-        Ok(Arc::new(ShuffleTask(inner)))
+        Ok(Arc::new(ShuffleTask { inner, plan: shuffle }))
     }
 }
 
@@ -140,17 +140,22 @@ impl QueryStageExecutor for BlockTask {
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
-        collect_plan_metrics(self.writer.input().as_ref())
+        let mut found = vec![MetricsSet::new()];
+        metrics(self.writer.input().as_ref(), &mut found);
+        found
     }
 }
 
 /// A task of Ballista's, whose errors keep their kind.
 #[derive(Debug)]
-struct ShuffleTask(Arc<dyn QueryStageExecutor>);
+struct ShuffleTask {
+    inner: Arc<dyn QueryStageExecutor>,
+    plan: Arc<dyn ExecutionPlan>,
+}
 
 impl fmt::Display for ShuffleTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.inner.fmt(f)
     }
 }
 
@@ -161,10 +166,21 @@ impl QueryStageExecutor for ShuffleTask {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
-        self.0.execute_query_stage(task_id, context).await.map_err(status::sealed_failure)
+        self.inner.execute_query_stage(task_id, context).await.map_err(status::sealed_failure)
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
-        self.0.collect_plan_metrics()
+        // The writer that runs is one of Ballista's making, over the same operators.
+        let mut found = vec![MetricsSet::new()];
+        let children = self.plan.children().into_iter();
+        children.for_each(|child| metrics(child.as_ref(), &mut found));
+        found
     }
+}
+
+/// The metrics of each operator, in the order in which `EXPLAIN` shows them. None is left out, so
+/// that the scheduler knows whose they are.
+fn metrics(plan: &dyn ExecutionPlan, found: &mut Vec<MetricsSet>) {
+    found.push(plan.metrics().unwrap_or_default());
+    plan.children().into_iter().for_each(|child| metrics(child.as_ref(), found));
 }

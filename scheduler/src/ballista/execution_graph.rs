@@ -89,6 +89,7 @@ impl ForebayGraph {
         let event = match report.status {
             Some(Status::Successful(success)) => {
                 let mut job = self.job.lock();
+                job.measured.entry(task.stage).or_default().add(report.metrics);
                 let blocks = match job.is_shuffle(task.stage) {
                     true => {
                         let blocks = status::shuffle_report(&success.partitions);
@@ -170,7 +171,8 @@ impl ForebayGraph {
     }
 }
 
-fn queued_at(status: &JobStatus) -> u64 {
+/// Milliseconds since 1970 at which the scheduler had a job.
+pub(super) fn queued_at(status: &JobStatus) -> u64 {
     match &status.status {
         Some(JobState::Running(RunningState { queued_at, .. })) => *queued_at,
         _ => 0,

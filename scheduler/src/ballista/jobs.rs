@@ -1,6 +1,7 @@
 //! Plans that clients send become Ballista's jobs, and end with the client's interest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ballista_core::JobId;
 use ballista_core::extension::SessionConfigHelperExt;
@@ -13,19 +14,25 @@ use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::wrappers::{IntervalStream, ReceiverStream};
 use tonic::Status;
 
+use super::analysis;
+use super::observe::Reached;
 use super::registry::Registry;
 use super::scheduler::Ballista;
 use super::session;
 use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{Finished, RunRequest, RunUpdate};
+use crate::rpc::messages::{Analysis, Finished, RunRequest, RunUpdate, TableRows};
 use crate::rpc::service::Jobs;
+use crate::tables::SystemTable;
 
 /// Changes of a job's state that may wait to be sent.
 const UPDATES_MAX: usize = 64;
+
+/// How often a client hears how far its job is.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Jobs of a scheduler.
 pub(super) struct BallistaJobs {
@@ -88,17 +95,40 @@ impl Jobs for BallistaJobs {
             registry: self.registry.clone(),
             abandoned: self.abandoned.clone(),
         };
-        let registry = self.registry.clone();
+        let (registry, watched) = (self.registry.clone(), self.registry.clone());
+        let id = interest.job.to_string();
+        let ticks = IntervalStream::new(tokio::time::interval(PROGRESS_EVERY))
+            .map(move |_| watched.progress(&id))
+            .take_while(|progress| std::future::ready(*progress != Reached::End))
+            .filter_map(|progress| std::future::ready(progress.update()));
         // Open until the client has read the rows: then the workers may drop them.
         let states = ReceiverStream::new(states).chain(stream::pending());
-        let updates = states.filter_map(move |status| {
+        let updates = states.flat_map(move |status| {
+            let last = registry.reached(&status.job_id);
             let news = news(status, &registry);
             if news.is_some() {
                 interest.ends();
             }
-            std::future::ready(news.map(|news| Ok(RunUpdate { news: Some(news) })))
+            let last = last.filter(|_| news.is_some()).map(News::Progress);
+            stream::iter(last.into_iter().chain(news))
+                .map(|news| Ok(RunUpdate { news: Some(news) }))
         });
-        Ok(Box::pin(stream::iter([accepted]).chain(updates)))
+        Ok(Box::pin(stream::iter([accepted]).chain(stream::select(updates, ticks))))
+    }
+
+    async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status> {
+        let Some(table) = SystemTable::named(table) else {
+            return Err(Status::not_found(format!("there is no table {table}")));
+        };
+        let rows = self.registry.table(table, job);
+        rows.map_err(|error| Status::internal(error.strip_backtrace()))
+    }
+
+    async fn analyze(&self, job: &str) -> Result<Analysis, Status> {
+        let found = self.registry.get(job);
+        let found = found.ok_or_else(|| Status::not_found(format!("there is no job {job}")))?;
+        let job = found.lock();
+        Ok(analysis::of(&job, self.registry.now()))
     }
 }
 

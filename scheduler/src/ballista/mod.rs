@@ -6,19 +6,24 @@
 //!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
 //! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
 //! - [`fleet`]: the workers as placement sees them
+//! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
 //! - [`standalone`]: both in one process
 //! - [`status`]: how a task ended, from the worker to the graph
-//! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there
+//! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there;
+//!   [`explain`]: what `EXPLAIN` says of that
 
+mod analysis;
 pub mod client;
 pub mod cluster_exec;
 mod cluster_state;
 pub mod distribute;
 mod engine;
 mod execution_graph;
+pub mod explain;
 mod fleet;
 mod jobs;
+mod observe;
 mod registry;
 mod running;
 pub mod scheduler;

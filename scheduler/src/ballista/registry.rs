@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
 use ballista_core::serde::scheduler::ExecutorMetadata;
+use ballista_scheduler::scheduler_server::timestamp_millis;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
@@ -21,11 +22,12 @@ use crate::block::BlockLocation;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
 use crate::rpc::messages::{Leave, Sealed, to_worker};
 use crate::rpc::service::Attendance;
+use crate::tables::rows::Epoch;
 
 /// Jobs that have ended and can still be looked at.
 const ENDED_MAX: usize = 1000;
 
-type Shared = Arc<Mutex<RunningJob>>;
+pub(super) type Shared = Arc<Mutex<RunningJob>>;
 
 /// All jobs, and the workers they run on.
 #[derive(Clone)]
@@ -36,6 +38,7 @@ pub(super) struct Registry {
     attendance: Attendance,
     nudges: mpsc::Sender<JobId>,
     start: Instant,
+    epoch: Epoch,
 }
 
 impl fmt::Debug for Registry {
@@ -53,7 +56,13 @@ impl Registry {
             attendance,
             nudges,
             start: Instant::now(),
+            epoch: Epoch(i64::try_from(timestamp_millis()).unwrap_or(0)),
         }
+    }
+
+    /// When [`Self::now`] was 0.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     pub(super) fn attendance(&self) -> &Attendance {

@@ -4,19 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
+use ballista_core::execution_plans::UnresolvedShuffleExec;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_core::serde::scheduler::{ExecutorMetadata, TaskKey};
 use ballista_scheduler::state::execution_graph::TaskDescription;
 use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
+use datafusion::physical_plan::ExecutionPlan;
 
+use super::analysis::StageMetrics;
 use super::fleet;
 use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
 use crate::graph::{
-    Action, Bound, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId, TaskId, UnitId,
-    WorkerId,
+    Action, Bound, EdgeSpec, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId,
+    TaskId, UnitId, WorkerId,
 };
 use crate::placement::{PaperBudget, WorkerState};
 use crate::rpc::messages::{Cancel, Free, to_worker};
@@ -40,6 +43,13 @@ pub(super) struct RunningJob {
     pub(super) end_is_told: bool,
     /// Since when no worker has what one of its stages needs.
     pub(super) lacks_since: Option<Millis>,
+    /// What its client calls it.
+    pub(super) name: String,
+    /// Milliseconds since 1970 at which the scheduler had it.
+    pub(super) queued_ms: i64,
+    pub(super) ended: Option<Millis>,
+    /// Of stages, by what their tasks' operators measured.
+    pub(super) measured: HashMap<StageId, StageMetrics>,
     /// Whether its client has gone, with its rows or without.
     pub(super) is_forgotten: bool,
 }
@@ -68,13 +78,43 @@ impl RunningJob {
             units: HashMap::new(),
             end_is_told: false,
             lacks_since: None,
+            name: String::new(),
+            queued_ms: 0,
+            ended: None,
+            measured: HashMap::new(),
             is_forgotten: false,
         }
+    }
+
+    /// The same job as people know it.
+    pub(super) fn with_name(mut self, name: &str, queued_ms: u64) -> Self {
+        self.name = name.to_owned();
+        self.queued_ms = i64::try_from(queued_ms).unwrap_or(0);
+        self
+    }
+
+    /// The plan of a stage.
+    pub(super) fn plan(&self, stage: StageId) -> Option<&Arc<dyn ExecutionPlan>> {
+        self.plans.plans.get(stage.0 as usize)
+    }
+
+    /// The stage whose hash shuffle an operator reads.
+    pub(super) fn shuffle_read_by(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<StageId> {
+        let shuffle = plan.downcast_ref::<UnresolvedShuffleExec>()?;
+        self.plans.shuffles.get(&shuffle.stage_id).copied()
+    }
+
+    /// How its stages read each other.
+    pub(super) fn edges(&self) -> &[EdgeSpec] {
+        &self.plans.spec.edges
     }
 
     /// Takes in what happened; what workers must be told is given back.
     pub(super) fn apply(&mut self, event: Event, now: Millis) -> Vec<Message> {
         let actions = self.graph.apply(event, now);
+        if !self.graph.is_running_job() {
+            self.ended.get_or_insert(now);
+        }
         actions.into_iter().filter_map(|action| self.message(action)).collect()
     }
 

@@ -274,7 +274,7 @@ fn needs_all_rows(plan: &Arc<dyn ExecutionPlan>) -> Vec<bool> {
     required.per_child_distributions().map(|d| has_global_limit || is_bound(d)).collect()
 }
 
-fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
+pub(super) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.is::<InferenceExec>() || plan.children().into_iter().any(holds_model)
 }
 

@@ -15,6 +15,9 @@ use tokio::sync::oneshot;
 use super::scheduler::Scheduler;
 use super::worker::Worker;
 
+/// Long: both stop and go on together.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A scheduler and a worker, gone when it is dropped.
 #[derive(Debug)]
 pub struct Standalone {
@@ -30,9 +33,9 @@ impl Standalone {
     /// If they cannot listen, or use a folder for temporary files.
     pub async fn start(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let host = Ipv4Addr::LOCALHOST.to_string();
         let scheduler =
-            Scheduler::start(address, Ipv4Addr::LOCALHOST.to_string(), Arc::clone(&runtime))
-                .await?;
+            Scheduler::start(address, host, Arc::clone(&runtime), WORKER_TIMEOUT).await?;
         let folder = TempDir::new()?;
         let worker = Worker {
             scheduler: scheduler.address().to_string(),

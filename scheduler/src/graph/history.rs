@@ -180,6 +180,18 @@ impl JobGraph {
         })
     }
 
+    /// Bytes of the blocks that each worker holds.
+    pub fn held_bytes(&self) -> impl Iterator<Item = (&WorkerId, u64)> {
+        self.holdings.iter().map(|(worker, blocks)| {
+            (worker, blocks.iter().map(|block| self.block(*block).bytes).sum())
+        })
+    }
+
+    /// When the first task was bound.
+    pub fn started(&self) -> Option<Millis> {
+        self.stages.iter().filter_map(|stage| stage.tasks.first()).map(|task| task.started).min()
+    }
+
     /// Every unit, with its state.
     pub fn units(&self) -> impl Iterator<Item = (UnitId, UnitState)> {
         self.unit_ids().map(|unit| (unit, self.unit(unit).state))

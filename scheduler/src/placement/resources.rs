@@ -76,6 +76,11 @@ impl AcceleratorNeed {
         self
     }
 
+    /// The only kind of device that will do.
+    pub fn kind(&self) -> Option<&str> {
+        self.kind.as_deref()
+    }
+
     /// Thousandths of a device.
     pub fn milli(&self) -> u32 {
         self.milli

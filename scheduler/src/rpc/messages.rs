@@ -239,7 +239,7 @@ pub struct SessionOption {
 #[derive(Clone, PartialEq, Message)]
 pub struct RunUpdate {
     /// What is new.
-    #[prost(oneof = "run_update::News", tags = "1, 2, 3")]
+    #[prost(oneof = "run_update::News", tags = "1, 2, 3, 4")]
     pub news: Option<run_update::News>,
 }
 
@@ -257,7 +257,36 @@ pub mod run_update {
         /// There will be no rows, and why.
         #[prost(string, tag = "3")]
         Failed(String),
+        /// How far it is.
+        #[prost(message, tag = "4")]
+        Progress(super::Progress),
     }
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Progress {
+    /// Its stages.
+    #[prost(uint32, tag = "1")]
+    pub stages: u32,
+    /// Those of which nothing is left to do.
+    #[prost(uint32, tag = "2")]
+    pub stages_done: u32,
+    /// Units so far: stages that stream get more.
+    #[prost(uint64, tag = "3")]
+    pub units: u64,
+    /// Those that are done.
+    #[prost(uint64, tag = "4")]
+    pub units_done: u64,
+    /// Tasks that run.
+    #[prost(uint64, tag = "5")]
+    pub tasks_running: u64,
+    /// Tasks that have failed or were lost, and units that had to run again.
+    #[prost(uint64, tag = "6")]
+    pub repeated: u64,
+    /// Rows that the last stage with a model has written, if there is one.
+    #[prost(uint64, optional, tag = "7")]
+    pub rows_inferred: Option<u64>,
 }
 
 /// Where the rows of a job are.
@@ -266,6 +295,56 @@ pub struct Finished {
     /// In the order of the rows.
     #[prost(message, repeated, tag = "1")]
     pub blocks: Vec<BlockLocation>,
+}
+
+/// Asks for the rows of a system table.
+#[derive(Clone, PartialEq, Message)]
+pub struct TableRequest {
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The table's name.
+    #[prost(string, tag = "3")]
+    pub table: String,
+    /// Rows of this job only; of all jobs if empty.
+    #[prost(string, tag = "4")]
+    pub job: String,
+}
+
+/// The rows of a system table.
+#[derive(Clone, PartialEq, Message)]
+pub struct TableRows {
+    /// An Arrow IPC stream.
+    #[prost(bytes = "vec", tag = "1")]
+    pub stream: Vec<u8>,
+}
+
+/// Asks for what was measured of a job.
+#[derive(Clone, PartialEq, Message)]
+pub struct AnalyzeRequest {
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The job.
+    #[prost(string, tag = "3")]
+    pub job: String,
+}
+
+/// What was measured of a job, for people.
+#[derive(Clone, PartialEq, Message)]
+pub struct Analysis {
+    /// Its stages, with their plans.
+    #[prost(string, tag = "1")]
+    pub stages: String,
+    /// The bottleneck, and what to do about it; empty if nothing was measured.
+    #[prost(string, tag = "2")]
+    pub verdict: String,
 }
 
 /// A part of a file.

@@ -13,8 +13,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
-    ClusterDescription, DescribeRequest, FromWorker, PROTOCOL, RunRequest, RunUpdate, Sealed,
-    ToWorker, Welcome, Worker, from_worker, to_worker,
+    Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, PROTOCOL,
+    RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker, Welcome, Worker, from_worker,
+    to_worker,
 };
 
 /// Messages that may wait for one worker.
@@ -135,6 +136,18 @@ pub trait Jobs: Send + Sync + 'static {
     /// # Errors
     /// If the plan cannot be read.
     async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status>;
+
+    /// The rows of a system table, of one job or of all.
+    ///
+    /// # Errors
+    /// If there is no such table.
+    async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status>;
+
+    /// What was measured of a job.
+    ///
+    /// # Errors
+    /// If there is no such job, or no more.
+    async fn analyze(&self, job: &str) -> Result<Analysis, Status>;
 }
 
 /// Answers workers and clients.
@@ -184,6 +197,22 @@ impl Cluster for ClusterService {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
         Ok(Response::new(self.jobs.run(request).await?))
+    }
+
+    async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        let job = Some(request.job.as_str()).filter(|job| !job.is_empty());
+        Ok(Response::new(self.jobs.table(&request.table, job).await?))
+    }
+
+    async fn analyze(
+        &self,
+        request: Request<AnalyzeRequest>,
+    ) -> Result<Response<Analysis>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.analyze(&request.job).await?))
     }
 
     type AttendStream = Answers<ToWorker>;
@@ -236,6 +265,14 @@ mod tests {
     #[tonic::async_trait]
     impl Jobs for NoJobs {
         async fn run(&self, _: RunRequest) -> Result<Answers<RunUpdate>, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn table(&self, _: &str, _: Option<&str>) -> Result<TableRows, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn analyze(&self, _: &str) -> Result<Analysis, Status> {
             Err(Status::unimplemented("no jobs"))
         }
     }

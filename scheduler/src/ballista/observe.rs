@@ -1,0 +1,230 @@
+//! The rows of the system tables, from the registry's jobs and the workers that attend.
+
+use std::collections::HashMap;
+
+use arrow::array::RecordBatch;
+use datafusion::common::Result as DataFusionResult;
+use tonic::Status;
+
+use super::fleet::worker_state;
+use super::registry::Registry;
+use super::running::RunningJob;
+use super::stages::holds_model;
+use crate::graph::{
+    BlockState, EdgeKind, EdgeSpec, Granularity, JobFailure, JobStatus, StageId, TaskState,
+    UnitState, WorkerId,
+};
+use crate::rpc::messages::run_update::News;
+use crate::rpc::messages::{Progress, RunUpdate, TableRows};
+use crate::tables::rows::{self, Epoch, JobRow, Stage, WorkerRow};
+use crate::tables::{SystemTable, written};
+
+impl Registry {
+    /// The rows of a table, of one job or of all. Jobs are locked one at a time: what a table says
+    /// of one of them is of one moment.
+    pub(super) fn table(
+        &self,
+        table: SystemTable,
+        job: Option<&str>,
+    ) -> DataFusionResult<TableRows> {
+        let batches = match table {
+            SystemTable::Workers => vec![rows::workers(&self.worker_rows())?],
+            _ => {
+                let jobs = match job {
+                    Some(id) => self.get(id).into_iter().collect(),
+                    None => self.all(),
+                };
+                let batch = |job: &super::registry::Shared| self.rows(table, &job.lock());
+                jobs.iter().map(batch).collect::<DataFusionResult<_>>()?
+            }
+        };
+        Ok(TableRows { stream: written(&table.schema()?, &batches)? })
+    }
+
+    fn rows(&self, table: SystemTable, job: &RunningJob) -> DataFusionResult<RecordBatch> {
+        let epoch = self.epoch();
+        let id = job.id.as_ref();
+        match table {
+            SystemTable::Jobs => rows::jobs(&[job_row(job, epoch)]),
+            SystemTable::Stages => rows::stages(id, &stage_rows(job, epoch)),
+            SystemTable::Tasks => {
+                let tasks: Vec<_> = job.graph.task_rows().map(|task| (task, epoch)).collect();
+                rows::tasks(id, &tasks)
+            }
+            SystemTable::Blocks => {
+                let mut blocks: Vec<_> = job.graph.block_rows().map(|row| (row, epoch)).collect();
+                if job.is_forgotten {
+                    let alive = blocks.iter_mut().filter(|(row, _)| row.state != BlockState::Lost);
+                    alive.for_each(|(row, _)| row.state = BlockState::Freed);
+                }
+                rows::blocks(id, &blocks)
+            }
+            SystemTable::Recomputed => {
+                let units: Vec<_> = job.graph.recomputed().iter().map(|u| (u, epoch)).collect();
+                rows::recomputed(id, &units)
+            }
+            SystemTable::Workers => rows::workers(&[]),
+        }
+    }
+
+    /// The workers, and what tasks of all jobs hold of them.
+    pub(super) fn worker_rows(&self) -> Vec<WorkerRow> {
+        let workers = self.attendance().workers().into_iter();
+        let mut found: Vec<WorkerRow> = workers
+            .map(|worker| {
+                let state = worker_state(&worker);
+                WorkerRow { worker, state, tasks: 0, block_bytes: 0 }
+            })
+            .collect();
+        let places: HashMap<WorkerId, usize> =
+            found.iter().enumerate().map(|(at, row)| (row.state.id.clone(), at)).collect();
+        for job in self.all() {
+            let job = job.lock();
+            for (worker, stage, lease) in job.graph.seats() {
+                if let Some(at) = places.get(worker) {
+                    found[*at].tasks += 1;
+                    found[*at].state.take(&job.graph.stage(stage).need, lease);
+                }
+            }
+            if job.is_forgotten {
+                continue;
+            }
+            for (worker, bytes) in job.graph.held_bytes() {
+                if let Some(at) = places.get(worker) {
+                    found[*at].block_bytes += bytes;
+                }
+            }
+        }
+        found
+    }
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// It waits to be planned.
+    Nothing,
+    /// It runs.
+    Midway(Progress),
+    /// It runs no more.
+    End,
+}
+
+impl Reached {
+    /// What a client is told.
+    pub(super) fn update(self) -> Option<Result<RunUpdate, Status>> {
+        match self {
+            Self::Midway(progress) => Some(Ok(RunUpdate { news: Some(News::Progress(progress)) })),
+            Self::Nothing | Self::End => None,
+        }
+    }
+}
+
+impl Registry {
+    /// How far a job is, while it runs.
+    pub(super) fn progress(&self, job: &str) -> Reached {
+        let Some(job) = self.get(job) else { return Reached::Nothing };
+        let job = job.lock();
+        match job.graph.is_running_job() {
+            true => Reached::Midway(progress(&job)),
+            false => Reached::End,
+        }
+    }
+
+    /// How far a job is, or came.
+    pub(super) fn reached(&self, job: &str) -> Option<Progress> {
+        Some(progress(&self.get(job)?.lock()))
+    }
+}
+
+fn progress(job: &RunningJob) -> Progress {
+    let mut found =
+        Progress { repeated: job.graph.recomputed().len() as u64, ..Progress::default() };
+    for stage in job.graph.stage_rows() {
+        found.stages += 1;
+        found.stages_done += u32::from(stage.is_done());
+        found.units += stage.units as u64;
+        found.units_done += stage.units_done as u64;
+        found.tasks_running += stage.running as u64;
+        found.repeated += u64::from(stage.failures);
+        // Producers come first.
+        if job.plan(stage.id).is_some_and(holds_model) {
+            found.rows_inferred = Some(stage.rows);
+        }
+    }
+    found
+}
+
+/// Where a job stands, in a word.
+pub(super) fn job_state(job: &RunningJob) -> &'static str {
+    match job.graph.status() {
+        JobStatus::Running if job.graph.started().is_none() => "queued",
+        JobStatus::Running => "running",
+        JobStatus::Finished => "finished",
+        JobStatus::Failed(JobFailure::Canceled(_)) => "canceled",
+        JobStatus::Failed(_) => "failed",
+    }
+}
+
+fn job_row(job: &RunningJob, epoch: Epoch) -> JobRow {
+    let graph = &job.graph;
+    let stages: Vec<_> = graph.stage_rows().collect();
+    let last = StageId(stages.len().saturating_sub(1) as u32);
+    let (mut rows, mut bytes) = (0, 0);
+    if !stages.is_empty() {
+        for output in graph.outputs(last) {
+            (rows, bytes) = (rows + output.rows, bytes + output.bytes);
+        }
+    }
+    let is_done = |state: &UnitState| matches!(state, UnitState::Done(_));
+    let failed = |state: &TaskState| matches!(state, TaskState::Failed(_) | TaskState::Lost);
+    JobRow {
+        id: job.id.to_string(),
+        name: job.name.clone(),
+        session: job.session.clone(),
+        state: job_state(job),
+        queued: Some(job.queued_ms),
+        started: graph.started().map(|time| epoch.at(time)),
+        ended: job.ended.map(|time| epoch.at(time)),
+        stages: stages.len() as u64,
+        stages_done: stages.iter().filter(|stage| stage.is_done()).count() as u64,
+        units_done: graph.units().filter(|(_, state)| is_done(state)).count() as u64,
+        tasks_running: stages.iter().map(|stage| stage.running as u64).sum(),
+        tasks_failed: graph.task_rows().filter(|task| failed(task.state)).count() as u64,
+        recomputed: graph.recomputed().len() as u64,
+        rows,
+        bytes,
+        error: job.failure().unwrap_or_default(),
+    }
+}
+
+fn stage_rows(job: &RunningJob, epoch: Epoch) -> Vec<Stage<'_>> {
+    let mut stages = vec![];
+    for row in job.graph.stage_rows() {
+        let spec = job.graph.stage(row.id);
+        let reads = reads(job.edges().iter().filter(|edge| edge.to == row.id));
+        stages.push(Stage { row, need: &spec.need, replayable: spec.replayable, reads, epoch });
+    }
+    stages
+}
+
+/// What a stage reads, in words: `0 block by block, 1 broadcast`.
+pub(super) fn reads<'a>(edges: impl Iterator<Item = &'a EdgeSpec>) -> String {
+    let mut parts: Vec<String> = vec![];
+    for edge in edges {
+        let part = format!("{} {}", edge.from, kind_text(edge.kind));
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    parts.join(", ")
+}
+
+fn kind_text(kind: EdgeKind) -> &'static str {
+    match kind {
+        EdgeKind::Streaming(Granularity::Block) => "block by block",
+        EdgeKind::Streaming(Granularity::Unit) => "task by task",
+        EdgeKind::Blocking => "when it is done",
+        EdgeKind::Broadcast => "broadcast when it is done",
+    }
+}
