@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::setup::{ACCELERATOR, CPU, QUERY, Stage, moments};
 
-/// Damages all blocks of the only CPU worker at each moment. Most of them wait for the accelerator.
+/// Damages at each moment all blocks that wait for the model, and those that it has read.
 async fn damaged(damage: impl Fn(&Path), found: &str) {
     let stage = Stage::new(10, &[CPU, ACCELERATOR]);
     let session = stage.session().await;
@@ -15,7 +15,9 @@ async fn damaged(damage: impl Fn(&Path), found: &str) {
         let before = stage.cluster.scheduler().log().matches("runs again").count();
         let running = stage.start(&session, QUERY);
         running.reach(moment, &undisturbed).await;
-        let blocks = stage.cluster.blocks(0);
+        // Of the first stage: what the model has written is the result.
+        let mut blocks = [stage.cluster.blocks(0), stage.cluster.blocks(1)].concat();
+        blocks.retain(|block| block.display().to_string().contains("/0/blocks/"));
         blocks.iter().for_each(|block| damage(block));
         assert!(!blocks.is_empty() && !running.is_over(), "there was nothing to damage");
         let rows = stage.end(running).await;

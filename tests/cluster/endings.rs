@@ -3,6 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use futures::TryStreamExt;
+
 use super::setup::{ACCELERATOR, CPU, QUERY, SLOW, Stage, begin, moments, poll_for, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,6 +49,20 @@ async fn a_killed_client_ends_all_tasks_and_removes_all_blocks() {
     client.kill().unwrap();
     client.wait().unwrap();
     stage.until_nothing_is_left(&[0, 1]).await;
+}
+
+/// The worker that holds the rows goes while they are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_are_lost_after_the_end_are_an_error_that_says_so() {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    let session = stage.session().await;
+    let mut rows = begin(&session, QUERY).await;
+    assert!(poll_for(&mut rows, Duration::from_secs(60)).await, "{}", stage.cluster.said());
+    stage.cluster.worker(1).kill();
+    let rest = stage.bounded(rows.try_collect::<Vec<_>>()).await;
+    let error = rest.unwrap_err().strip_backtrace();
+    assert!(error.contains("run it again"), "{error}");
+    stage.until_nothing_is_left(&[0]).await;
 }
 
 /// A query that fails says the same as in one process, is not tried again, and leaves nothing.

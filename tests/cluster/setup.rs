@@ -40,12 +40,14 @@ pub(super) const ACCELERATOR: &[&str] =
 
 /// The parts of the undisturbed time at which something happens.
 pub(super) fn moments(short: &[f64]) -> Vec<f64> {
-    match std::env::var("FOREBAY_CHAOS") {
-        Ok(long) if long == "long" => {
-            (1..20).map(|twentieth| f64::from(twentieth) / 20.0).collect()
-        }
-        _ => short.to_vec(),
+    match is_long() {
+        true => (1..18).map(|twentieth| f64::from(twentieth) / 20.0).collect(),
+        false => short.to_vec(),
     }
+}
+
+fn is_long() -> bool {
+    std::env::var("FOREBAY_CHAOS").is_ok_and(|set| set == "long")
 }
 
 /// Processes, and what they work on.
@@ -68,7 +70,7 @@ impl Stage {
             cluster.add_worker(arguments);
         });
         let stage = Self { cluster, folder };
-        stage.add_model("slow", 25, None);
+        stage.add_model("slow", if is_long() { 25 } else { 15 }, None);
         stage
     }
 
@@ -161,7 +163,7 @@ impl Stage {
         self.bounded(async { running.task.join().await.unwrap() }).await
     }
 
-    async fn bounded<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn bounded<T>(&self, work: impl Future<Output = T>) -> T {
         match tokio::time::timeout(HANGS_AFTER, work).await {
             Ok(done) => done,
             Err(_) => panic!("nothing for {HANGS_AFTER:?}:\n{}", self.cluster.said()),

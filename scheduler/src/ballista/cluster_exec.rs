@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -22,7 +22,7 @@ use tonic::Streaming;
 
 use super::client::Cluster;
 use super::session;
-use crate::block::{BlockLocation, BlockReaderExec};
+use crate::block::{BlockError, BlockLocation, BlockReaderExec};
 use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, RunUpdate, SessionOption};
 
@@ -140,6 +140,17 @@ async fn result(
     }
 }
 
+/// The query has ended: nobody makes again what is lost now.
+fn gone(error: DataFusionError) -> DataFusionError {
+    match BlockError::find(&error) {
+        Some(lost) => exec_datafusion_err!(
+            "the query has finished, and a part of its rows was lost before it was read ({lost}); \
+             run it again"
+        ),
+        None => error,
+    }
+}
+
 impl DisplayAs for ClusterExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match format {
@@ -194,7 +205,7 @@ impl ExecutionPlan for ClusterExec {
                 let (blocks, held) = result?;
                 let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);
                 let rows = reader.execute(0, Arc::clone(&context))?;
-                Ok::<_, DataFusionError>(rows.inspect(move |_| {
+                Ok::<_, DataFusionError>(rows.map_err(gone).inspect(move |_| {
                     let _ = &held;
                 }))
             })
