@@ -87,6 +87,9 @@ struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:50050", value_name = "ADDRESS:PORT")]
     bind: SocketAddr,
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Also run a worker in this process
     #[arg(long)]
     worker: bool,
@@ -105,6 +108,9 @@ struct WorkerArgs {
     /// Name or address by which they reach this machine [default: --bind]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     resources: ResourceArgs,
 }

@@ -20,6 +20,10 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
 
 async fn serve(args: ServeArgs) -> Result<()> {
     let scheduler = Scheduler::start(args.bind, worker::runtime(None)?).await?;
+    let _figures = match args.metrics {
+        Some(address) => Some(scheduler.serve_metrics(address).await?),
+        None => None,
+    };
     println!("listening on {}", scheduler.address());
     if args.worker {
         let worker = worker::open(args.resources, scheduler.address().to_string())?;

@@ -29,7 +29,9 @@ use parking_lot::Mutex;
 use super::registry::Registry;
 use super::running::RunningJob;
 use super::status;
-use crate::graph::{Event, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId};
+use crate::graph::{
+    Event, Failure, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId,
+};
 
 /// Our graph as Ballista's.
 #[derive(Clone)]
@@ -104,7 +106,11 @@ impl ForebayGraph {
                 let job = self.job.lock();
                 let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
                 match status::failure(failed, unit_of) {
-                    Some(failure) => Event::TaskFailed { task, failure },
+                    Some(failure) => {
+                        let Failure { kind, message } = &failure;
+                        log::info!("job {}: task {task} failed ({kind:?}): {message}", self.id);
+                        Event::TaskFailed { task, failure }
+                    }
                     None => Event::TaskEnded { task },
                 }
             }

@@ -5,7 +5,8 @@
 //! - [`cluster_state`]: binds tasks to workers; [`stages`]: cuts a job's plan into stages, by
 //!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
 //! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
-//! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job
+//! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job;
+//!   [`figures`]: what Prometheus reads
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
 //! - [`status`]: how a task ended, from the worker to the graph
 //! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there;
@@ -19,6 +20,7 @@ pub mod distribute;
 mod engine;
 mod execution_graph;
 pub mod explain;
+mod figures;
 mod jobs;
 mod observe;
 mod registry;
