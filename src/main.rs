@@ -92,6 +92,9 @@ struct ServeArgs {
     /// addresses, the machine's name]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Also run a worker in this process
     #[arg(long)]
     worker: bool,
@@ -115,6 +118,9 @@ struct WorkerArgs {
     /// Name or address by which they reach this machine [default: --bind]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     resources: ResourceArgs,
 }

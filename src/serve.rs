@@ -25,6 +25,10 @@ async fn serve(args: ServeArgs) -> Result<()> {
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
     let timeout = Duration::from_secs(args.worker_timeout);
     let scheduler = Scheduler::start(args.bind, host, worker::runtime(None)?, timeout).await?;
+    let _figures = match args.metrics {
+        Some(address) => Some(scheduler.serve_metrics(address).await?),
+        None => None,
+    };
     println!("listening on {}", scheduler.address());
     if args.worker {
         let worker = worker::open(args.resources, scheduler.address().to_string())?;

@@ -19,7 +19,7 @@ pub(crate) async fn run(args: WorkerArgs) -> i32 {
     let host = args.host.unwrap_or_else(|| args.bind.to_string());
     let worked = match open(args.resources, args.scheduler.clone()) {
         Ok(worker) => {
-            let worker = Worker { bind: args.bind, host, ..worker };
+            let worker = Worker { bind: args.bind, host, metrics: args.metrics, ..worker };
             let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
             Box::pin(worker.run(ready, told_to_stop())).await
         }
@@ -47,6 +47,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
         work_limit: args.work_limit.map(|limit| limit.as_u64()),
         runtime: runtime(args.memory_limit)?,
         labels: args.labels.into_iter().collect(),
+        metrics: None,
         drain_limit: Duration::from_secs(args.drain_limit),
     })
 }

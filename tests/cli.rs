@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -352,10 +353,10 @@ fn an_emulated_model_needs_an_emulated_accelerator() {
 fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
     let home = Home::new();
     home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
-    let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), &[]);
-    for accelerators in ["0", "1"] {
-        cluster.add_worker(&["--cpus", "1", "--emulated-accelerators", accelerators]);
-    }
+    let (metrics, worker_metrics) = (free_port(), free_port());
+    let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), &["--metrics", &metrics]);
+    cluster.add_worker(&["--cpus", "1", "--metrics", &worker_metrics]);
+    cluster.add_worker(&["--cpus", "1", "--emulated-accelerators", "1"]);
     let shell = |sql: &str| {
         let address = cluster.address();
         home.run(&["shell", "--connect", address, "-q", "--format", "csv", "-c", sql]).succeeds()
@@ -367,7 +368,7 @@ fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
         "Inference(echo) < StreamingExchange < BlockReader; 1 task on 1 worker; ",
         // Metrics of the operators, from the worker.
         "rows_inferred=3",
-        "model 'echo' on emulated",
+        "model 'echo'",
         " that the job took",
     ] {
         assert!(analyzed.contains(expected), "{expected}: {analyzed}");
@@ -381,7 +382,35 @@ fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
     assert!(explained.contains("EXPLAIN ANALYZE SELECT"), "{jobs}");
     let workers = shell("show workers");
     assert_eq!(workers.lines().count(), 3, "{workers}");
+    let figures = get(&metrics, "/metrics");
+    for expected in [
+        "HTTP/1.1 200 OK",
+        "content-type: text/plain; version=0.0.4",
+        "forebay_jobs_ended_total{state=\"finished\"} 2\n",
+        "forebay_jobs{state=\"running\"} 0\n",
+        "forebay_tasks_ended_total{state=\"failed\"} 0\n",
+        "forebay_workers{state=\"active\"} 2\n",
+        "forebay_accelerators 1\n",
+    ] {
+        assert!(figures.contains(expected), "{expected}: {figures}");
+    }
+    let figures = get(&worker_metrics, "/metrics");
+    assert!(figures.contains("forebay_worker_cpus 1\n"), "{figures}");
+    assert!(figures.contains("forebay_worker_tasks 0\n"), "{figures}");
     assert!(workers.contains(cluster.worker(0).name()), "{workers}");
+}
+
+/// An address that nobody listens on.
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //!   process, and the plan node by which a session runs a query on them
 //! - [`block`]: what a task hands to the next stage, as files with an address and a checksum
 //! - [`inventory`]: what workers have, as a session plans for it
+//! - [`metrics`]: figures for Prometheus
 //! - [`rpc`]: what Ballista's messages have no room for: inventories, and whether a worker lives
 //! - [`tables`]: what jobs and workers do, as tables that SQL reads
 //!
@@ -18,6 +19,7 @@ pub mod ballista;
 pub mod block;
 pub mod graph;
 pub mod inventory;
+pub mod metrics;
 pub mod placement;
 pub mod rpc;
 #[cfg(test)]

@@ -29,7 +29,9 @@ use parking_lot::Mutex;
 use super::registry::Registry;
 use super::running::RunningJob;
 use super::status;
-use crate::graph::{Event, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId};
+use crate::graph::{
+    Event, Failure, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId,
+};
 
 /// Our graph as Ballista's.
 #[derive(Clone)]
@@ -105,7 +107,8 @@ impl ForebayGraph {
                 let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
                 match status::failure(failed, unit_of) {
                     Some(failure) => {
-                        log::info!("job {}: task {task} failed: {}", self.id, failure.message);
+                        let Failure { kind, message } = &failure;
+                        log::info!("job {}: task {task} failed ({kind:?}): {message}", self.id);
                         Event::TaskFailed { task, failure }
                     }
                     None => Event::TaskEnded { task },

@@ -6,7 +6,8 @@
 //!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
 //! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
 //! - [`fleet`]: the workers as placement sees them
-//! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job
+//! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job;
+//!   [`figures`]: what Prometheus reads
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
 //! - [`standalone`]: both in one process
 //! - [`status`]: how a task ended, from the worker to the graph
@@ -21,6 +22,7 @@ pub mod distribute;
 mod engine;
 mod execution_graph;
 pub mod explain;
+mod figures;
 mod fleet;
 mod jobs;
 mod observe;

@@ -16,6 +16,7 @@ use ballista_scheduler::scheduler_server::timestamp_millis;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
+use super::figures::Totals;
 use super::fleet;
 use super::running::{Addresses, RunningJob};
 use crate::block::BlockLocation;
@@ -39,6 +40,8 @@ pub(super) struct Registry {
     nudges: mpsc::Sender<JobId>,
     start: Instant,
     epoch: Epoch,
+    /// What jobs did that cannot be looked at any more.
+    removed: Arc<Mutex<Totals>>,
 }
 
 impl fmt::Debug for Registry {
@@ -56,8 +59,16 @@ impl Registry {
             attendance,
             nudges,
             start: Instant::now(),
+            removed: Arc::default(),
             epoch: Epoch(i64::try_from(timestamp_millis()).unwrap_or(0)),
         }
+    }
+
+    /// What all jobs have done.
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = self.removed.lock().clone();
+        self.all().iter().for_each(|job| totals.add(&job.lock().totals()));
+        totals
     }
 
     /// When [`Self::now`] was 0.
@@ -83,7 +94,9 @@ impl Registry {
         let ended = jobs.iter().filter(|(_, job)| !job.lock().graph.is_running_job());
         let oldest: Vec<String> = ended.take(surplus).map(|(id, _)| id.clone()).collect();
         for id in oldest {
-            jobs.remove(&id);
+            if let Some(job) = jobs.remove(&id) {
+                self.removed.lock().add(&job.lock().totals());
+            }
         }
         job
     }

@@ -13,6 +13,7 @@ use datafusion::execution::config::SessionConfig;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::analysis::StageMetrics;
+use super::figures::Totals;
 use super::fleet;
 use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
@@ -50,6 +51,8 @@ pub(super) struct RunningJob {
     pub(super) ended: Option<Millis>,
     /// Of stages, by what their tasks' operators measured.
     pub(super) measured: HashMap<StageId, StageMetrics>,
+    /// What it has done, once it has ended and somebody asked.
+    pub(super) totals: Option<Totals>,
     /// Whether its client has gone, with its rows or without.
     pub(super) is_forgotten: bool,
 }
@@ -82,6 +85,7 @@ impl RunningJob {
             queued_ms: 0,
             ended: None,
             measured: HashMap::new(),
+            totals: None,
             is_forgotten: false,
         }
     }
@@ -118,6 +122,19 @@ impl RunningJob {
         actions.into_iter().filter_map(|action| self.message(action)).collect()
     }
 
+    /// What it has done until now.
+    pub(super) fn totals(&mut self) -> Totals {
+        if let Some(totals) = &self.totals {
+            return totals.clone();
+        }
+        let totals = Totals::of(self);
+        // Tasks that are canceled may go on for a moment.
+        if !self.graph.is_running_job() && self.graph.seats().next().is_none() {
+            self.totals = Some(totals.clone());
+        }
+        totals
+    }
+
     fn message(&self, action: Action) -> Option<Message> {
         let job = self.id.to_string();
         match action {
@@ -135,7 +152,10 @@ impl RunningJob {
                 log::info!("job {job}: unit {unit} runs again: {why}");
                 None
             }
-            Action::JobFinished => None,
+            Action::JobFinished => {
+                log::info!("job {job} finished");
+                None
+            }
             Action::JobFailed { reason } => {
                 log::info!("job {job} failed: {reason}");
                 None

@@ -26,9 +26,11 @@ use tonic::Request;
 use tonic::transport::Server;
 
 use super::cluster_state::{ForebayClusterState, NUDGER};
+use super::figures;
 use super::jobs::BallistaJobs;
 use super::registry::Registry;
 use super::session;
+use crate::metrics::Figures;
 use crate::rpc::ClusterServer;
 use crate::rpc::service::{Attendance, ClusterService, Listener, News};
 
@@ -54,6 +56,7 @@ const ABANDONED_MAX: usize = 65_536;
 pub struct Scheduler {
     address: SocketAddr,
     attendance: Attendance,
+    registry: Registry,
     _tasks: Vec<SpawnedTask<()>>,
 }
 
@@ -89,7 +92,7 @@ impl Scheduler {
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
             SpawnedTask::spawn(nudge(scheduler.clone(), registry.clone(), nudged)),
             SpawnedTask::spawn(wake(registry.clone())),
-            SpawnedTask::spawn(give_up(registry, worker_timeout)),
+            SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
         ];
         let limit = session::MESSAGE_BYTES as usize;
         let server = Server::builder()
@@ -110,12 +113,21 @@ impl Scheduler {
                 log::error!("the scheduler's port closed: {error}");
             }
         }));
-        Ok(Self { address, attendance, _tasks: tasks })
+        Ok(Self { address, attendance, registry, _tasks: tasks })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Serves figures for Prometheus at `http://ADDRESS/metrics`, as long as the answer is held.
+    ///
+    /// # Errors
+    /// If it cannot listen there.
+    pub async fn serve_metrics(&self, address: SocketAddr) -> Result<Figures> {
+        let registry = self.registry.clone();
+        Figures::serve(address, move |page| figures::of_scheduler(&registry, page)).await
     }
 
     /// The workers that attend.
@@ -136,12 +148,14 @@ async fn ballista(registry: &Registry, config: Arc<SchedulerConfig>) -> Result<B
 fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
     Arc::new(move |news| match news {
         News::Lost(id) => {
+            log::info!("worker {id} is gone");
             if let Err(error) = lost.try_send(id) {
                 log::warn!("a loss is noticed by its heartbeats only: {error}");
             }
         }
         News::Sealed(sealed) => registry.sealed(&sealed),
-        News::Came(_) | News::Drains(_) => {}
+        News::Came(id) => log::info!("worker {id} came"),
+        News::Drains(id) => log::info!("worker {id} drains"),
     })
 }
 

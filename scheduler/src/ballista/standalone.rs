@@ -46,6 +46,7 @@ impl Standalone {
             work_limit: None,
             runtime,
             labels: BTreeMap::new(),
+            metrics: None,
             drain_limit: Duration::ZERO,
         };
         let (ready, is_ready) = oneshot::channel();

@@ -32,9 +32,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::client::root_cause;
 use super::engine::TaskEngine;
+use super::figures::{self, WorkerFigures};
 use super::session;
 use crate::block::BlockStore;
 use crate::inventory;
+use crate::metrics::Figures;
 use crate::rpc::attendance::{Hear, Line, mouth};
 use crate::rpc::blocks_server::BlocksServer;
 use crate::rpc::messages::{self, to_worker};
@@ -61,6 +63,8 @@ pub struct Worker {
     pub runtime: Arc<RuntimeEnv>,
     /// For people, and for models that ask for them.
     pub labels: BTreeMap<String, String>,
+    /// Where to serve figures for Prometheus; port 0 takes a free one.
+    pub metrics: Option<SocketAddr>,
     /// For how long a worker that was told to leave waits until its tasks have ended and what they
     /// wrote has been read.
     pub drain_limit: Duration,
@@ -126,6 +130,7 @@ impl Worker {
         )
         .await
         .map_err(|error| self.refused(&error.to_string()))?;
+        let _figures = self.serve_metrics(&executor, &store).await?;
         on_ready(&id);
         let lost = tokio::select! {
             () = stop => None,
@@ -151,6 +156,24 @@ impl Worker {
         scheduler.executor_stopped(params).await.ok();
         shutdown.notify_shutdown.send(()).ok();
         Ok(())
+    }
+
+    async fn serve_metrics(
+        &self,
+        executor: &Arc<Executor>,
+        store: &Arc<BlockStore>,
+    ) -> Result<Option<Figures>> {
+        let Some(address) = self.metrics else { return Ok(None) };
+        let cuda = self.devices.cuda().unwrap_or_default().into_iter();
+        let emulated = self.devices.inventory().emulated().iter().cloned();
+        let worker = WorkerFigures {
+            executor: Arc::clone(executor),
+            store: Arc::clone(store),
+            devices: Arc::clone(&self.devices),
+            accelerators: cuda.chain(emulated).collect(),
+        };
+        let figures = Figures::serve(address, move |page| figures::of_worker(&worker, page));
+        figures.await.map(Some)
     }
 
     async fn connect(&self) -> Result<Channel> {
