@@ -1,7 +1,7 @@
 //! Queries on clusters of real processes that are killed, paused, cut off and misled meanwhile.
 //!
 //! Each test first runs its query undisturbed, then disturbs it at moments that are parts of the
-//! time this took, shows that the disturbance happened while the query ran, and compares all rows.
+//! tasks this took, shows that the disturbance happened while the query ran, and compares all rows.
 //! `make test` runs the short set; `make chaos` (`FOREBAY_CHAOS=long`) the same tests with more
 //! moments.
 

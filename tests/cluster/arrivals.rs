@@ -10,7 +10,7 @@ async fn a_worker_that_joins_gets_tasks() {
     let session = stage.session().await;
     let undisturbed = stage.undisturbed(&session).await;
     let running = stage.start(&session, QUERY);
-    running.reach(0.2, &undisturbed).await;
+    stage.reach(&running, 0.2, &undisturbed).await;
     let joined = stage.cluster.add_worker(ACCELERATOR);
     assert!(!running.is_over(), "the query was over before the worker joined");
     assert!(stage.end(running).await.unwrap() == undisturbed.rows);
@@ -30,7 +30,7 @@ async fn a_worker_that_leaves_costs_nothing() {
         let (kind, arguments) = (turn % 2, kinds[turn % 2].1);
         let leaving = at[kind];
         let running = stage.start(&session, QUERY);
-        running.reach(moment, &undisturbed).await;
+        stage.reach(&running, moment, &undisturbed).await;
         let begun = stage.cluster.tasks_begun_by(leaving);
         stage.cluster.worker(leaving).signal(Signal::SIGTERM);
         assert!(!running.is_over(), "the query was over before the worker left");

@@ -14,7 +14,7 @@ async fn damaged(damage: impl Fn(&Path), found: &str) {
     for moment in moments(&[0.4]) {
         let before = stage.cluster.scheduler().log().matches("runs again").count();
         let running = stage.start(&session, QUERY);
-        running.reach(moment, &undisturbed).await;
+        stage.reach(&running, moment, &undisturbed).await;
         // Of the first stage: what the model has written is the result.
         let mut blocks = [stage.cluster.blocks(0), stage.cluster.blocks(1)].concat();
         blocks.retain(|block| block.display().to_string().contains("/0/blocks/"));

@@ -20,7 +20,7 @@ async fn killed_at(
     let before = stage.cluster.tasks_begun();
     let begun: usize = killed.iter().map(|(at, _)| stage.cluster.tasks_begun_by(*at)).sum();
     let running = stage.start(&session, QUERY);
-    running.reach(moment, undisturbed).await;
+    stage.reach(&running, moment, undisturbed).await;
     for (at, _) in killed {
         stage.cluster.worker(*at).kill();
     }

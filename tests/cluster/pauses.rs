@@ -20,7 +20,7 @@ async fn a_worker_that_pauses_for_too_long_is_lost_and_ends_when_it_goes_on() {
         let paused = at[kind];
         let name = stage.cluster.worker(paused).name().to_owned();
         let running = stage.start(&session, QUERY);
-        running.reach(moment, &undisturbed).await;
+        stage.reach(&running, moment, &undisturbed).await;
         stage.cluster.worker(paused).signal(Signal::SIGSTOP);
         assert!(!running.is_over(), "the query was over before the worker was paused");
         let lost = format!("Removing executor {name}");
@@ -46,7 +46,7 @@ async fn a_short_pause_costs_nothing_but_time() {
     for (turn, moment) in moments(&[0.3]).into_iter().enumerate() {
         let before = stage.cluster.tasks_begun();
         let running = stage.start(&session, QUERY);
-        running.reach(moment, &undisturbed).await;
+        stage.reach(&running, moment, &undisturbed).await;
         stage.cluster.worker(turn % 2).signal(Signal::SIGSTOP);
         assert!(!running.is_over(), "the query was over before the worker was paused");
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -38,7 +38,7 @@ pub(super) const CPU: &[&str] = &["--cpus", "1", "--gpus", "none"];
 pub(super) const ACCELERATOR: &[&str] =
     &["--cpus", "1", "--gpus", "none", "--emulated-accelerators", "1"];
 
-/// The parts of the undisturbed time at which something happens.
+/// The parts of the undisturbed work after which something happens.
 pub(super) fn moments(short: &[f64]) -> Vec<f64> {
     match is_long() {
         true => (1..18).map(|twentieth| f64::from(twentieth) / 20.0).collect(),
@@ -150,12 +150,25 @@ impl Stage {
         let (session, query) = (session.clone(), query.to_owned());
         let over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&over);
+        let begun_before = self.cluster.tasks_begun();
         let task = SpawnedTask::spawn(async move {
             let rows = run(&session, &query).await;
             ends.store(true, Ordering::Release);
             rows
         });
-        Running { task, over, since: Instant::now() }
+        Running { task, over, begun_before }
+    }
+
+    /// Waits until a query has begun a part of the tasks that it takes undisturbed: the same point of
+    /// its work, however busy the machine is.
+    pub(super) async fn reach(&self, running: &Running, moment: f64, undisturbed: &Undisturbed) {
+        let tasks = (undisturbed.tasks as f64 * moment).ceil() as usize;
+        let reached = async {
+            while self.cluster.tasks_begun() < running.begun_before + tasks && !running.is_over() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        self.bounded(reached).await;
     }
 
     /// The rows of a query that was started.
@@ -211,19 +224,14 @@ pub(super) struct Undisturbed {
 pub(super) struct Running {
     task: SpawnedTask<Result<Rows, DataFusionError>>,
     over: Arc<AtomicBool>,
-    since: Instant,
+    /// Tasks that had begun before it.
+    begun_before: usize,
 }
 
 impl Running {
     /// Whether it has ended.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
-    }
-
-    /// Waits for a part of the time that the query takes undisturbed. It still runs then.
-    pub(super) async fn reach(&self, moment: f64, undisturbed: &Undisturbed) {
-        let at = undisturbed.took.mul_f64(moment);
-        tokio::time::sleep(at.saturating_sub(self.since.elapsed())).await;
     }
 }
 
