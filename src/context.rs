@@ -11,21 +11,25 @@ use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
-use forebay_scheduler::Cluster;
 use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
 use forebay_scheduler::ballista::explain::ClusterQueryPlanner;
 use forebay_scheduler::inventory::pooled;
 use forebay_scheduler::tables::{SystemSchema, schema};
+use forebay_scheduler::{Cluster, Standalone};
 use forebay_udf::model::Catalog;
 
 use crate::folders;
 
-/// A DataFusion session with Forebay installed, running in this process.
+/// A DataFusion session with Forebay installed, whose queries run in this process or on a cluster.
 #[derive(Clone)]
 pub struct ForebayContext {
     session: SessionContext,
     catalog: Arc<Catalog>,
     devices: Arc<Devices>,
+    /// The cluster whose workers of the moment statements are planned for.
+    plans_for: Option<Cluster>,
+    /// The cluster of this session alone.
+    standalone: Option<Arc<Standalone>>,
 }
 
 impl ForebayContext {
@@ -46,6 +50,15 @@ impl ForebayContext {
         Self::builder().connect(scheduler).await
     }
 
+    /// On a cluster of its own, in this process: a scheduler and a worker with all devices of this
+    /// machine. For trying and testing what will run on many machines.
+    ///
+    /// # Errors
+    /// If they cannot start, or the catalog's folder is not one.
+    pub async fn standalone() -> Result<Self> {
+        Self::builder().standalone().await
+    }
+
     /// With choices.
     pub fn builder() -> ForebayBuilder {
         ForebayBuilder::default()
@@ -56,6 +69,7 @@ impl ForebayContext {
     /// # Errors
     /// Syntax and planning errors, and those of statements that act at once.
     pub async fn sql(&self, text: &str) -> Result<DataFrame> {
+        self.look_around().await?;
         sql::sql(&self.session, text).await
     }
 
@@ -72,7 +86,18 @@ impl ForebayContext {
     /// # Errors
     /// As [`Self::sql`].
     pub async fn execute(&self, statement: Statement) -> Result<DataFrame> {
+        self.look_around().await?;
         sql::execute(&self.session, statement).await
+    }
+
+    /// Workers come and go: a statement is planned for those that are there.
+    async fn look_around(&self) -> Result<()> {
+        if let Some(cluster) = &self.plans_for {
+            let devices = Devices::new(pooled(&cluster.workers().await?));
+            let state = self.session.state_ref();
+            state.write().config_mut().set_extension(Arc::new(devices));
+        }
+        Ok(())
     }
 
     /// `CREATE OR REPLACE TEMPORARY MODEL name LOCATION location`: a model for this session.
@@ -120,7 +145,7 @@ impl ForebayContext {
             tables_of.register_schema(schema::NAME, Arc::new(tables))?;
         }
         let session = SessionContext::new_with_state(state).enable_url_table();
-        Ok(Self { session, catalog, devices })
+        Ok(Self { session, catalog, devices, plans_for: None, standalone: None })
     }
 }
 
@@ -204,20 +229,52 @@ impl ForebayBuilder {
     /// If no scheduler answers, or the catalog's folder is not one.
     pub async fn connect(mut self, scheduler: &str) -> Result<ForebayContext> {
         let cluster = Cluster::connect(scheduler).await?;
-        let inventory = match self.inventory.take() {
+        let given = self.inventory.take();
+        let plans_for = given.is_none().then(|| cluster.clone());
+        let inventory = match given {
             Some(inventory) => inventory,
             None => pooled(&cluster.workers().await?),
         };
         let catalog = self.open_catalog()?;
+        let mut config = self.config.take().unwrap_or_default();
+        if config.target_partitions() == SessionConfig::new().target_partitions() {
+            // Not chosen: as many as the cluster has cores, not this machine.
+            config = config.with_target_partitions(inventory.cpus as usize);
+        }
+        self.config = Some(plans_for_cluster(config));
         let devices = Arc::new(Devices::new(inventory));
-        self.config = Some(plans_for_cluster(self.config.unwrap_or_default()));
         let state = self.state(&catalog, &devices)?;
         let distribute = Arc::new(Distribute::new(cluster.clone()));
         let state = state
             .with_physical_optimizer_rule(distribute)
             .with_query_planner(Arc::new(ClusterQueryPlanner))
             .build();
-        ForebayContext::with_state(state, catalog, devices, Some(cluster))
+        let context = ForebayContext::with_state(state, catalog, devices, Some(cluster))?;
+        Ok(ForebayContext { plans_for, ..context })
+    }
+
+    /// The session, with its queries running on a cluster of its own in this process.
+    ///
+    /// # Errors
+    /// If it cannot start, or the catalog's folder is not one.
+    pub async fn standalone(mut self) -> Result<ForebayContext> {
+        let devices = self.inventory.take().unwrap_or_else(Inventory::detect);
+        let runtime = self.open_runtime()?;
+        self.runtime = Some(Arc::clone(&runtime));
+        let standalone = Standalone::start(Arc::new(Devices::new(devices)), runtime).await?;
+        let mut context = self.connect(&standalone.address()).await?;
+        context.standalone = Some(Arc::new(standalone));
+        Ok(context)
+    }
+
+    fn open_runtime(&self) -> Result<Arc<RuntimeEnv>> {
+        match (&self.runtime, self.memory_limit) {
+            (Some(runtime), _) => Ok(Arc::clone(runtime)),
+            (None, Some(bytes)) => {
+                RuntimeEnvBuilder::new().with_memory_limit(bytes, 1.0).build_arc()
+            }
+            (None, None) => RuntimeEnvBuilder::new().build_arc(),
+        }
     }
 
     fn open_catalog(&mut self) -> Result<Arc<Catalog>> {
@@ -228,13 +285,7 @@ impl ForebayBuilder {
     }
 
     fn state(self, catalog: &Arc<Catalog>, devices: &Arc<Devices>) -> Result<SessionStateBuilder> {
-        let runtime = match (self.runtime, self.memory_limit) {
-            (Some(runtime), _) => runtime,
-            (None, Some(bytes)) => {
-                RuntimeEnvBuilder::new().with_memory_limit(bytes, 1.0).build_arc()?
-            }
-            (None, None) => RuntimeEnvBuilder::new().build_arc()?,
-        };
+        let runtime = self.open_runtime()?;
         let config = self.config.unwrap_or_default().with_information_schema(true);
         let builder = SessionStateBuilder::new()
             .with_config(config)

@@ -6,6 +6,7 @@ mod doctor;
 mod model_cmd;
 mod serve;
 mod shell;
+mod stores_on_demand;
 mod worker;
 
 use std::io::Write;
@@ -87,6 +88,10 @@ struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:50050", value_name = "ADDRESS:PORT")]
     bind: SocketAddr,
+    /// Name or address by which workers reach this machine [default: --bind, or if that is all
+    /// addresses, the machine's name]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
     /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,

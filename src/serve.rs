@@ -1,5 +1,7 @@
 //! `forebay serve`: a scheduler, to which workers and clients connect.
 
+use std::net::IpAddr;
+
 use datafusion::common::Result;
 use forebay::Scheduler;
 
@@ -19,7 +21,8 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
 }
 
 async fn serve(args: ServeArgs) -> Result<()> {
-    let scheduler = Scheduler::start(args.bind, worker::runtime(None)?).await?;
+    let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
+    let scheduler = Scheduler::start(args.bind, host, worker::runtime(None)?).await?;
     let _figures = match args.metrics {
         Some(address) => Some(scheduler.serve_metrics(address).await?),
         None => None,
@@ -31,4 +34,15 @@ async fn serve(args: ServeArgs) -> Result<()> {
     }
     told_to_stop().await;
     Ok(())
+}
+
+/// By which name others reach an address of this machine.
+fn host(ip: IpAddr) -> String {
+    if !ip.is_unspecified() {
+        return ip.to_string();
+    }
+    match nix::unistd::gethostname() {
+        Ok(name) => name.to_string_lossy().into_owned(),
+        Err(_) => ip.to_string(),
+    }
 }

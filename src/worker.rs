@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::shell::EMULATED_MEMORY_BYTES;
 use crate::shell::errors;
+use crate::stores_on_demand::StoresOnDemand;
 use crate::{GpuChoice, ResourceArgs, WorkerArgs};
 
 /// Runs a worker until it is told to leave; returns the exit status.
@@ -80,7 +81,8 @@ fn inventory(args: &ResourceArgs) -> Result<Inventory> {
 
 /// Memory, disk and object stores that all tasks share.
 pub(crate) fn runtime(memory_limit: Option<bytesize::ByteSize>) -> Result<Arc<RuntimeEnv>> {
-    let mut builder = RuntimeEnvBuilder::new();
+    let stores = Arc::new(StoresOnDemand::default());
+    let mut builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);
     if let Some(limit) = memory_limit {
         let bytes = usize::try_from(limit.as_u64()).unwrap_or(usize::MAX);
         builder = builder.with_memory_limit(bytes, 1.0);

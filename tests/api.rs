@@ -16,6 +16,7 @@ mod api {
     #[path = "../sql/wire.rs"]
     mod sending;
     mod stages;
+    mod standalone;
     mod tidy;
     mod wire;
 }

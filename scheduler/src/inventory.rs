@@ -1,5 +1,6 @@
 //! What workers have, as a session plans for it.
 
+use forebay_engine::device::Owner;
 use forebay_engine::{Accelerator, Devices, Inventory};
 use forebay_udf::runtime::Device;
 
@@ -50,6 +51,7 @@ pub fn pooled(workers: &[messages::Worker]) -> Inventory {
         memory: found.memory,
     });
     Inventory::detect()
+        .with_owner(Owner::Cluster)
         .with_cpus(cpus)
         .with_memory(memory.unwrap_or(0))
         .with_emulated(u16::try_from(emulated).unwrap_or(u16::MAX), emulated_memory)

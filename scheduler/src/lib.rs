@@ -28,4 +28,5 @@ pub mod tables;
 
 pub use ballista::client::Cluster;
 pub use ballista::scheduler::Scheduler;
+pub use ballista::standalone::Standalone;
 pub use ballista::worker::Worker;

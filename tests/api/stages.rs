@@ -10,7 +10,8 @@ use forebay::{Catalog, ForebayContext, Inventory, Scheduler};
 /// A scheduler without workers, and a session on it that plans for some.
 async fn cluster() -> (Scheduler, ForebayContext) {
     let address = "127.0.0.1:0".parse().unwrap();
-    let scheduler = Scheduler::start(address, Arc::new(RuntimeEnv::default())).await.unwrap();
+    let (host, runtime) = ("127.0.0.1".to_owned(), Arc::new(RuntimeEnv::default()));
+    let scheduler = Scheduler::start(address, host, runtime).await.unwrap();
     let session = ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30))

@@ -79,6 +79,16 @@ fn fences_between_folders_hold() {
             assert!(!code(&text).contains(word), "exchange/{pure}.rs names {word}; keep it pure");
         }
     }
+    for folder in ["scheduler/src/graph", "scheduler/src/placement"] {
+        let outside =
+            ["tokio", "tonic", "ballista", "datafusion", "std::time", "rand", "std::thread"];
+        let outside: Vec<String> = outside.iter().map(|word| format!("{word}::")).collect();
+        let outside: Vec<&str> = outside.iter().map(String::as_str).collect();
+        refuse(folder, "", &outside, "the scheduler's core is pure: time comes in as a value");
+    }
+    let ballista = ["ballista_core", "ballista_scheduler", "ballista_executor"];
+    let folder = "scheduler/src/ballista";
+    refuse("scheduler/src", folder, &ballista, "only scheduler/src/ballista knows Ballista");
     for folder in ["udf/src", "engine/src", "planner/src", "scheduler/src"] {
         refuse(folder, "", &["println!", "eprintln!"], "library crates do not print");
     }

@@ -1,5 +1,6 @@
 //! What this process has: cores, memory, accelerators; detected or given by flags.
 
+use std::fmt;
 use std::path::Path;
 
 use forebay_udf::runtime::Device;
@@ -33,8 +34,39 @@ pub struct Inventory {
     pub cpus: u32,
     /// Host memory in bytes.
     pub memory: u64,
+    /// Whose these are, in messages.
+    pub(crate) owner: Owner,
     pub(crate) emulated: Vec<Accelerator>,
     pub(crate) cuda: Cuda,
+}
+
+/// Whose devices an inventory lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// Those of this process.
+    #[default]
+    Process,
+    /// Those of all workers of a cluster.
+    Cluster,
+}
+
+impl Owner {
+    /// How to get an emulated accelerator, for messages.
+    pub(crate) fn emulate(self) -> &'static str {
+        match self {
+            Self::Process => "start with `forebay shell --emulated-accelerators 1`",
+            Self::Cluster => "add one with `forebay worker --emulated-accelerators 1`",
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Process => "this process",
+            Self::Cluster => "the cluster",
+        })
+    }
 }
 
 impl Inventory {
@@ -45,9 +77,17 @@ impl Inventory {
         Self {
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
             memory: host_memory().unwrap_or(u64::MAX),
+            owner: Owner::Process,
             emulated: Vec::new(),
             cuda: if has_nvidia_driver() { Cuda::Ask } else { Cuda::Absent },
         }
+    }
+
+    /// As that of `owner`.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Owner) -> Self {
+        self.owner = owner;
+        self
     }
 
     /// With this many cores, whatever the machine has.

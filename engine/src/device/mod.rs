@@ -24,7 +24,7 @@ mod sampler;
 mod slot;
 
 pub use devices::{Devices, LoadedModel};
-pub use inventory::{Accelerator, Inventory};
+pub use inventory::{Accelerator, Inventory, Owner};
 pub use lease::Lease;
 pub use nvml::{Driver, Gpu};
 pub use placement::Placement;

@@ -56,8 +56,9 @@ pub(crate) fn place(
     if model.resources.memory > inventory.memory {
         return Err(refuse(
             format!(
-                "it needs {} of memory and this process has {}",
+                "it needs {} of memory and {} has {}",
                 ByteSize(model.resources.memory),
+                inventory.owner,
                 ByteSize(inventory.memory)
             ),
             "lower `memory`, or run it on a larger machine",
@@ -70,7 +71,7 @@ pub(crate) fn place(
     let gpus = model.resources.gpus;
     if gpus.ceil() as usize > candidates.len() {
         return Err(refuse(
-            format!("it asks for gpus={gpus} and this process has {}", candidates.len()),
+            format!("it asks for gpus={gpus} and {} has {}", inventory.owner, candidates.len()),
             "lower `gpus`, or run it where there are more accelerators",
         ));
     }
@@ -130,8 +131,8 @@ fn candidates(
         DeviceChoice::Emulated | DeviceChoice::Auto if emulated_runtime => {
             if inventory.emulated.is_empty() {
                 return Err(refuse(
-                    "it runs on emulated accelerators and this process has none".to_owned(),
-                    "start with `forebay shell --emulated-accelerators 1`",
+                    format!("it runs on emulated accelerators and {} has none", inventory.owner),
+                    inventory.owner.emulate(),
                 ));
             }
             Ok(inventory.emulated.clone())
@@ -142,9 +143,9 @@ fn candidates(
         )),
         DeviceChoice::Emulated => Err(refuse(
             format!(
-                "device=emulated was asked for and its runtime is {}; this process has {} emulated \
-                 accelerators",
+                "device=emulated was asked for and its runtime is {}; {} has {} emulated accelerators",
                 model.runtime.name(),
+                inventory.owner,
                 inventory.emulated.len()
             ),
             "an emulated accelerator runs models of the emulated runtime only; use device=cpu, or \
@@ -169,8 +170,8 @@ fn candidates(
             if matching.is_empty() {
                 return Err(refuse(
                     format!(
-                        "device={} was asked for and this process has {count} CUDA devices",
-                        model.device
+                        "device={} was asked for and {} has {count} CUDA devices",
+                        model.device, inventory.owner
                     ),
                     "use one of cuda:0 to the number of devices less one, or device=auto",
                 ));
@@ -182,8 +183,9 @@ fn candidates(
             Ok(found) if !found.is_empty() => Ok(found),
             other if model.needs_accelerator => Err(refuse(
                 format!(
-                    "gpus={} was asked for and this process has no accelerator{}",
+                    "gpus={} was asked for and {} has no accelerator{}",
                     model.resources.gpus,
+                    inventory.owner,
                     other.err().map(|reason| format!(" ({reason})")).unwrap_or_default()
                 ),
                 "run `forebay doctor`, or use gpus=0 or device=cpu",
@@ -200,8 +202,8 @@ fn place_on_cpu(model: &ModelDeclaration, inventory: &Inventory) -> Result<Place
         return Err(EngineError::Placement {
             model: model.name.clone(),
             problem: format!(
-                "it asks for cpus={} and this process has {} cores",
-                model.resources.cpus, inventory.cpus
+                "it asks for cpus={} and {} has {} cores",
+                model.resources.cpus, inventory.owner, inventory.cpus
             ),
             remedy: "lower `cpus`".to_owned(),
         });

@@ -29,6 +29,9 @@ pub struct Inference {
     schema: DFSchemaRef,
 }
 
+/// Begins the names of columns that hold a computed input of a model.
+pub(crate) const INPUT_PREFIX: &str = "__forebay_input_";
+
 /// What DataFusion's own rules may move below an [`Inference`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pushdown {
@@ -78,7 +81,9 @@ impl Inference {
         args: Vec<Expr>,
         output_names: Vec<String>,
     ) -> Result<Self> {
-        let hidden = input.schema().fields().iter().find(|f| f.name().starts_with(HIDDEN_PREFIX));
+        let is_hidden =
+            |name: &str| name.starts_with(HIDDEN_PREFIX) && !name.starts_with(INPUT_PREFIX);
+        let hidden = input.schema().fields().iter().find(|f| is_hidden(f.name()));
         if let Some(hidden) = hidden {
             return plan_err!(
                 "ml_predict: the input has a column '{}'; names that begin with {HIDDEN_PREFIX} are \

@@ -6,14 +6,15 @@
 //! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
 //! 2. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
 //!    operator; conditions of a WHERE run in order of their cost
-//! 3. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
+//! 3. [`compute_subqueries_below_inference`]: a model's input that needs a subquery's result
+//! 4. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
 //!
 //! Optimizer rules, after DataFusion's in each of its passes:
 //!
-//! 4. [`merge_equal_inferences`]: the same model over the same columns runs once
-//! 5. [`push_semi_joins_below_inference`], 6. [`push_topk_below_inference`]: what only removes rows
+//! 5. [`merge_equal_inferences`]: the same model over the same columns runs once
+//! 6. [`push_semi_joins_below_inference`], 7. [`push_topk_below_inference`]: what only removes rows
 //!    runs first
-//! 7. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
+//! 8. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
 //! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
@@ -21,6 +22,7 @@
 //! all, such as `random() < 0.5`, past everything ([`needs_its_rows`](forebay_udf::model::ModelDeclaration::needs_its_rows)).
 
 pub mod allow_pushdown;
+pub mod compute_subqueries_below_inference;
 pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
 pub mod merge_equal_inferences;
@@ -44,6 +46,7 @@ pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(extract_scalar_inference::ExtractScalarInference),
+        Arc::new(compute_subqueries_below_inference::ComputeSubqueriesBelowInference),
         Arc::new(allow_pushdown::AllowPushdown),
     ]
 }

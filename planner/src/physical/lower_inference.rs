@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::FieldRef;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::{Column, Result, internal_datafusion_err};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
-use datafusion::physical_expr::projection::ProjectionExpr;
-use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
-use datafusion::physical_expr::{PhysicalExpr, expressions};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use forebay_engine::{Devices, InferenceExec, Placement, TransformExec};
 use forebay_udf::model::ModelDeclaration;
@@ -68,36 +63,6 @@ fn fitting(
     }
 }
 
-/// The name of a column that one of the model's inputs is computed into.
-const INPUT_COLUMN: &str = "__forebay_input";
-
-/// Arguments that ask for the result of a subquery become columns of a projection below: sent to
-/// another process, DataFusion finds that result again for its own operators only.
-fn without_subqueries(
-    input: Arc<dyn ExecutionPlan>,
-    args: &mut [Arc<dyn PhysicalExpr>],
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let schema = input.schema();
-    let column = |(at, field): (usize, &FieldRef)| {
-        let expr = Arc::new(expressions::Column::new(field.name(), at));
-        ProjectionExpr::new(expr, field.name())
-    };
-    let mut columns: Vec<_> = schema.fields().iter().enumerate().map(column).collect();
-    for arg in args.iter_mut().filter(|arg| has_subquery(arg)) {
-        let name = format!("{INPUT_COLUMN}_{}", columns.len());
-        let below: Arc<dyn PhysicalExpr> = Arc::new(expressions::Column::new(&name, columns.len()));
-        columns.push(ProjectionExpr::new(std::mem::replace(arg, below), name));
-    }
-    if columns.len() == schema.fields().len() {
-        return Ok(input);
-    }
-    Ok(Arc::new(ProjectionExec::try_new(columns, input)?))
-}
-
-fn has_subquery(expr: &Arc<dyn PhysicalExpr>) -> bool {
-    expr.is::<ScalarSubqueryExpr>() || expr.children().into_iter().any(has_subquery)
-}
-
 #[derive(Debug)]
 struct LowerInference;
 
@@ -117,7 +82,7 @@ impl ExtensionPlanner for LowerInference {
         let devices = session.config().get_extension::<Devices>().ok_or_else(|| {
             internal_datafusion_err!("Inference: the session has no devices; use install()")
         })?;
-        let mut args = inference
+        let args = inference
             .args()
             .iter()
             .map(|arg| planner.create_physical_expr(arg, logical.schema(), session, planning))
@@ -127,8 +92,7 @@ impl ExtensionPlanner for LowerInference {
         let is_kept = |column: &Column| !inference.dropped().contains(column);
         let columns = logical.schema().columns().into_iter().enumerate();
         let kept = columns.filter(|(_, column)| is_kept(column)).map(|(at, _)| at).collect();
-        let input = without_subqueries(Arc::clone(input), &mut args)?;
-        let transform = TransformExec::try_new(input, Arc::clone(&model), args, kept)?;
+        let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args, kept)?;
         let names = inference.output_columns();
         let names = names.map(|column| is_kept(&column).then_some(column.name)).collect();
         let exec = InferenceExec::try_new(Arc::new(transform), model, names, placement)?;

@@ -8,6 +8,7 @@
 //! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job;
 //!   [`figures`]: what Prometheus reads
 //! - [`worker`]: a worker's process; [`engine`]: how it runs a task
+//! - [`standalone`]: both in one process
 //! - [`status`]: how a task ended, from the worker to the graph
 //! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there;
 //!   [`explain`]: what `EXPLAIN` says of that
@@ -29,6 +30,7 @@ pub mod scheduler;
 mod session;
 mod stage_traits;
 mod stages;
+pub mod standalone;
 mod status;
 mod task_plan;
 pub mod worker;

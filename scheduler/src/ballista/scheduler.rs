@@ -58,16 +58,20 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts a scheduler at `address`; port 0 takes a free one.
+    /// Starts a scheduler at `address`; port 0 takes a free one. Workers reach it as `host`.
     ///
     /// # Errors
     /// If it cannot listen there.
-    pub async fn start(address: SocketAddr, runtime: Arc<RuntimeEnv>) -> Result<Self> {
+    pub async fn start(
+        address: SocketAddr,
+        host: String,
+        runtime: Arc<RuntimeEnv>,
+    ) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))?;
         let address = listener.local_addr()?;
-        let config = Arc::new(config(address, Arc::clone(&runtime)));
+        let config = Arc::new(config(address, host, Arc::clone(&runtime)));
         let attendance = Attendance::new();
         let (nudges, nudged) = mpsc::channel(NUDGES_MAX);
         let registry = Registry::new(attendance.clone(), nudges);
@@ -203,9 +207,9 @@ async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>) {
     }
 }
 
-fn config(address: SocketAddr, runtime: Arc<RuntimeEnv>) -> SchedulerConfig {
+fn config(address: SocketAddr, host: String, runtime: Arc<RuntimeEnv>) -> SchedulerConfig {
     SchedulerConfig {
-        external_host: address.ip().to_string(),
+        external_host: host,
         bind_host: address.ip().to_string(),
         bind_port: address.port(),
         scheduling_policy: TaskSchedulingPolicy::PushStaged,

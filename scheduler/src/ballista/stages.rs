@@ -142,6 +142,7 @@ impl Stages {
         let bytes = self.config.block_bytes as u64;
         let mut spec = StageSpec::new(name(&root), needs(&root), partitions as u32)
             .with_group_bytes_max(bytes)
+            .with_group_rows_max(window_rows(&root))
             .with_output_bytes_guess(bytes);
         spec.replayable = is_replayable(&root);
         let mut readers = HashMap::new();
@@ -305,6 +306,16 @@ fn writer_of(writer: &dyn ShuffleWriter) -> Result<Arc<dyn ExecutionPlan>> {
     let sorted = writer.downcast_ref::<SortShuffleWriterExec>();
     let sorted = sorted.ok_or_else(|| internal_datafusion_err!("an unknown shuffle writer"))?;
     Ok(Arc::new(sorted.clone()))
+}
+
+/// Rows in which a stage's models form their batches: a task has them from small blocks, and leaves
+/// the other blocks to other tasks.
+fn window_rows(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let of_children = plan.children().into_iter().map(window_rows).min().unwrap_or(u64::MAX);
+    match plan.downcast_ref::<InferenceExec>() {
+        Some(inference) => of_children.min(inference.model().batch.window_rows.into()),
+        None => of_children,
+    }
 }
 
 /// What people call a stage: the operators that tell it from others.

@@ -3,12 +3,30 @@
 use arrow::array::{Array, RecordBatch};
 
 /// Cuts batches so that no block holds more than a number of bytes, but for single rows that do.
+///
+/// The first block is small and each one may be twice as large as the one before, up to the
+/// maximum: what follows starts early, and long runs cost few blocks. Rows are limited alike: a
+/// model takes as long for a narrow row as for a wide one.
 #[derive(Debug)]
 pub struct Cutter {
     bytes_max: usize,
+    /// Of the block that is open, at most.
+    limit: Size,
     /// Of the block that is open.
-    bytes: usize,
+    size: Size,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    bytes: usize,
+    rows: usize,
+}
+
+/// Of the first block.
+const FIRST: Size = Size { bytes: 1 << 20, rows: 1 << 12 };
+
+/// Of any block.
+const ROWS_MAX: usize = 1 << 20;
 
 /// Where a piece of a batch goes.
 #[derive(Debug, PartialEq)]
@@ -22,25 +40,42 @@ pub struct Piece {
 impl Cutter {
     /// Blocks of at most `bytes_max` bytes of Arrow data.
     pub fn new(bytes_max: usize) -> Self {
-        Self { bytes_max: bytes_max.max(1), bytes: 0 }
+        let bytes_max = bytes_max.max(1);
+        let limit = Size { bytes: bytes_max.min(FIRST.bytes), ..FIRST };
+        Self { bytes_max, limit, size: Size::default() }
     }
 
     /// The pieces of `batch`, in order.
     pub fn cut(&mut self, batch: &RecordBatch) -> Vec<Piece> {
         let rows = batch.num_rows();
-        let size = bytes(batch);
-        let parts = size.div_ceil(self.bytes_max).clamp(1, rows.max(1));
-        (0..parts)
-            .map(|part| self.place(batch, part * rows / parts, (part + 1) * rows / parts))
-            .collect()
+        let row_bytes = bytes(batch).div_ceil(rows.max(1)).max(1);
+        let mut pieces = vec![];
+        let mut start = 0;
+        while start < rows {
+            let starts_block = self.room(row_bytes) == 0 && self.size.rows > 0;
+            if starts_block {
+                self.start_block();
+            }
+            let count = self.room(row_bytes).max(1).min(rows - start);
+            let piece = batch.slice(start, count);
+            self.size.bytes += bytes(&piece);
+            self.size.rows += count;
+            start += count;
+            pieces.push(Piece { starts_block, rows: piece });
+        }
+        pieces
     }
 
-    fn place(&mut self, batch: &RecordBatch, start: usize, end: usize) -> Piece {
-        let rows = batch.slice(start, end - start);
-        let size = bytes(&rows);
-        let starts_block = self.bytes > 0 && self.bytes + size > self.bytes_max;
-        self.bytes = if starts_block { size } else { self.bytes + size };
-        Piece { starts_block, rows }
+    /// How many rows of this size the open block still takes.
+    fn room(&self, row_bytes: usize) -> usize {
+        let by_bytes = self.limit.bytes.saturating_sub(self.size.bytes) / row_bytes;
+        by_bytes.min(self.limit.rows.saturating_sub(self.size.rows))
+    }
+
+    fn start_block(&mut self) {
+        self.limit.bytes = self.limit.bytes.saturating_mul(2).min(self.bytes_max);
+        self.limit.rows = (self.limit.rows * 2).min(ROWS_MAX);
+        self.size = Size::default();
     }
 }
 
@@ -82,9 +117,15 @@ mod tests {
     fn a_large_batch_becomes_several_blocks() {
         let mut cutter = Cutter::new(80);
         let pieces = cutter.cut(&numbers(0..35));
-        assert_eq!(shape(&pieces), [(false, 8), (true, 9), (true, 9), (true, 9)]);
-        let rows: usize = pieces.iter().map(|piece| piece.rows.num_rows()).sum();
-        assert_eq!(rows, 35);
+        assert_eq!(shape(&pieces), [(false, 10), (true, 10), (true, 10), (true, 5)]);
+    }
+
+    #[test]
+    fn blocks_grow_up_to_the_maximum() {
+        let mut cutter = Cutter::new(1 << 17);
+        let pieces = cutter.cut(&numbers(0..1 << 16));
+        let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows() >> 12).collect();
+        assert_eq!(rows, [1, 2, 4, 4, 4, 1]);
     }
 
     #[test]
@@ -104,6 +145,6 @@ mod tests {
     #[test]
     fn no_rows_are_no_piece_too_many() {
         let mut cutter = Cutter::new(80);
-        assert_eq!(shape(&cutter.cut(&numbers(0..0))), [(false, 0)]);
+        assert_eq!(shape(&cutter.cut(&numbers(0..0))), []);
     }
 }

@@ -250,8 +250,10 @@ impl JobGraph {
         &self.block(block).worker
     }
 
-    pub(crate) fn block_bytes(&self, block: BlockId) -> u64 {
-        self.block(block).bytes
+    /// Bytes and rows.
+    pub(crate) fn block_size(&self, block: BlockId) -> (u64, u64) {
+        let block = self.block(block);
+        (block.bytes, block.rows)
     }
 
     pub(super) fn unit(&self, unit: UnitId) -> &Unit {

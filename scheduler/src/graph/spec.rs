@@ -29,6 +29,8 @@ pub struct StageSpec {
     pub replayable: bool,
     /// Small sealed blocks of one edge form one unit up to this size.
     pub group_bytes_max: u64,
+    /// And up to this many rows.
+    pub group_rows_max: u64,
     /// Expected output of one unit, until some have been seen.
     pub output_bytes_guess: u64,
 }
@@ -42,6 +44,7 @@ impl StageSpec {
             partitions,
             replayable: false,
             group_bytes_max: 128 << 20,
+            group_rows_max: u64::MAX,
             output_bytes_guess: 128 << 20,
         }
     }
@@ -55,6 +58,12 @@ impl StageSpec {
     /// The same stage with another size of groups.
     pub fn with_group_bytes_max(mut self, bytes: u64) -> Self {
         self.group_bytes_max = bytes;
+        self
+    }
+
+    /// The same stage with another number of rows in a group.
+    pub fn with_group_rows_max(mut self, rows: u64) -> Self {
+        self.group_rows_max = rows;
         self
     }
 

@@ -284,7 +284,8 @@ fn fill(
     items: impl Iterator<Item = ReadyItem>,
     fleet: &mut Fleet,
 ) -> Vec<BlockId> {
-    let mut left = graph.stage(stage).group_bytes_max;
+    let spec = graph.stage(stage);
+    let (mut bytes_left, mut rows_left) = (spec.group_bytes_max, spec.group_rows_max);
     let mut blocks = vec![];
     for item in items {
         fleet.steps += 1;
@@ -292,12 +293,15 @@ fn fill(
         if found != edge {
             continue;
         }
-        let bytes = graph.block_bytes(block);
-        let is_full = bytes > left || blocks.len() >= graph.limits().group_blocks_max;
+        let (bytes, rows) = graph.block_size(block);
+        let is_full = bytes > bytes_left
+            || rows > rows_left
+            || blocks.len() >= graph.limits().group_blocks_max;
         if is_full && !blocks.is_empty() {
             break;
         }
-        left = left.saturating_sub(bytes);
+        bytes_left = bytes_left.saturating_sub(bytes);
+        rows_left = rows_left.saturating_sub(rows);
         blocks.push(block);
     }
     blocks

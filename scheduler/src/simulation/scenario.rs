@@ -207,6 +207,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {
     }
     let mut found = StageSpec::new(format!("s{stage}"), need, partitions as u32)
         .with_group_bytes_max([1, 100, 500][rng.below(3) as usize])
+        .with_group_rows_max([1, 5, u64::MAX][rng.below(3) as usize])
         .with_output_bytes_guess(rng.between(1, 200));
     found.replayable = rng.chance(70);
     spec.stages.push(found);
