@@ -1,16 +1,16 @@
 //! Ballista, extended through its public traits. No other folder imports `ballista_*`.
 //!
-//! - [`session`]: functions, options and codec that the scheduler and every worker share
-//! - [`scheduler`]: the scheduler's process; [`jobs`]: plans that clients send
-//! - [`cluster_state`]: binds tasks to workers; [`stages`]: cuts a job's plan into stages, by
-//!   [`stage_traits`]; [`task_plan`]: fills a stage's plan in for one task
-//! - [`registry`]: all jobs; [`running`]: one of them; [`execution_graph`]: what Ballista sees of it
-//! - [`fleet`]: the workers as placement sees them
-//! - [`observe`]: the rows of the system tables; [`analysis`]: what was measured of a job;
-//!   [`figures`]: what Prometheus reads
-//! - [`worker`]: a worker's process; [`engine`]: how it runs a task
+//! - `session`: functions, options and codec that the scheduler and every worker share
+//! - [`scheduler`]: the scheduler's process; `jobs`: plans that clients send
+//! - `cluster_state`: binds tasks to workers; `stages`: cuts a job's plan into stages, by
+//!   `stage_traits`; `task_plan`: fills a stage's plan in for one task
+//! - `registry`: all jobs; `running`: one of them; `execution_graph`: what Ballista sees of it
+//! - `fleet`: the workers as placement sees them
+//! - `observe`: the rows of the system tables; `analysis`: what was measured of a job;
+//!   `figures`: what Prometheus reads
+//! - [`worker`]: a worker's process; `engine`: how it runs a task
 //! - [`standalone`]: both in one process
-//! - [`status`]: how a task ended, from the worker to the graph
+//! - `status`: how a task ended, from the worker to the graph
 //! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there;
 //!   [`explain`]: what `EXPLAIN` says of that
 
