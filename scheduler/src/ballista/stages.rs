@@ -15,10 +15,13 @@ use std::sync::Arc;
 use ballista_core::JobId;
 use ballista_core::execution_plans::{ShuffleWriter, SortShuffleWriterExec, UnresolvedShuffleExec};
 use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
@@ -72,6 +75,7 @@ pub(super) fn cut(
     plan: Arc<dyn ExecutionPlan>,
     options: &ConfigOptions,
 ) -> Result<StagedPlan> {
+    let plan = plan.transform_up(limit_joins).data()?;
     let writers = DefaultDistributedPlanner::new()
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
@@ -173,12 +177,15 @@ impl Stages {
         }
         let scopes = scopes(&plan, scope);
         let needs_all = needs_all_rows(&plan);
+        let wants_one = wants_one_partition(&plan);
         let mut children = vec![];
         let mut inputs = Inputs::default();
-        for ((child, scope), needs_all) in plan.children().into_iter().zip(scopes).zip(needs_all) {
+        let wants = scopes.into_iter().zip(needs_all).zip(wants_one);
+        for (child, ((scope, needs_all), wants_one)) in plan.children().into_iter().zip(wants) {
             let piece = self.cut(Arc::clone(child), scope)?;
             let (child, found) = match () {
                 () if piece.1.streams() && needs_all => self.collect(piece),
+                () if wants_one(&piece.0) => self.collect(piece),
                 () if !is_light(&plan) && holds_model(&piece.0) => self.stream(piece)?,
                 // Restricted to no partition at all, such a branch would still have some.
                 () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => self.stream(piece)?,
@@ -272,6 +279,39 @@ fn needs_all_rows(plan: &Arc<dyn ExecutionPlan>) -> Vec<bool> {
     let required = plan.input_distribution_requirements();
     let is_bound = |d: &Distribution| !matches!(d, Distribution::UnspecifiedDistribution);
     required.per_child_distributions().map(|d| has_global_limit || is_bound(d)).collect()
+}
+
+/// Ballista runs joins that one task could not run for all in more partitions than they were
+/// planned for. Whether an operator above wants the one that there was.
+fn wants_one_partition(plan: &Arc<dyn ExecutionPlan>) -> Vec<WantsOne> {
+    let required = plan.input_distribution_requirements();
+    let required: Vec<Distribution> = required.per_child_distributions().cloned().collect();
+    let is_alone = required.len() == 1;
+    let of = |wanted: Distribution| -> WantsOne {
+        Box::new(move |input: &Arc<dyn ExecutionPlan>| {
+            // The inputs of a join are partitioned alike, or not at all.
+            let matters = is_alone || matches!(wanted, Distribution::SinglePartition);
+            let (found, equivalences) =
+                (input.output_partitioning(), input.equivalence_properties());
+            matters && !found.satisfaction(&wanted, equivalences, true).is_satisfied()
+        })
+    };
+    required.into_iter().map(of).collect()
+}
+
+/// Whether an input has several partitions where one is wanted.
+type WantsOne = Box<dyn Fn(&Arc<dyn ExecutionPlan>) -> bool>;
+
+/// The limit of a join of one partition holds for all of its rows, in however many it will run.
+fn limit_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    match plan.fetch() {
+        Some(fetch)
+            if plan.is::<HashJoinExec>() && plan.output_partitioning().partition_count() == 1 =>
+        {
+            Ok(Transformed::yes(Arc::new(GlobalLimitExec::new(plan, 0, Some(fetch)))))
+        }
+        _ => Ok(Transformed::no(plan)),
+    }
 }
 
 pub(super) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
