@@ -268,6 +268,14 @@ async fn run(forebay: &ForebayContext, sql: &str) -> Vec<String> {
     rows
 }
 
+/// The same queries every time, unless PROPTEST_RNG_SEED says otherwise: what a new seed finds is a
+/// finding, not a broken build.
+fn config(cases: u32) -> ProptestConfig {
+    let seed = ProptestConfig::default().rng_seed;
+    let rng_seed = if seed == RngSeed::Random { RngSeed::Fixed(2026) } else { seed };
+    ProptestConfig { cases, rng_seed, ..ProptestConfig::default() }
+}
+
 #[test]
 fn random_queries_equal_joins_with_a_table_of_results() {
     let runtime = tokio::runtime::Builder::new_multi_thread();
@@ -276,7 +284,7 @@ fn random_queries_equal_joins_with_a_table_of_results() {
         [(), ()].map(|()| runtime.block_on(with_tables(builder().build().unwrap())));
     // Of the second one, every plan becomes bytes and a plan again before it runs.
     super::sending::send_plans(sent.session());
-    let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
+    let config = config(200);
     proptest!(config, |(query in queries(), switched_off in 0..=OPTIONS.len(), sends in any::<bool>())| {
         let forebay = if sends { &sent } else { &as_they_are };
         let (found, expected) = runtime.block_on(async {
@@ -298,11 +306,7 @@ fn on_a_cluster_random_queries_give_the_rows_of_one_process() {
     let here = runtime.block_on(with_tables(builder().build().unwrap()));
     let cluster =
         runtime.block_on(async { with_tables(builder().standalone().await.unwrap()).await });
-    // The same queries every time, unless PROPTEST_RNG_SEED says otherwise: what a new seed finds
-    // is a finding, not a broken build.
-    let seed = ProptestConfig::default().rng_seed;
-    let rng_seed = if seed == RngSeed::Random { RngSeed::Fixed(2026) } else { seed };
-    let config = ProptestConfig { cases: 60, rng_seed, ..ProptestConfig::default() };
+    let config = config(60);
     proptest!(config, |(query in queries(), streams in any::<bool>(), blocks in 1..300_u32)| {
         let sql = query.sql(By::Model);
         let (found, expected) = runtime.block_on(async {
