@@ -1,5 +1,6 @@
 //! What the tests of this crate share: models, inputs, and polling by hand.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::pin::Pin;
@@ -38,7 +39,13 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
         },
         transform: TransformKind::Tensor,
         runtime: RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None },
-        resources: Resources { cpus: Share::ONE, gpus: Share::ONE, memory: 1 << 20, gpu_memory: 0 },
+        resources: Resources {
+            cpus: Share::ONE,
+            gpus: Share::ONE,
+            memory: 1 << 20,
+            gpu_memory: 0,
+            worker_labels: BTreeSet::new(),
+        },
         batch: limits(8, 32),
         device: DeviceChoice::Emulated,
         needs_accelerator: true,

@@ -1,12 +1,15 @@
 //! The session options under `forebay.`: `SET forebay.byte_budget = 33554432`.
 
 use std::any::Any;
+use std::fmt;
 use std::ops::Deref;
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use datafusion::common::{Result, extensions_options, plan_err};
+use datafusion::common::{DataFusionError, Result, extensions_options, plan_datafusion_err, plan_err};
 use datafusion::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::common::config_field;
 use forebay_udf::error::nearest_hint;
 
 extensions_options! {
@@ -17,6 +20,10 @@ extensions_options! {
 
         /// Whether to put exchanges in front of inference; off only to compare.
         pub exchange: bool, default = true
+
+        /// Whether exchanges keep their input's order where somebody relies on it. If not, rows are
+        /// sorted again where they must be. Off on a cluster, where one task would do all of it.
+        pub ordered_exchanges: bool, default = true
 
         /// Seconds after which a query that makes no progress fails; 0 for never.
         pub no_progress_limit_s: u64, default = 600
@@ -54,6 +61,17 @@ extensions_options! {
         /// On a cluster: bytes that may wait between two stages.
         pub edge_budget: usize, default = 1024 * 1024 * 1024
 
+        /// On a cluster: bytes that may wait between all stages of a query.
+        pub job_budget: usize, default = 16 * 1024 * 1024 * 1024
+
+        /// On a cluster: whether a task writes many blocks, each of which can be read when it is
+        /// complete; if not, it writes one. Off only to compare.
+        pub dynamic_blocks: bool, default = true
+
+        /// On a cluster: how producers are held back, so that what is written and not read stays
+        /// within the budgets: reserve, paper or off.
+        pub admission: Admission, default = Admission::Reserve
+
         /// On a cluster: whether a stage starts when its first input is there; off only to compare.
         pub stream_stages: bool, default = true
 
@@ -61,6 +79,44 @@ extensions_options! {
         pub weight: u32, default = 1
     }
 }
+
+/// How producers on a cluster are held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// A producer starts if what is sealed and not consumed, what running producers are expected
+    /// to add, and what it is expected to add itself fit into the edge's budget.
+    #[default]
+    Reserve,
+    /// The policy of the streaming batch model (arXiv 2501.12407, section 4): sources start at the
+    /// rate at which the slowest operators take in their output.
+    Paper,
+    /// Never. To compare with.
+    Off,
+}
+
+impl fmt::Display for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reserve => "reserve",
+            Self::Paper => "paper",
+            Self::Off => "off",
+        })
+    }
+}
+
+impl FromStr for Admission {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let all = [Self::Reserve, Self::Paper, Self::Off];
+        let found = all.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| plan_datafusion_err!("'{text}' is none of {ADMISSIONS}"))
+    }
+}
+
+const ADMISSIONS: &str = "reserve, paper, off";
+
+config_field!(Admission);
 
 impl Options {
     /// After how long a query that makes no progress fails.
@@ -83,7 +139,7 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
             names.join(", ")
         );
     };
-    let is_size = matches!(key, "byte_budget" | "block_bytes" | "edge_budget");
+    let is_size = matches!(key, "byte_budget" | "block_bytes" | "edge_budget" | "job_budget");
     let value = match value.parse::<ByteSize>() {
         Ok(size) if is_size => size.as_u64().to_string(),
         _ => value.to_owned(),
@@ -93,6 +149,7 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
     }
     let expected = match entry.value.as_deref() {
         Some("true" | "false") => "true or false",
+        _ if key == "admission" => ADMISSIONS,
         _ if is_size => "a number of bytes, such as 33554432 or 32MiB",
         _ => "a whole number of at least 0",
     };

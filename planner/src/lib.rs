@@ -19,6 +19,6 @@ pub mod physical;
 pub mod sql;
 
 pub use codec::ForebayPhysicalCodec;
-pub use config::ForebayConfig;
+pub use config::{Admission, ForebayConfig};
 pub use install::install;
 pub use logical::dataframe::DataFrameExt;

@@ -183,6 +183,9 @@ fn remote_line(reached: &ClusterProgress, elapsed: Duration) -> String {
     if let Some(rows) = reached.rows_inferred {
         line += &format!(" · {}", inferred(rows, elapsed));
     }
+    if !reached.waits_for.is_empty() {
+        line += &format!(" · {}", reached.waits_for);
+    }
     line + &format!(" · {} s", elapsed.as_secs())
 }
 

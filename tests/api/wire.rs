@@ -75,6 +75,7 @@ fn declaration() -> ModelDeclaration {
             gpus: Share::try_from(0.333).unwrap(),
             memory: u64::MAX,
             gpu_memory: (1 << 53) + 1,
+            worker_labels: ["disk=\"fast\"".to_owned(), "zone=".to_owned()].into(),
         },
         batch: BatchLimits {
             max_rows: 3,

@@ -3,7 +3,8 @@
 //! Whether an exchange must keep its input's order is decided top down: the query's own result
 //! order counts, and what an operator requires of its input; an operator that does not maintain
 //! order ends the matter. An ordered exchange has one producer, so several sorted partitions are
-//! merged below it.
+//! merged below it. With `forebay.ordered_exchanges` off nothing is ordered and nothing declared so:
+//! DataFusion's rules, which run later, sort where they must.
 
 use std::sync::Arc;
 
@@ -35,7 +36,11 @@ impl PhysicalOptimizerRule for InsertExchanges {
         if !config.exchange {
             return Ok(plan);
         }
-        insert(plan, OrderUse::Relied, &config)
+        let order = match config.ordered_exchanges {
+            true => OrderUse::Relied,
+            false => OrderUse::Unused,
+        };
+        insert(plan, order, &config)
     }
 
     fn name(&self) -> &str {
@@ -71,6 +76,7 @@ fn insert(
             let keeps = is(&maintained) || plan.is::<InferenceExec>();
             let relied = required.get(i).is_some_and(Option::is_some)
                 || (order == OrderUse::Relied && keeps);
+            let relied = relied && config.ordered_exchanges;
             let order = if relied { OrderUse::Relied } else { OrderUse::Unused };
             insert(Arc::clone(child), order, config)
         })

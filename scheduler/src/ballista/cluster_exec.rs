@@ -82,7 +82,7 @@ impl ClusterExec {
 
     /// How far the job is, or came.
     pub fn progress(&self) -> Option<Progress> {
-        *self.run.progress.lock()
+        self.run.progress.lock().clone()
     }
 
     /// The statement, if a session says it, else the operator that gives the rows.

@@ -16,7 +16,6 @@ use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStre
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use datafusion::common::{Result as DataFusionResult, internal_err};
-use forebay_planner::ForebayConfig;
 use parking_lot::Mutex;
 
 use super::execution_graph::{ForebayGraph, queued_at};
@@ -25,7 +24,7 @@ use super::registry::Registry;
 use super::running::RunningJob;
 use super::stages::{self, StagedPlan};
 use crate::graph::{Event, Failure, FailureKind, JobGraph};
-use crate::placement::{Job, Policy, WorkerState, place};
+use crate::placement::{Job, WorkerState, place};
 
 /// In whose name the event loop is told to look at jobs. It listens to workers only, and of those
 /// that attend, each may be one that it does not know yet or no longer.
@@ -77,9 +76,8 @@ impl ForebayClusterState {
                 (Some(error.strip_backtrace()), StagedPlan::default(), JobGraph::nothing())
             }
         };
-        let weight = options.extensions.get::<ForebayConfig>().map_or(1, |config| config.weight);
         let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
-        let running = RunningJob::new(id, session, Arc::clone(&config), weight, staged, made)
+        let running = RunningJob::new(id, session, Arc::clone(&config), staged, made)
             .with_name(graph.job_name(), queued_at(graph.status()));
         log::info!("job {} starts: {}", running.id, running.name);
         let running = self.registry.add(running);
@@ -103,10 +101,11 @@ impl ForebayClusterState {
             .iter_mut()
             .map(|job| {
                 let job = &mut **job;
-                Job { graph: &mut job.graph, weight: job.weight, paper: &mut job.paper }
+                let (weight, admission) = (job.options.weight, job.options.admission);
+                Job { graph: &mut job.graph, weight, admission, paper: &mut job.paper }
             })
             .collect();
-        let bindings = place(&mut views, workers, now, Policy::default());
+        let bindings = place(&mut views, workers, now);
         drop(views);
         let addresses = self.registry.addresses();
         let mut bound = vec![];

@@ -13,20 +13,26 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
+use forebay_planner::ForebayConfig;
 
 use super::client::Cluster;
 use super::cluster_exec::ClusterExec;
 
 /// Sets the options that plans on a cluster need: what one operator tells another while both run
 /// (the value of a subquery, the keys of a join) does not travel between stages, and string views
-/// travel with all of the buffers that they point into.
+/// travel with all of the buffers that they point into. An exchange that keeps an order is not cut.
 #[must_use]
-pub fn plans_for_cluster(config: SessionConfig) -> SessionConfig {
+pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
+    let extensions = &mut config.options_mut().extensions;
+    if extensions.get::<ForebayConfig>().is_none() {
+        extensions.insert(ForebayConfig::default());
+    }
     config
         .set_bool("datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery", false)
         .set_bool("datafusion.optimizer.enable_dynamic_filter_pushdown", false)
         .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
         .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false)
+        .set_bool("forebay.ordered_exchanges", false)
 }
 
 /// Puts a [`ClusterExec`] above what workers can run.

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use datafusion::common::Result as DataFusionResult;
 use tonic::Status;
 
-use super::fleet::worker_state;
+use super::fleet::{self, worker_state};
 use super::registry::Registry;
 use super::running::RunningJob;
 use super::stages::holds_model;
@@ -14,6 +14,7 @@ use crate::graph::{
     BlockState, EdgeKind, EdgeSpec, Granularity, JobFailure, JobStatus, StageId, TaskState,
     UnitState, WorkerId,
 };
+use crate::placement::WorkerState;
 use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{Progress, RunUpdate, TableRows};
 use crate::tables::rows::{self, Epoch, JobRow, Stage, WorkerRow};
@@ -27,6 +28,7 @@ impl Registry {
         table: SystemTable,
         job: Option<&str>,
     ) -> DataFusionResult<TableRows> {
+        let workers = self.worker_states();
         let batches = match table {
             SystemTable::Workers => vec![rows::workers(&self.worker_rows())?],
             _ => {
@@ -34,18 +36,23 @@ impl Registry {
                     Some(id) => self.get(id).into_iter().collect(),
                     None => self.all(),
                 };
-                let batch = |job: &super::registry::Shared| self.rows(table, &job.lock());
+                let batch = |job: &super::registry::Shared| self.rows(table, &job.lock(), &workers);
                 jobs.iter().map(batch).collect::<DataFusionResult<_>>()?
             }
         };
         Ok(TableRows { stream: written(&table.schema()?, &batches)? })
     }
 
-    fn rows(&self, table: SystemTable, job: &RunningJob) -> DataFusionResult<RecordBatch> {
+    fn rows(
+        &self,
+        table: SystemTable,
+        job: &RunningJob,
+        workers: &[WorkerState],
+    ) -> DataFusionResult<RecordBatch> {
         let epoch = self.epoch();
         let id = job.id.as_ref();
         match table {
-            SystemTable::Jobs => rows::jobs(&[job_row(job, epoch)]),
+            SystemTable::Jobs => rows::jobs(&[job_row(job, epoch, workers)]),
             SystemTable::Stages => rows::stages(id, &stage_rows(job, epoch)),
             SystemTable::Tasks => {
                 let tasks: Vec<_> = job.graph.task_rows().map(|task| (task, epoch)).collect();
@@ -97,10 +104,15 @@ impl Registry {
         }
         found
     }
+
+    /// The workers, with what is taken of them.
+    fn worker_states(&self) -> Vec<WorkerState> {
+        self.worker_rows().into_iter().map(|row| row.state).collect()
+    }
 }
 
 /// How far a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     /// It waits to be planned.
     Nothing,
@@ -124,9 +136,13 @@ impl Registry {
     /// How far a job is, while it runs.
     pub(super) fn progress(&self, job: &str) -> Reached {
         let Some(job) = self.get(job) else { return Reached::Nothing };
+        let workers = self.worker_states();
         let job = job.lock();
         match job.graph.is_running_job() {
-            true => Reached::Midway(progress(&job)),
+            true => {
+                let waits_for = fleet::waits_for(&workers, &job.graph).unwrap_or_default();
+                Reached::Midway(Progress { waits_for, ..progress(&job) })
+            }
             false => Reached::End,
         }
     }
@@ -166,7 +182,7 @@ pub(super) fn job_state(job: &RunningJob) -> &'static str {
     }
 }
 
-fn job_row(job: &RunningJob, epoch: Epoch) -> JobRow {
+fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
     let graph = &job.graph;
     let stages: Vec<_> = graph.stage_rows().collect();
     let last = StageId(stages.len().saturating_sub(1) as u32);
@@ -194,6 +210,7 @@ fn job_row(job: &RunningJob, epoch: Epoch) -> JobRow {
         recomputed: graph.recomputed().len() as u64,
         rows,
         bytes,
+        waits_for: fleet::waits_for(workers, graph).unwrap_or_default(),
         error: job.failure().unwrap_or_default(),
     }
 }

@@ -150,7 +150,7 @@ impl Registry {
 
     /// Makes the event loop look at a job.
     pub(super) fn nudge(&self, job: &JobId) {
-        // Full of nudges: the loop looks at all jobs soon anyway.
+        // Full of nudges: [`Self::wake`] comes back to it.
         self.nudges.try_send(job.clone()).ok();
     }
 
@@ -159,12 +159,14 @@ impl Registry {
         self.get(id).is_none_or(|job| !job.lock().end_is_told)
     }
 
-    /// Nudges jobs whose waits are over.
+    /// Nudges jobs whose waits are over, and those whose end could not be told because too many
+    /// nudges were waiting.
     pub(super) fn wake(&self) {
         let now = self.now();
         for job in self.all() {
             let job = job.lock();
-            if job.graph.next_wakeup().is_some_and(|at| at <= now) {
+            let is_due = job.graph.next_wakeup().is_some_and(|at| at <= now);
+            if is_due || (!job.graph.is_running_job() && !job.end_is_told) {
                 self.nudge(&job.id);
             }
         }

@@ -11,6 +11,7 @@ use ballista_scheduler::state::execution_graph::TaskDescription;
 use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
 use datafusion::physical_plan::ExecutionPlan;
+use forebay_planner::ForebayConfig;
 
 use super::analysis::StageMetrics;
 use super::figures::Totals;
@@ -34,7 +35,8 @@ pub(super) struct RunningJob {
     pub(super) session: String,
     pub(super) config: Arc<SessionConfig>,
     pub(super) graph: JobGraph,
-    pub(super) weight: u32,
+    /// What the session of its client has set.
+    pub(super) options: ForebayConfig,
     pub(super) paper: PaperBudget,
     plans: StagedPlan,
     /// What hash shuffles wrote.
@@ -65,16 +67,17 @@ impl RunningJob {
         id: JobId,
         session: String,
         config: Arc<SessionConfig>,
-        weight: u32,
         plans: StagedPlan,
         graph: JobGraph,
     ) -> Self {
+        let options = config.options().extensions.get::<ForebayConfig>().cloned();
+        let options = options.unwrap_or_default();
         Self {
             id,
             session,
             config,
             graph,
-            weight,
+            options,
             paper: PaperBudget::default(),
             plans,
             shuffled: HashMap::new(),

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -17,26 +18,30 @@ use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::placement::{AcceleratorNeed, Need, WHOLE};
 
 /// What a task of a stage takes of its worker: what its models declare, or one core.
-pub(super) fn needs(plan: &Arc<dyn ExecutionPlan>) -> Need {
-    let mut need: Option<Need> = None;
-    visit(plan, &mut |node| {
+///
+/// # Errors
+/// If a model needs a part of an accelerator that cannot be given.
+pub(super) fn needs(plan: &Arc<dyn ExecutionPlan>) -> Result<Need> {
+    let mut models = vec![];
+    plan.apply(|node| {
         if let Some(inference) = node.downcast_ref::<InferenceExec>() {
-            let model = model_needs(inference.model(), inference.placement().is_accelerated());
-            need = Some(match need.take() {
-                Some(other) => larger(other, model),
-                None => model,
-            });
+            models.push(model_needs(inference.model(), inference.placement().is_accelerated())?);
         }
-    });
-    need.unwrap_or(Need::cpus(WHOLE))
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(models.into_iter().reduce(larger).unwrap_or(Need::cpus(WHOLE)))
 }
 
-fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Need {
+fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Result<Need> {
     let resources = &model.resources;
     let cpus_milli = resources.cpus.millis();
-    let need = Need { memory_bytes: resources.memory, ..Need::cpus(cpus_milli) };
+    let need = Need {
+        memory_bytes: resources.memory,
+        labels: resources.worker_labels.clone(),
+        ..Need::cpus(cpus_milli)
+    };
     if !is_accelerated {
-        return Need { cpus_milli: cpus_milli.max(WHOLE), ..need };
+        return Ok(Need { cpus_milli: cpus_milli.max(WHOLE), ..need });
     }
     let kind = match model.runtime {
         RuntimeKind::Emulated { .. } => "emulated",
@@ -47,9 +52,10 @@ fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Need {
         0 => WHOLE,
         millis => millis,
     };
-    let accelerator = AcceleratorNeed::try_new(share).ok();
-    let with = |need: AcceleratorNeed| need.with_kind(kind).with_memory_bytes(resources.gpu_memory);
-    Need { accelerator: accelerator.map(with), ..need }
+    let accelerator = AcceleratorNeed::try_new(share)
+        .map_err(|problem| plan_datafusion_err!("model '{}': {problem}", model.name))?;
+    let accelerator = accelerator.with_kind(kind).with_memory_bytes(resources.gpu_memory);
+    Ok(need.with_accelerator(accelerator))
 }
 
 /// For models that share a task, one after the other.
@@ -58,7 +64,8 @@ fn larger(a: Need, b: Need) -> Need {
     let cpus_milli = a.cpus_milli.max(b.cpus_milli);
     let memory_bytes = a.memory_bytes + b.memory_bytes;
     let accelerator = if key(&a) >= key(&b) { a.accelerator } else { b.accelerator };
-    Need { cpus_milli, memory_bytes, accelerator, ..a }
+    let labels = a.labels.union(&b.labels).cloned().collect();
+    Need { cpus_milli, memory_bytes, accelerator, labels }
 }
 
 /// Whether an operator is so light that it may run where the model runs.
@@ -97,9 +104,4 @@ fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {
     expr.is_volatile_node() || expr.children().into_iter().any(expr_is_volatile)
-}
-
-fn visit(plan: &Arc<dyn ExecutionPlan>, f: &mut dyn FnMut(&Arc<dyn ExecutionPlan>)) {
-    f(plan);
-    plan.children().into_iter().for_each(|child| visit(child, f));
 }

@@ -22,10 +22,11 @@ use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
-    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+    ExecutionPlan, ExecutionPlanProperties, Partitioning, replace_children_if_necessary,
 };
 use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
@@ -84,11 +85,12 @@ pub(super) fn cut(
     for writer in writers {
         stages.add_shuffle_stage(writer.as_ref())?;
     }
+    let limits = Limits { buffered_bytes_max: stages.config.job_budget as u64, ..Limits::default() };
     Ok(StagedPlan {
         plans: stages.plans,
         readers: stages.readers,
         shuffles: stages.shuffles,
-        spec: JobSpec { stages: stages.specs, edges: stages.edges, limits: Limits::default() },
+        spec: JobSpec { stages: stages.specs, edges: stages.edges, limits },
     })
 }
 
@@ -118,24 +120,32 @@ type Piece = (Arc<dyn ExecutionPlan>, Inputs);
 
 impl Stages {
     fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
-        let (child, inputs) = self.cut(only_child(writer.children())?, Scope::Own)?;
+        let written = only_child(writer.children())?.transform_up(without_round_robin).data()?;
+        let (child, inputs) = self.cut(written, Scope::Own)?;
         let id = match writer.shuffle_output_partitioning() {
-            None => self.add_block_stage(child, inputs),
+            None => self.add_block_stage(child, inputs)?,
             Some(_) => {
                 let root: Arc<dyn ExecutionPlan> = writer_of(writer)?;
-                self.add(replace_children_if_necessary(root, vec![child])?, inputs)
+                self.add(replace_children_if_necessary(root, vec![child])?, inputs)?
             }
         };
         self.shuffles.insert(writer.stage_id(), id);
         Ok(())
     }
 
-    fn add_block_stage(&mut self, plan: Arc<dyn ExecutionPlan>, inputs: Inputs) -> StageId {
-        let bytes = self.config.block_bytes as u64;
+    fn add_block_stage(
+        &mut self,
+        plan: Arc<dyn ExecutionPlan>,
+        inputs: Inputs,
+    ) -> Result<StageId> {
+        let bytes = match self.config.dynamic_blocks {
+            true => self.config.block_bytes as u64,
+            false => BlockWriterExec::ONE_BLOCK,
+        };
         self.add(Arc::new(BlockWriterExec::new(plan, bytes)), inputs)
     }
 
-    fn add(&mut self, root: Arc<dyn ExecutionPlan>, inputs: Inputs) -> StageId {
+    fn add(&mut self, root: Arc<dyn ExecutionPlan>, inputs: Inputs) -> Result<StageId> {
         let id = StageId(self.plans.len() as u32);
         let child = root.children().first().copied().cloned();
         let partitions = match child {
@@ -144,7 +154,7 @@ impl Stages {
             None => 1,
         };
         let bytes = self.config.block_bytes as u64;
-        let mut spec = StageSpec::new(name(&root), needs(&root), partitions as u32)
+        let mut spec = StageSpec::new(name(&root), needs(&root)?, partitions as u32)
             .with_group_bytes_max(bytes)
             .with_group_rows_max(window_rows(&root))
             .with_output_bytes_guess(bytes);
@@ -162,7 +172,7 @@ impl Stages {
         self.plans.push(root);
         self.readers.push(readers);
         self.specs.push(spec);
-        id
+        Ok(id)
     }
 
     /// The part of a plan that stays in its stage; what is below a cut is added.
@@ -184,8 +194,8 @@ impl Stages {
         for (child, ((scope, needs_all), wants_one)) in plan.children().into_iter().zip(wants) {
             let piece = self.cut(Arc::clone(child), scope)?;
             let (child, found) = match () {
-                () if piece.1.streams() && needs_all => self.collect(piece),
-                () if wants_one(&piece.0) => self.collect(piece),
+                () if piece.1.streams() && needs_all => self.collect(piece)?,
+                () if wants_one(&piece.0) => self.collect(piece)?,
                 () if !is_light(&plan) && holds_model(&piece.0) => self.stream(piece)?,
                 // Restricted to no partition at all, such a branch would still have some.
                 () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => self.stream(piece)?,
@@ -233,7 +243,7 @@ impl Stages {
     /// Makes a stage of a piece, and a streaming edge from it.
     fn stream(&mut self, (plan, inputs): Piece) -> Result<Piece> {
         let schema = Arc::clone(&plan);
-        let from = self.add_block_stage(plan, inputs);
+        let from = self.add_block_stage(plan, inputs)?;
         let granularity = match self.specs[from.0 as usize].replayable {
             true => Granularity::Block,
             false => Granularity::Unit,
@@ -243,11 +253,11 @@ impl Stages {
     }
 
     /// Makes a stage of a piece, and one partition of all that it writes.
-    fn collect(&mut self, (plan, inputs): Piece) -> Piece {
+    fn collect(&mut self, (plan, inputs): Piece) -> Result<Piece> {
         let schema = Arc::clone(&plan);
-        let from = self.add_block_stage(plan, inputs);
+        let from = self.add_block_stage(plan, inputs)?;
         let all = Arc::new(CoalescePartitionsExec::new(reader(from, &schema)));
-        (all, Inputs(vec![(from, EdgeKind::Blocking, Some(Reads::AllApart))]))
+        Ok((all, Inputs(vec![(from, EdgeKind::Blocking, Some(Reads::AllApart))])))
     }
 }
 
@@ -312,6 +322,18 @@ fn limit_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
         }
         _ => Ok(Transformed::no(plan)),
     }
+}
+
+/// Dealing out rows in turn is of use to one process: of a stage, each task would run all that is
+/// below. Ballista's planner leaves it out, and puts it back where it plans a stage anew.
+fn without_round_robin(
+    plan: Arc<dyn ExecutionPlan>,
+) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let repartition = plan.downcast_ref::<RepartitionExec>();
+    Ok(match repartition.map(|r| (r.partitioning(), r.input())) {
+        Some((Partitioning::RoundRobinBatch(_), input)) => Transformed::yes(Arc::clone(input)),
+        _ => Transformed::no(plan),
+    })
 }
 
 pub(super) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {

@@ -38,10 +38,13 @@ pub struct Piece {
 }
 
 impl Cutter {
-    /// Blocks of at most `bytes_max` bytes of Arrow data.
+    /// Blocks of at most `bytes_max` bytes of Arrow data; `usize::MAX` makes one of all.
     pub fn new(bytes_max: usize) -> Self {
         let bytes_max = bytes_max.max(1);
-        let limit = Size { bytes: bytes_max.min(FIRST.bytes), ..FIRST };
+        let limit = match bytes_max {
+            usize::MAX => Size { bytes: usize::MAX, rows: usize::MAX },
+            _ => Size { bytes: bytes_max.min(FIRST.bytes), ..FIRST },
+        };
         Self { bytes_max, limit, size: Size::default() }
     }
 

@@ -38,6 +38,9 @@ pub struct BlockWriterExec {
 pub type OnSealed<'a> = &'a (dyn Fn(BlockId, Sealed) + Sync);
 
 impl BlockWriterExec {
+    /// As `bytes_max`: however much there is, it is one block.
+    pub const ONE_BLOCK: u64 = u64::MAX;
+
     /// Writes blocks of at most `bytes_max` bytes.
     pub fn new(input: Arc<dyn ExecutionPlan>, bytes_max: u64) -> Self {
         Self { input, bytes_max, skipped: vec![] }

@@ -7,21 +7,7 @@ use crate::graph::{JobGraph, Millis, StageId};
 
 use super::resources::WorkerState;
 
-/// How producers are held back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Admission {
-    /// A producer starts if what is sealed and not consumed, what running producers are expected
-    /// to add, and what it is expected to add itself fit into the edge's budget.
-    #[default]
-    Reserve,
-    /// The policy of the streaming batch model (arXiv 2501.12407, section 4): sources start at the
-    /// rate at which the slowest operators take in their output.
-    Paper,
-    /// Never. To compare with.
-    Off,
-}
-
-/// Whether one more task of a stage may start under [`Admission::Reserve`].
+/// Whether one more task of a stage may start under [`Admission::Reserve`](super::Admission::Reserve).
 ///
 /// With nothing in flight on its edges a producer may always start, however large its output:
 /// otherwise nothing would ever fill them.

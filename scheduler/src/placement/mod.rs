@@ -44,8 +44,9 @@ mod round;
 #[cfg(test)]
 mod tests;
 
-pub use budget::{Admission, Operator, PaperBudget, seconds_per_partition};
-pub use policy::{Binding, Job, Policy, place};
+pub use budget::{Operator, PaperBudget, seconds_per_partition};
+pub use forebay_planner::Admission;
+pub use policy::{Binding, Job, place};
 pub use resources::{
     AcceleratorNeed, Device, Lease, MissingResource, Need, NotAShare, WHOLE, WorkerState,
     could_ever_fit, waiting_for,

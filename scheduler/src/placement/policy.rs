@@ -2,7 +2,8 @@
 
 use crate::graph::{BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId, Work, WorkerId};
 
-use super::budget::{Admission, PaperBudget, buffered_output, reserve_admits};
+use super::Admission;
+use super::budget::{PaperBudget, buffered_output, reserve_admits};
 use super::resources::{Lease, WorkerState};
 use super::round::{Candidates, Fleet, Usage};
 
@@ -13,15 +14,10 @@ pub struct Job<'a> {
     pub graph: &'a mut JobGraph,
     /// Its part of the cluster, relative to the weights of the others.
     pub weight: u32,
+    /// How its producers are held back.
+    pub admission: Admission,
     /// What the paper's policy remembers of it.
     pub paper: &'a mut PaperBudget,
-}
-
-/// What can be chosen about a round.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Policy {
-    /// How producers are held back.
-    pub admission: Admission,
 }
 
 /// A task that is to be started.
@@ -42,9 +38,8 @@ pub fn place(
     jobs: &mut [Job<'_>],
     workers: &[WorkerState],
     now: Millis,
-    policy: Policy,
 ) -> Vec<Binding> {
-    place_counted(jobs, workers, now, policy).0
+    place_counted(jobs, workers, now).0
 }
 
 /// The same, with the number of steps: of workers and blocks looked at.
@@ -52,11 +47,10 @@ pub(crate) fn place_counted(
     jobs: &mut [Job<'_>],
     workers: &[WorkerState],
     now: Millis,
-    policy: Policy,
 ) -> (Vec<Binding>, u64) {
     for job in jobs.iter_mut() {
         job.graph.advance(now);
-        if policy.admission == Admission::Paper {
+        if job.admission == Admission::Paper {
             job.paper.tick(job.graph, workers, now);
         }
     }
@@ -66,7 +60,7 @@ pub(crate) fn place_counted(
         return (vec![], 0);
     }
     let mut fleet = Fleet::new(workers, jobs.iter().map(|job| &*job.graph));
-    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, policy, &fleet)).collect();
+    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, &fleet)).collect();
     let mut bindings = vec![];
     while let Some(at) = next_job(&queues) {
         match queues[at].place_one(&mut jobs[at], &mut fleet, now) {
@@ -90,7 +84,6 @@ fn next_job(queues: &[Queue]) -> Option<usize> {
 /// no worker or no budget need not be asked again.
 #[derive(Debug)]
 struct Queue {
-    policy: Policy,
     usage: Usage,
     share: f64,
     is_closed: bool,
@@ -99,10 +92,10 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(job: &Job<'_>, policy: Policy, fleet: &Fleet) -> Self {
+    fn new(job: &Job<'_>, fleet: &Fleet) -> Self {
         let usage = Usage::of(job.graph);
         let mut stages: Vec<_> = job.graph.consumers_first().collect();
-        match policy.admission {
+        match job.admission {
             Admission::Paper => {
                 // Sources as their budget allows, then the operator with the least output waiting.
                 stages.sort_by_key(|stage| {
@@ -115,7 +108,6 @@ impl Queue {
             }
         }
         Self {
-            policy,
             share: fleet.share(&usage, job.weight),
             usage,
             is_closed: !job.graph.is_running_job(),
@@ -158,7 +150,7 @@ impl Queue {
     }
 
     fn admits(&self, job: &Job<'_>, stage: StageId) -> bool {
-        match self.policy.admission {
+        match job.admission {
             Admission::Off => true,
             Admission::Reserve => reserve_admits(job.graph, stage),
             Admission::Paper => job.paper.admits(job.graph, stage),
@@ -181,7 +173,7 @@ impl Queue {
         fleet.workers[worker].take(&need, &lease);
         self.usage.add(&need);
         self.share = fleet.share(&self.usage, job.weight);
-        if self.policy.admission == Admission::Paper {
+        if job.admission == Admission::Paper {
             job.paper.spend(job.graph, stage);
         }
         Some((id, lease, bound))

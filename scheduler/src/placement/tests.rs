@@ -36,9 +36,13 @@ fn job(stages: Vec<StageSpec>, edges: &[(u32, u32, EdgeKind, u64)]) -> JobGraph 
     JobGraph::try_new(JobSpec { stages, edges, ..JobSpec::default() }).unwrap()
 }
 
+fn job_of<'a>(graph: &'a mut JobGraph, paper: &'a mut PaperBudget) -> Job<'a> {
+    Job { graph, weight: 1, admission: Admission::Reserve, paper }
+}
+
 fn round(graph: &mut JobGraph, workers: &[WorkerState]) -> Vec<Binding> {
     let paper = &mut PaperBudget::default();
-    place(&mut [Job { graph, weight: 1, paper }], workers, Millis(0), Policy::default())
+    place(&mut [job_of(graph, paper)], workers, Millis(0))
 }
 
 /// Unit and worker of each binding.
@@ -231,9 +235,8 @@ fn without_admission_everything_runs_that_fits() {
     let workers = [worker("a", 8, 1)];
     let mut graph = job(vec![scan(9), infer()], &[(0, 1, BLOCK, 1)]);
     let paper = &mut PaperBudget::default();
-    let policy = Policy { admission: Admission::Off };
-    let jobs = &mut [Job { graph: &mut graph, weight: 1, paper }];
-    assert_eq!(place(jobs, &workers, Millis(0), policy).len(), 8);
+    let jobs = &mut [Job { admission: Admission::Off, ..job_of(&mut graph, paper) }];
+    assert_eq!(place(jobs, &workers, Millis(0)).len(), 8);
 }
 
 #[test]
@@ -304,10 +307,10 @@ fn a_worker_that_stops_gets_nothing_and_a_canceled_task_still_counts() {
     let mut together = |graph: &mut JobGraph, other: &mut JobGraph| {
         let [first, second] = &mut papers;
         let mut jobs = [
-            Job { graph, weight: 1, paper: first },
-            Job { graph: other, weight: 1, paper: second },
+            job_of(graph, first),
+            job_of(other, second),
         ];
-        place(&mut jobs, &workers, Millis(0), Policy::default()).len()
+        place(&mut jobs, &workers, Millis(0)).len()
     };
     assert_eq!(together(&mut graph, &mut other), 0);
     graph.apply(Event::TaskEnded { task }, Millis(0));
@@ -322,9 +325,9 @@ fn jobs_share_by_their_weights() {
         .iter_mut()
         .zip(&mut papers)
         .zip([1, 3])
-        .map(|((graph, paper), weight)| Job { graph, weight, paper })
+        .map(|((graph, paper), weight)| Job { weight, ..job_of(graph, paper) })
         .collect();
-    let bindings = place(&mut jobs, &[worker("a", 12, 0)], Millis(0), Policy::default());
+    let bindings = place(&mut jobs, &[worker("a", 12, 0)], Millis(0));
     let of = |job| bindings.iter().filter(|binding| binding.job == job).count();
     assert_eq!((of(0), of(1)), (3, 9));
 }
@@ -335,10 +338,10 @@ fn the_papers_policy_starts_sources_at_the_rate_of_the_pipeline() {
     let mut graph = job(vec![scan(9), infer()], &[(0, 1, BLOCK, u64::MAX)]);
     graph.set_buffered_bytes_max(250);
     let mut paper = PaperBudget::default();
-    let policy = Policy { admission: Admission::Paper };
     let mut at = |graph: &mut JobGraph, now| {
         let paper = &mut paper;
-        place(&mut [Job { graph, weight: 1, paper }], &workers, Millis(now), policy)
+        let job = Job { admission: Admission::Paper, ..job_of(graph, paper) };
+        place(&mut [job], &workers, Millis(now))
     };
     // All of the memory at first: two of 100 bytes, though more would fit the cores later.
     let bindings = at(&mut graph, 0);
@@ -366,8 +369,8 @@ fn a_decision_is_cheap_at_scale() {
     let mut graph = job(vec![scan(1000), consumer], &[(0, 1, BLOCK, u64::MAX)]);
     let paper = &mut PaperBudget::default();
     let mut counted = |graph: &mut JobGraph| {
-        let jobs = &mut [Job { graph, weight: 1, paper: &mut *paper }];
-        super::policy::place_counted(jobs, &workers, Millis(0), Policy::default())
+        let jobs = &mut [job_of(graph, &mut *paper)];
+        super::policy::place_counted(jobs, &workers, Millis(0))
     };
     let (producers, steps) = counted(&mut graph);
     assert_eq!(producers.len(), 1000);

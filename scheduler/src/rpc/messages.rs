@@ -264,7 +264,7 @@ pub mod run_update {
 }
 
 /// How far a job is.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Message)]
 pub struct Progress {
     /// Its stages.
     #[prost(uint32, tag = "1")]
@@ -287,6 +287,9 @@ pub struct Progress {
     /// Rows that the last stage with a model has written, if there is one.
     #[prost(uint64, optional, tag = "7")]
     pub rows_inferred: Option<u64>,
+    /// What a stage waits for that has work and no worker, if there is one.
+    #[prost(string, tag = "8")]
+    pub waits_for: String,
 }
 
 /// Where the rows of a job are.

@@ -67,7 +67,7 @@ impl World {
     }
 
     pub(super) fn fills(&self) -> Vec<Vec<(u64, u64)>> {
-        if self.policy.admission != Admission::Reserve {
+        if self.admission != Admission::Reserve {
             return vec![];
         }
         let stages = (0..self.scenario.spec.stages.len() as u32).map(StageId);

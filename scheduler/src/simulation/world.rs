@@ -8,7 +8,7 @@ use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, TaskId,
     UnitInput, WorkerId,
 };
-use crate::placement::{Admission, Job, Lease, PaperBudget, Policy, WorkerState, place};
+use crate::placement::{Admission, Job, Lease, PaperBudget, WorkerState, place};
 
 use super::reference::Reference;
 use super::rng::Rng;
@@ -76,7 +76,7 @@ pub(super) struct World {
     pub(super) scenario: Scenario,
     pub(super) rng: Rng,
     pub(super) weather: Weather,
-    pub(super) policy: Policy,
+    pub(super) admission: Admission,
     pub(super) graph: JobGraph,
     pub(super) paper: PaperBudget,
     pub(super) reference: Reference,
@@ -149,7 +149,7 @@ impl World {
             reference: Reference::new(scenario.spec.clone()),
             scenario,
             weather,
-            policy: Policy { admission },
+            admission,
             paper: PaperBudget::default(),
             now: 0,
             queue: BinaryHeap::new(),
@@ -304,8 +304,8 @@ impl World {
         let ran_anything = self.graph.runs_anything();
         let before = self.fills();
         let bindings = {
-            let (graph, paper) = (&mut self.graph, &mut self.paper);
-            place(&mut [Job { graph, weight: 1, paper }], &workers, Millis(self.now), self.policy)
+            let (graph, paper, admission) = (&mut self.graph, &mut self.paper, self.admission);
+            place(&mut [Job { graph, weight: 1, admission, paper }], &workers, Millis(self.now))
         };
         self.check_budget(&before, ran_anything, bindings.iter().map(|b| &b.bound))?;
         let has_bound = !bindings.is_empty();

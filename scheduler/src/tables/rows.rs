@@ -54,6 +54,8 @@ pub struct JobRow {
     pub rows: u64,
     /// Bytes of its result so far.
     pub bytes: u64,
+    /// What a stage waits for that has work and no worker.
+    pub waits_for: String,
     /// Why it failed.
     pub error: String,
 }
@@ -79,6 +81,7 @@ pub fn jobs(rows: &[JobRow]) -> Result<RecordBatch> {
         .count("recomputed", |job| job.recomputed)
         .count("rows", |job| job.rows)
         .count("bytes", |job| job.bytes)
+        .text("waits_for", |job| &job.waits_for)
         .text("error", |job| &job.error)
         .build()
 }

@@ -167,6 +167,7 @@ impl ModelDeclaration {
         set(&mut self.resources.cpus, &options.cpus);
         set(&mut self.resources.gpus, &options.gpus);
         set(&mut self.resources.memory, &options.memory);
+        set(&mut self.resources.worker_labels, &options.worker_labels);
         set(&mut self.resources.gpu_memory, &options.gpu_memory);
         set(&mut self.batch.max_rows, &options.max_batch_rows);
         set(&mut self.batch.window_rows, &options.batch_window_rows);
@@ -210,10 +211,13 @@ impl ModelDeclaration {
 
     /// `cpus=1, gpus=0.5, memory=400.0 MiB`: what `EXPLAIN` and `SHOW MODELS` print.
     pub fn resources_text(&self) -> String {
-        let Resources { cpus, gpus, memory, gpu_memory } = &self.resources;
+        let Resources { cpus, gpus, memory, gpu_memory, worker_labels } = &self.resources;
         let mut text = format!("cpus={cpus}, gpus={gpus}, memory={}", bytesize::ByteSize(*memory));
         if !gpus.is_zero() && *gpu_memory > 0 {
             text += &format!(", gpu_memory={}", bytesize::ByteSize(*gpu_memory));
+        }
+        for label in worker_labels {
+            text += &format!(", label {label}");
         }
         text
     }

@@ -1,11 +1,12 @@
 //! Overrides of a model's declaration, as `CREATE MODEL … WITH` and `ml_predict` take them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::resources::{Share, parse_bytes};
+use super::resources::{Share, parse_bytes, parse_labels};
 use crate::error::{ModelError, nearest_hint};
 
 /// Where a model should run.
@@ -137,6 +138,7 @@ pub struct ModelOptions {
     pub gpus: Option<Share>,
     pub gpu_memory: Option<u64>,
     pub memory: Option<u64>,
+    pub worker_labels: Option<BTreeSet<String>>,
     pub max_replicas: Option<u32>,
     pub max_batch_rows: Option<u32>,
     pub max_batch_tokens: Option<u32>,
@@ -151,12 +153,13 @@ pub struct ModelOptions {
 
 impl ModelOptions {
     /// Every option: key, unit or values, and what it does. The documentation is made from it.
-    pub const KEYS: [(&'static str, &'static str, &'static str); 15] = [
+    pub const KEYS: [(&'static str, &'static str, &'static str); 16] = [
         ("device", "auto, cpu, cuda, cuda:N, emulated", "where the model runs"),
         ("cpus", "number", "cores that one replica leases on a CPU"),
         ("gpus", "0, a fraction up to 1, or a whole number", "share of an accelerator per replica"),
         ("gpu_memory", "bytes", "accelerator memory of one loaded model with its largest batch"),
         ("memory", "bytes", "host memory of one loaded model"),
+        ("worker_labels", "key=value, …", "labels that a worker of a cluster must carry"),
         ("max_replicas", "1 or more", "how many replicas a query may use at most"),
         ("max_batch_rows", "1 or more", "rows in one batch at most"),
         ("max_batch_tokens", "1 or more", "padded tokens in one batch at most"),
@@ -181,6 +184,7 @@ impl ModelOptions {
             "gpus" => self.gpus = Some(share("gpus", value)?.check_gpus("gpus")?),
             "gpu_memory" => self.gpu_memory = Some(parse_bytes("gpu_memory", value)?),
             "memory" => self.memory = Some(parse_bytes("memory", value)?),
+            "worker_labels" => self.worker_labels = Some(parse_labels("worker_labels", value)?),
             "max_replicas" => self.max_replicas = Some(count("max_replicas", value)?),
             "max_batch_rows" => self.max_batch_rows = Some(count("max_batch_rows", value)?),
             "max_batch_tokens" => self.max_batch_tokens = Some(count("max_batch_tokens", value)?),

@@ -1,5 +1,6 @@
 //! What one replica of a model leases: cores, a share of an accelerator, memory.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -113,6 +114,21 @@ pub struct Resources {
     /// Accelerator memory of one loaded model with its largest batch.
     #[serde(default, with = "byte_size")]
     pub gpu_memory: u64,
+    /// `key=value` that a worker of a cluster must carry. One process carries none, and runs it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub worker_labels: BTreeSet<String>,
+}
+
+/// Parses `zone=a, disk=ssd`.
+pub(crate) fn parse_labels(option: &str, text: &str) -> Result<BTreeSet<String>, ModelError> {
+    let labels = text.split(',').map(str::trim).filter(|label| !label.is_empty());
+    let parse = |label: &str| match label.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok(format!("{}={}", key.trim(), value.trim()))
+        }
+        _ => Err(invalid(option, text, "labels such as 'zone=a, disk=ssd'")),
+    };
+    labels.map(parse).collect()
 }
 
 /// Parses `512 MiB`, `2GB`, `1024`.

@@ -2,12 +2,14 @@
 //!
 //! - `location.rs`: what a user wrote → the package's URL
 //! - `hashes.rs`: SHA-256 of files, computed once per process
+//! - `cache.rs`: the folder of downloaded packages, and what stays in it
 //! - `remote.rs`: a package in an object store → the cache folder
 //!
 //! `model.toml` holds the SHA-256 of every other file, and a declaration pins the SHA-256 of
 //! `model.toml`: so one hash stands for the whole package, and a changed file is an error instead
 //! of other results.
 
+mod cache;
 mod hashes;
 mod location;
 mod remote;
@@ -21,6 +23,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use url::Url;
 
+use self::cache::Hold;
 use self::hashes::{hash_bytes, hash_file, short};
 use self::location::local_dir;
 use self::remote::Remote;
@@ -41,6 +44,8 @@ pub struct Package {
     pub manifest: Manifest,
     /// SHA-256 of its `model.toml`.
     pub content_hash: String,
+    /// Keeps it in the cache, if it is there.
+    hold: Option<Hold>,
 }
 
 /// What became of one file when a package was verified.
@@ -96,13 +101,15 @@ impl Package {
         }
         let target = packages.join(content_hash);
         let (dir, expected) = (target.clone(), content_hash.to_owned());
-        let cached = move || dir.exists().then(|| Self::open(&dir, Some(&expected))).transpose();
+        let cached = move || Self::open_held(&dir, &expected);
         // A damaged copy in the cache is nobody's fault: fetch it again.
         if let Ok(Some(package)) = blocking(location, cached).await {
             return Ok(package);
         }
+        let limit = cache::limit()?;
         let remote = Remote::open(location, env)?;
         let partial = remote.download(packages, content_hash).await?;
+        let packages = packages.to_owned();
         let (location_text, expected) = (location.to_string(), content_hash.to_owned());
         blocking(location, move || {
             // Verified before it gets its name; the memory of hashes is by path, so once more after.
@@ -110,9 +117,20 @@ impl Package {
                 .map_err(|e| relocated(e, &location_text))?;
             remote::install(partial, &target)
                 .map_err(|e| io_problem(&target, "cannot be written", &e))?;
-            Self::open(&target, Some(&expected))
+            let found = Self::open_held(&target, &expected)?;
+            cache::make_room(&packages, limit)
+                .map_err(|e| io_problem(&packages, "cannot be tidied up", &e))?;
+            // Another process may have wanted the room meanwhile, and will not a second time.
+            found.map_or_else(|| Self::open(&target, Some(&expected)), Ok)
         })
         .await
+    }
+
+    /// A package in the cache, which stays there as long as anybody has it.
+    fn open_held(dir: &Path, content_hash: &str) -> Result<Option<Self>, ModelError> {
+        let hold = cache::hold(dir).map_err(|e| io_problem(dir, "cannot be locked", &e))?;
+        let Some(hold) = hold else { return Ok(None) };
+        Ok(Some(Self { hold: Some(hold), ..Self::open(dir, Some(content_hash))? }))
     }
 
     /// A local folder as a package. Blocks while files are hashed, unless this process has hashed
@@ -131,7 +149,7 @@ impl Package {
         for (name, expected) in &manifest.files {
             check_file(dir, &location, name, expected)?;
         }
-        Ok(Self { dir: dir.to_owned(), manifest, content_hash: found })
+        Ok(Self { dir: dir.to_owned(), manifest, content_hash: found, hold: None })
     }
 
     /// Checks every file of a local folder, for a report. The description comes first.

@@ -10,6 +10,7 @@ use futures::TryStreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
 use url::Url;
 
+use super::cache::PARTIAL;
 use super::hashes::hash_bytes;
 use super::{changed, io_problem};
 use crate::error::ModelError;
@@ -77,7 +78,7 @@ impl<'a> Remote<'a> {
         let cannot_write = |e: io::Error| io_problem(packages, "cannot be written", &e);
         fs::create_dir_all(packages).map_err(cannot_write)?;
         let partial = tempfile::Builder::new()
-            .prefix(".partial-")
+            .prefix(PARTIAL)
             .tempdir_in(packages)
             .map_err(cannot_write)?;
         fs::write(partial.path().join(MANIFEST), &bytes).map_err(cannot_write)?;
