@@ -15,7 +15,7 @@ use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
 use forebay_scheduler::ballista::explain::ClusterQueryPlanner;
 use forebay_scheduler::inventory::pooled;
 use forebay_scheduler::tables::{SystemSchema, schema};
-use forebay_scheduler::{Cluster, Standalone};
+use forebay_scheduler::{Cluster, Functions, Standalone};
 use forebay_udf::model::Catalog;
 
 use crate::folders;
@@ -163,6 +163,7 @@ pub struct ForebayBuilder {
     config: Option<SessionConfig>,
     runtime: Option<Arc<RuntimeEnv>>,
     memory_limit: Option<usize>,
+    functions: Functions,
 }
 
 impl ForebayBuilder {
@@ -193,6 +194,14 @@ impl ForebayBuilder {
     #[must_use]
     pub fn with_config(mut self, config: SessionConfig) -> Self {
         self.config = Some(config);
+        self
+    }
+
+    /// Adds functions of yours to those that queries can call. On a cluster its scheduler and all
+    /// workers must have them; [`Self::standalone`] sees to that.
+    #[must_use]
+    pub fn with_functions(mut self, functions: Functions) -> Self {
+        self.functions = functions;
         self
     }
 
@@ -258,10 +267,11 @@ impl ForebayBuilder {
     /// # Errors
     /// If it cannot start, or the catalog's folder is not one.
     pub async fn standalone(mut self) -> Result<ForebayContext> {
-        let devices = self.inventory.take().unwrap_or_else(Inventory::detect);
+        let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
+        let devices = Arc::new(devices);
         let runtime = self.open_runtime()?;
         self.runtime = Some(Arc::clone(&runtime));
-        let standalone = Standalone::start(Arc::new(Devices::new(devices)), runtime).await?;
+        let standalone = Standalone::start(devices, runtime, self.functions.clone()).await?;
         let mut context = self.connect(&standalone.address()).await?;
         context.standalone = Some(Arc::new(standalone));
         Ok(context)
@@ -291,6 +301,7 @@ impl ForebayBuilder {
             .with_config(config)
             .with_runtime_env(runtime)
             .with_default_features();
+        let builder = self.functions.register(builder);
         Ok(install(builder, Arc::clone(catalog), Arc::clone(devices)))
     }
 }

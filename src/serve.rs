@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datafusion::common::Result;
-use forebay::Scheduler;
+use forebay::{Functions, Scheduler};
 
 use crate::ServeArgs;
 use crate::shell::errors;
@@ -24,7 +24,8 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
 async fn serve(args: ServeArgs) -> Result<()> {
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
     let timeout = Duration::from_secs(args.worker_timeout);
-    let scheduler = Scheduler::start(args.bind, host, worker::runtime(None)?, timeout).await?;
+    let (runtime, functions) = (worker::runtime(None)?, Functions::default());
+    let scheduler = Scheduler::start(args.bind, host, runtime, timeout, functions).await?;
     let _figures = match args.metrics {
         Some(address) => Some(scheduler.serve_metrics(address).await?),
         None => None,

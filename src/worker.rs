@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use forebay::{Accelerator, Devices, Inventory, Worker};
+use forebay::{Accelerator, Devices, Functions, Inventory, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::shell::EMULATED_MEMORY_BYTES;
@@ -46,6 +46,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
         devices,
         work_limit: args.work_limit.map(|limit| limit.as_u64()),
         runtime: runtime(args.memory_limit)?,
+        functions: Functions::default(),
         labels: args.labels.into_iter().collect(),
         metrics: None,
         drain_limit: Duration::from_secs(args.drain_limit),

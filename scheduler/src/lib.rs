@@ -27,6 +27,7 @@ mod simulation;
 pub mod tables;
 
 pub use ballista::client::Cluster;
+pub use ballista::functions::Functions;
 pub use ballista::scheduler::Scheduler;
 pub use ballista::standalone::Standalone;
 pub use ballista::worker::Worker;

@@ -7,7 +7,6 @@ use ballista_core::JobId;
 use ballista_core::extension::SessionConfigHelperExt;
 use ballista_core::serde::protobuf::job_status::Status as JobState;
 use ballista_core::serde::protobuf::{JobStatus, KeyValuePair};
-use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion_proto::physical_plan::AsExecutionPlan;
@@ -48,10 +47,10 @@ impl BallistaJobs {
     pub(super) fn new(
         scheduler: Ballista,
         registry: Registry,
-        runtime: Arc<RuntimeEnv>,
+        state: SessionState,
         abandoned: mpsc::Sender<JobId>,
     ) -> Self {
-        Self { scheduler, registry, state: session::decoding_state(runtime), abandoned }
+        Self { scheduler, registry, state, abandoned }
     }
 
     fn session(&self, request: &RunRequest) -> SessionContext {

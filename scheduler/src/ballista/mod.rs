@@ -1,6 +1,7 @@
 //! Ballista, extended through its public traits. No other folder imports `ballista_*`.
 //!
-//! - `session`: functions, options and codec that the scheduler and every worker share
+//! - `session`: functions, options and codec that the scheduler and every worker share;
+//!   [`functions`]: those that a program adds
 //! - [`scheduler`]: the scheduler's process; `jobs`: plans that clients send
 //! - `cluster_state`: binds tasks to workers; `stages`: cuts a job's plan into stages, by
 //!   `stage_traits`; `task_plan`: fills a stage's plan in for one task
@@ -24,6 +25,7 @@ mod execution_graph;
 pub mod explain;
 mod figures;
 mod fleet;
+pub mod functions;
 mod jobs;
 mod observe;
 mod registry;

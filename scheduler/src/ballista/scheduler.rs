@@ -18,6 +18,7 @@ use ballista_scheduler::scheduler_server::SchedulerServer;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -27,6 +28,7 @@ use tonic::transport::Server;
 
 use super::cluster_state::{ForebayClusterState, NUDGER};
 use super::figures;
+use super::functions::Functions;
 use super::jobs::BallistaJobs;
 use super::registry::Registry;
 use super::session;
@@ -63,7 +65,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// Starts a scheduler at `address`; port 0 takes a free one. Workers reach it as `host`. A
     /// worker is lost when nothing has been heard of it for `worker_timeout`; as long does a job
-    /// wait if none is left that can run it.
+    /// wait if none is left that can run it. Plans may name `functions`.
     ///
     /// # Errors
     /// If it cannot listen there.
@@ -72,12 +74,14 @@ impl Scheduler {
         host: String,
         runtime: Arc<RuntimeEnv>,
         worker_timeout: Duration,
+        functions: Functions,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))?;
         let address = listener.local_addr()?;
-        let config = Arc::new(config(address, host, Arc::clone(&runtime), worker_timeout));
+        let state = session::decoding_state(runtime, functions);
+        let config = Arc::new(config(address, host, state.clone(), worker_timeout));
         let attendance = Attendance::new();
         let (nudges, nudged) = mpsc::channel(NUDGES_MAX);
         let registry = Registry::new(attendance.clone(), nudges);
@@ -85,7 +89,7 @@ impl Scheduler {
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
         attendance.listen(takes_news(registry.clone(), lost));
         let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
-        let jobs = BallistaJobs::new(scheduler.clone(), registry.clone(), runtime, abandoned);
+        let jobs = BallistaJobs::new(scheduler.clone(), registry.clone(), state, abandoned);
         let jobs = Arc::new(jobs);
         let mut tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
@@ -219,7 +223,7 @@ async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>) {
 fn config(
     address: SocketAddr,
     host: String,
-    runtime: Arc<RuntimeEnv>,
+    state: SessionState,
     worker_timeout: Duration,
 ) -> SchedulerConfig {
     SchedulerConfig {
@@ -235,10 +239,8 @@ fn config(
             session::config().with_ballista_adaptive_query_planner(false)
         })),
         override_session_builder: Some(Arc::new(move |config| {
-            let state = session::decoding_state(Arc::clone(&runtime));
-            Ok(datafusion::execution::session_state::SessionStateBuilder::new_from_existing(state)
-                .with_config(config)
-                .build())
+            let builder = SessionStateBuilder::new_from_existing(state.clone());
+            Ok(builder.with_config(config).build())
         })),
         grpc_server_max_decoding_message_size: session::MESSAGE_BYTES,
         grpc_server_max_encoding_message_size: session::MESSAGE_BYTES,

@@ -15,18 +15,23 @@ use forebay_engine::{Devices, Inventory};
 use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
 
+use super::functions::Functions;
 use crate::block::wire::BlockCodec;
 
 /// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
 pub(super) const MESSAGE_BYTES: u32 = 512 << 20;
 
-/// A session with all functions and options of Forebay and no tables.
-pub(super) fn state(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> SessionState {
+/// A session with all functions and options of Forebay, those of the program, and no tables.
+pub(super) fn state(
+    devices: Arc<Devices>,
+    runtime: Arc<RuntimeEnv>,
+    functions: Functions,
+) -> SessionState {
     let builder = SessionStateBuilder::new()
         .with_config(config())
         .with_runtime_env(runtime)
         .with_default_features();
-    install(builder, Catalog::in_memory(), devices).build()
+    install(functions.register(builder), Catalog::in_memory(), devices).build()
 }
 
 /// The options that a session may set, at their defaults.
@@ -37,8 +42,8 @@ pub(super) fn config() -> SessionConfig {
 }
 
 /// A session for decoding plans, which needs no devices of its own.
-pub(super) fn decoding_state(runtime: Arc<RuntimeEnv>) -> SessionState {
-    state(Arc::new(Devices::new(Inventory::detect())), runtime)
+pub(super) fn decoding_state(runtime: Arc<RuntimeEnv>, functions: Functions) -> SessionState {
+    state(Arc::new(Devices::new(Inventory::detect())), runtime, functions)
 }
 
 /// All functions that a plan may name.

@@ -12,6 +12,7 @@ use forebay_engine::Devices;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
+use super::functions::Functions;
 use super::scheduler::Scheduler;
 use super::worker::Worker;
 
@@ -31,11 +32,15 @@ impl Standalone {
     ///
     /// # Errors
     /// If they cannot listen, or use a folder for temporary files.
-    pub async fn start(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> Result<Self> {
+    pub async fn start(
+        devices: Arc<Devices>,
+        runtime: Arc<RuntimeEnv>,
+        functions: Functions,
+    ) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let host = Ipv4Addr::LOCALHOST.to_string();
         let scheduler =
-            Scheduler::start(address, host, Arc::clone(&runtime), WORKER_TIMEOUT).await?;
+            Scheduler::start(address, host, Arc::clone(&runtime), WORKER_TIMEOUT, functions.clone()).await?;
         let folder = TempDir::new()?;
         let worker = Worker {
             scheduler: scheduler.address().to_string(),
@@ -45,6 +50,7 @@ impl Standalone {
             devices,
             work_limit: None,
             runtime,
+            functions,
             labels: BTreeMap::new(),
             metrics: None,
             drain_limit: Duration::ZERO,

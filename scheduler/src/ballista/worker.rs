@@ -33,6 +33,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::client::root_cause;
 use super::engine::TaskEngine;
 use super::figures::{self, WorkerFigures};
+use super::functions::Functions;
 use super::session;
 use crate::block::BlockStore;
 use crate::inventory;
@@ -61,6 +62,8 @@ pub struct Worker {
     pub work_limit: Option<u64>,
     /// Memory, disk and object stores of all tasks together.
     pub runtime: Arc<RuntimeEnv>,
+    /// Functions of this program that plans may name.
+    pub functions: Functions,
     /// For people, and for models that ask for them.
     pub labels: BTreeMap<String, String>,
     /// Where to serve figures for Prometheus; port 0 takes a free one.
@@ -244,7 +247,11 @@ impl Worker {
         engine: TaskEngine,
         store: Arc<BlockStore>,
     ) -> Executor {
-        let state = session::state(Arc::clone(&self.devices), Arc::clone(&self.runtime));
+        let state = session::state(
+            Arc::clone(&self.devices),
+            Arc::clone(&self.runtime),
+            self.functions.clone(),
+        );
         let config = state.config().clone().with_extension(store);
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`location`]: where a block is, and what it must hold
-//! - [`store`]: the files of one worker; [`cut`]: rows → blocks, by a rule that depends on them alone
+//! - [`store`]: the files of one worker; [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
 //! - [`service`]: serves blocks to other workers
 //! - [`failure`]: what a reader says of a block that it cannot have
@@ -21,6 +21,7 @@ pub mod cut;
 pub mod failure;
 pub mod location;
 pub mod reader;
+pub mod room;
 pub mod service;
 pub mod store;
 pub mod wire;

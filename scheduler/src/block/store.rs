@@ -1,12 +1,11 @@
 //! The block files of one worker.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
@@ -18,16 +17,19 @@ use datafusion::common::{DataFusionError, Result, exec_err};
 
 use parking_lot::Mutex;
 
+use super::cut;
 use super::failure::{BlockError, DiskFull};
 use super::location::{BlockId, BlockLocation};
+use super::room::{Full, Room};
 
 /// Writes, keeps, finds and removes block files, within a number of bytes.
 #[derive(Debug)]
 pub struct BlockStore {
     worker: String,
     folder: PathBuf,
-    bytes_max: u64,
-    bytes: AtomicU64,
+    room: Arc<Room>,
+    /// Sizes of what is sealed, by job.
+    sealed: Mutex<HashMap<String, HashMap<BlockId, u64>>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
     forgotten: Mutex<VecDeque<String>>,
 }
@@ -49,7 +51,13 @@ pub struct Sealed {
 impl BlockStore {
     /// The blocks of `worker` in `folder`, at most `bytes_max` bytes of them.
     pub fn new(worker: String, folder: PathBuf, bytes_max: u64) -> Self {
-        Self { worker, folder, bytes_max, bytes: AtomicU64::new(0), forgotten: Mutex::default() }
+        Self {
+            worker,
+            folder,
+            room: Room::new(bytes_max),
+            sealed: Mutex::default(),
+            forgotten: Mutex::default(),
+        }
     }
 
     /// The worker whose blocks these are.
@@ -59,7 +67,7 @@ impl BlockStore {
 
     /// Bytes of all block files.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.room.taken()
     }
 
     /// Opens a block for writing.
@@ -79,8 +87,10 @@ impl BlockStore {
             file: BufWriter::new(File::create(&path)?),
             path: path.clone(),
             job: job.to_owned(),
+            id,
             checksum: crc32fast::Hasher::new(),
             bytes: 0,
+            reserved: 0,
             is_sealed: false,
         };
         let options =
@@ -105,24 +115,32 @@ impl BlockStore {
     /// Removes a block, if it is here.
     pub fn remove(&self, job: &str, id: BlockId) {
         let Ok(path) = self.path(job, id) else { return };
-        let size = fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
-        if fs::remove_file(&path).is_ok() {
-            self.give_back(size);
-        }
+        let size = self.sealed.lock().get_mut(job).and_then(|blocks| blocks.remove(&id));
+        fs::remove_file(&path).ok();
+        self.room.give_back_sealed(size.unwrap_or(0));
     }
 
     /// Accounts for the removal of all that a job has.
     pub fn forget(&self, job: &str) {
         let Ok(folder) = self.job_folder(job) else { return };
         self.remember_forgotten(job);
-        let mut removed = 0;
         for stage in fs::read_dir(folder).into_iter().flatten().flatten() {
-            for block in fs::read_dir(stage.path().join(BLOCKS)).into_iter().flatten().flatten() {
-                removed += block.metadata().map(|file| file.len()).unwrap_or(0);
-            }
             fs::remove_dir_all(stage.path().join(BLOCKS)).ok();
         }
-        self.give_back(removed);
+        let removed = self.sealed.lock().remove(job).unwrap_or_default();
+        self.room.give_back_sealed(removed.into_values().sum());
+    }
+
+    /// Counts a block that is complete.
+    fn keep(&self, job: &str, id: BlockId, bytes: u64) -> Result<()> {
+        let mut sealed = self.sealed.lock();
+        // Under the lock: a job is not forgotten between this and the next line.
+        if self.is_forgotten(job) {
+            return exec_err!("job {job} is over");
+        }
+        sealed.entry(job.to_owned()).or_default().insert(id, bytes);
+        self.room.seal(bytes);
+        Ok(())
     }
 
     fn remember_forgotten(&self, job: &str) {
@@ -151,24 +169,14 @@ impl BlockStore {
         Ok(self.folder.join(job))
     }
 
-    fn take(&self, bytes: u64) -> io::Result<()> {
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes <= self.bytes_max {
-            return Ok(());
-        }
-        self.give_back(bytes);
-        Err(io::Error::other(format!(
-            "the blocks of worker {} take {before} of {} bytes in {}; raise --work-limit, or lower \
+    /// What is full, and what to do about it.
+    fn full(&self, full: Full) -> String {
+        format!(
+            "the blocks of worker {} take {full} in {}; raise --work-limit, or lower \
              forebay.edge_budget",
             self.worker,
-            self.bytes_max,
             self.folder.display()
-        )))
-    }
-
-    fn give_back(&self, bytes: u64) {
-        let less = |now: u64| Some(now.saturating_sub(bytes));
-        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok();
+        )
     }
 }
 
@@ -206,13 +214,21 @@ impl fmt::Debug for OpenBlock {
 }
 
 impl OpenBlock {
-    /// Adds rows.
+    /// Adds rows; waits until there is room for them.
     ///
     /// # Errors
-    /// If the disk or the store's limit is full.
-    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+    /// If the disk is full, or the store and nothing is about to be removed from it.
+    pub async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
-        self.writer.write(batch).map_err(|error| full(&self.path, error))
+        let needed = cut::bytes(batch) as u64;
+        let file = self.writer.get_mut();
+        // More than all that there is: perhaps it is less when it is compressed.
+        if let Ok(()) = file.store.room.wait(needed).await {
+            file.reserved = needed;
+        }
+        let written = self.writer.write(batch).map_err(|error| full(&self.path, error));
+        self.writer.get_mut().release();
+        written
     }
 
     /// Completes the block.
@@ -223,9 +239,7 @@ impl OpenBlock {
         let (path, rows) = (self.path, self.rows);
         let mut file = self.writer.into_inner().map_err(|error| full(&path, error))?;
         file.file.flush().map_err(|error| full(&path, error.into()))?;
-        if file.store.is_forgotten(&file.job) {
-            return exec_err!("job {} is over", file.job);
-        }
+        file.store.keep(&file.job, file.id, file.bytes)?;
         file.is_sealed = true;
         let checksum = std::mem::take(&mut file.checksum).finalize();
         Ok(Sealed { bytes: file.bytes, rows, checksum })
@@ -249,23 +263,42 @@ struct Counted {
     file: BufWriter<File>,
     path: PathBuf,
     job: String,
+    id: BlockId,
     checksum: crc32fast::Hasher,
     bytes: u64,
+    /// Room that is its own already.
+    reserved: u64,
     is_sealed: bool,
+}
+
+impl Counted {
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        let reserved = bytes.min(self.reserved);
+        let taken = self.store.room.take(bytes - reserved);
+        taken.map_err(|full| io::Error::other(self.store.full(full)))?;
+        self.reserved -= reserved;
+        Ok(())
+    }
+
+    /// Gives back what was reserved and not needed.
+    fn release(&mut self) {
+        self.store.room.give_back_open(std::mem::take(&mut self.reserved));
+    }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        self.release();
         if !self.is_sealed {
             fs::remove_file(&self.path).ok();
-            self.store.give_back(self.bytes);
+            self.store.room.give_back_open(self.bytes);
         }
     }
 }
 
 impl Write for Counted {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.store.take(buffer.len() as u64)?;
+        self.take(buffer.len() as u64)?;
         self.file.write_all(buffer)?;
         self.checksum.update(buffer);
         self.bytes += buffer.len() as u64;
@@ -295,9 +328,9 @@ mod tests {
         Arc::new(BlockStore::new("w".to_owned(), folder.path().to_owned(), bytes_max))
     }
 
-    fn written(store: &Arc<BlockStore>) -> BlockLocation {
+    async fn written(store: &Arc<BlockStore>) -> BlockLocation {
         let mut block = store.create("job", ID, &rows().schema()).unwrap();
-        block.write(&rows()).unwrap();
+        block.write(&rows()).await.unwrap();
         let sealed = block.seal().unwrap();
         BlockLocation {
             job: "job".to_owned(),
@@ -310,11 +343,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_block_is_read_as_it_was_sealed_and_counted_until_it_is_removed() {
+    #[tokio::test]
+    async fn a_block_is_read_as_it_was_sealed_and_counted_until_it_is_removed() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
-        let location = written(&store);
+        let location = written(&store).await;
         assert_eq!((location.rows, location.bytes), (1000, store.bytes()));
         assert_eq!(store.read(&location).unwrap().len() as u64, location.bytes);
         store.remove("job", ID);
@@ -322,11 +355,11 @@ mod tests {
         assert!(store.read(&location).unwrap_err().to_string().contains("block 1/2/3 on worker w"));
     }
 
-    #[test]
-    fn damage_is_found() {
+    #[tokio::test]
+    async fn damage_is_found() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
-        let location = written(&store);
+        let location = written(&store).await;
         let path = store.path("job", ID).unwrap();
         let whole = fs::read(&path).unwrap();
         for at in [0, whole.len() / 2, whole.len() - 1] {
@@ -341,33 +374,33 @@ mod tests {
         assert!(error.contains("bytes instead of"), "{error}");
     }
 
-    #[test]
-    fn a_full_store_says_so_and_keeps_nothing_of_the_block() {
+    #[tokio::test]
+    async fn a_full_store_says_so_and_keeps_nothing_of_the_block() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, 1000);
         let mut block = store.create("job", ID, &rows().schema()).unwrap();
-        let error = block.write(&rows()).and_then(|()| block.seal().map(|_| ())).unwrap_err();
+        let error = block.write(&rows()).await.and_then(|()| block.seal().map(|_| ())).unwrap_err();
         assert!(error.to_string().contains("of 1000 bytes"), "{error}");
         assert_eq!(store.bytes(), 0);
         assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
     }
 
-    #[test]
-    fn a_block_that_is_dropped_leaves_nothing() {
+    #[tokio::test]
+    async fn a_block_that_is_dropped_leaves_nothing() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
         let mut block = store.create("job", ID, &rows().schema()).unwrap();
-        block.write(&rows()).unwrap();
+        block.write(&rows()).await.unwrap();
         drop(block);
         assert_eq!(store.bytes(), 0);
         assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
     }
 
-    #[test]
-    fn a_job_is_forgotten_whole() {
+    #[tokio::test]
+    async fn a_job_is_forgotten_whole() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
-        written(&store);
+        written(&store).await;
         store.forget("job");
         assert_eq!(store.bytes(), 0);
     }

@@ -134,7 +134,7 @@ impl Output<'_> {
                     open = Some(self.open(&schema).await?);
                 }
                 if let Some((_, Some(block))) = &mut open {
-                    block.write(&piece.rows)?;
+                    block.write(&piece.rows).await?;
                 }
             }
         }
