@@ -7,9 +7,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use datafusion::common::{DataFusionError, Result, extensions_options, plan_datafusion_err, plan_err};
-use datafusion::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::common::config_field;
+use datafusion::common::{
+    DataFusionError, Result, extensions_options, plan_datafusion_err, plan_err,
+};
+use datafusion::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use forebay_udf::error::nearest_hint;
 
 extensions_options! {

@@ -32,7 +32,7 @@ use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
 
 use super::stage_traits::{is_light, is_replayable, needs};
-use crate::block::{BlockReaderExec, BlockWriterExec};
+use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
 
 /// A plan in stages.
@@ -85,7 +85,8 @@ pub(super) fn cut(
     for writer in writers {
         stages.add_shuffle_stage(writer.as_ref())?;
     }
-    let limits = Limits { buffered_bytes_max: stages.config.job_budget as u64, ..Limits::default() };
+    let limits =
+        Limits { buffered_bytes_max: stages.config.job_budget as u64, ..Limits::default() };
     Ok(StagedPlan {
         plans: stages.plans,
         readers: stages.readers,
@@ -123,7 +124,7 @@ impl Stages {
         let written = only_child(writer.children())?.transform_up(without_round_robin).data()?;
         let (child, inputs) = self.cut(written, Scope::Own)?;
         let id = match writer.shuffle_output_partitioning() {
-            None => self.add_block_stage(child, inputs)?,
+            None => self.add_block_stage(child, inputs, self.block_size())?,
             Some(_) => {
                 let root: Arc<dyn ExecutionPlan> = writer_of(writer)?;
                 self.add(replace_children_if_necessary(root, vec![child])?, inputs)?
@@ -137,12 +138,14 @@ impl Stages {
         &mut self,
         plan: Arc<dyn ExecutionPlan>,
         inputs: Inputs,
+        size: BlockSize,
     ) -> Result<StageId> {
-        let bytes = match self.config.dynamic_blocks {
-            true => self.config.block_bytes as u64,
-            false => BlockWriterExec::ONE_BLOCK,
-        };
-        self.add(Arc::new(BlockWriterExec::new(plan, bytes)), inputs)
+        let size = if self.config.dynamic_blocks { size } else { BlockSize::WHOLE };
+        self.add(Arc::new(BlockWriterExec::new(plan, size)), inputs)
+    }
+
+    fn block_size(&self) -> BlockSize {
+        BlockSize::up_to(self.config.block_bytes as u64)
     }
 
     fn add(&mut self, root: Arc<dyn ExecutionPlan>, inputs: Inputs) -> Result<StageId> {
@@ -196,9 +199,13 @@ impl Stages {
             let (child, found) = match () {
                 () if piece.1.streams() && needs_all => self.collect(piece)?,
                 () if wants_one(&piece.0) => self.collect(piece)?,
-                () if !is_light(&plan) && holds_model(&piece.0) => self.stream(piece)?,
+                () if !is_light(&plan) && holds_model(&piece.0) => {
+                    self.stream(piece, self.block_size())?
+                }
                 // Restricted to no partition at all, such a branch would still have some.
-                () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => self.stream(piece)?,
+                () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => {
+                    self.stream(piece, self.block_size())?
+                }
                 () => piece,
             };
             children.push(child);
@@ -234,16 +241,17 @@ impl Stages {
 
     fn cut_below_exchange(&mut self, exchange: &StreamingExchangeExec) -> Result<Piece> {
         let piece = self.cut(only_child(exchange.children())?, Scope::Own)?;
-        let (input, inputs) = self.stream(piece)?;
+        let window = exchange.options().batch.window_rows;
+        let (input, inputs) = self.stream(piece, self.block_size().in_windows_of(window))?;
         // A task is one replica.
         let options = ExchangeOptions { replicas: 1, ..exchange.options().clone() };
         Ok((Arc::new(StreamingExchangeExec::try_new(input, options)?), inputs))
     }
 
     /// Makes a stage of a piece, and a streaming edge from it.
-    fn stream(&mut self, (plan, inputs): Piece) -> Result<Piece> {
+    fn stream(&mut self, (plan, inputs): Piece, size: BlockSize) -> Result<Piece> {
         let schema = Arc::clone(&plan);
-        let from = self.add_block_stage(plan, inputs)?;
+        let from = self.add_block_stage(plan, inputs, size)?;
         let granularity = match self.specs[from.0 as usize].replayable {
             true => Granularity::Block,
             false => Granularity::Unit,
@@ -255,7 +263,7 @@ impl Stages {
     /// Makes a stage of a piece, and one partition of all that it writes.
     fn collect(&mut self, (plan, inputs): Piece) -> Result<Piece> {
         let schema = Arc::clone(&plan);
-        let from = self.add_block_stage(plan, inputs)?;
+        let from = self.add_block_stage(plan, inputs, self.block_size())?;
         let all = Arc::new(CoalescePartitionsExec::new(reader(from, &schema)));
         Ok((all, Inputs(vec![(from, EdgeKind::Blocking, Some(Reads::AllApart))])))
     }

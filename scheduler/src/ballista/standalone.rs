@@ -39,8 +39,14 @@ impl Standalone {
     ) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let host = Ipv4Addr::LOCALHOST.to_string();
-        let scheduler =
-            Scheduler::start(address, host, Arc::clone(&runtime), WORKER_TIMEOUT, functions.clone()).await?;
+        let scheduler = Scheduler::start(
+            address,
+            host,
+            Arc::clone(&runtime),
+            WORKER_TIMEOUT,
+            functions.clone(),
+        )
+        .await?;
         let folder = TempDir::new()?;
         let worker = Worker {
             scheduler: scheduler.address().to_string(),

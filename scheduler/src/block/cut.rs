@@ -1,15 +1,51 @@
 //! Rows → blocks. The rule depends on the rows alone, so that a task that runs again cuts alike.
 
 use arrow::array::{Array, RecordBatch};
+use prost::Message;
 
-/// Cuts batches so that no block holds more than a number of bytes, but for single rows that do.
-///
-/// The first block is small and each one may be twice as large as the one before, up to the
-/// maximum: what follows starts early, and long runs cost few blocks. Rows are limited alike: a
+/// How large blocks become: small at first, so that what follows starts early, each up to twice as
+/// large as the one before, so that long runs cost few blocks. Rows are limited beside bytes: a
 /// model takes as long for a narrow row as for a wide one.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct BlockSize {
+    /// Bytes of Arrow data at most, but for single rows that have more.
+    #[prost(uint64, tag = "1")]
+    pub bytes_max: u64,
+    /// Rows of the first block at most.
+    #[prost(uint64, tag = "2")]
+    pub rows_first: u64,
+    /// Rows of any block at most.
+    #[prost(uint64, tag = "3")]
+    pub rows_max: u64,
+}
+
+/// Bytes of the first block at most.
+const BYTES_FIRST: usize = 1 << 20;
+
+/// Windows of a model in one block at most: what one replica has to do, others do not.
+const WINDOWS_MAX: u64 = 16;
+
+impl BlockSize {
+    /// However much there is, it is one block.
+    pub const WHOLE: Self = Self { bytes_max: u64::MAX, rows_first: u64::MAX, rows_max: u64::MAX };
+
+    /// At most `bytes_max` bytes.
+    pub fn up_to(bytes_max: u64) -> Self {
+        Self { bytes_max, rows_first: 1 << 12, rows_max: 1 << 20 }
+    }
+
+    /// For a model that forms its batches within `rows` rows.
+    #[must_use]
+    pub fn in_windows_of(self, rows: u32) -> Self {
+        let rows_first = u64::from(rows);
+        Self { rows_first, rows_max: rows_first * WINDOWS_MAX, ..self }
+    }
+}
+
+/// Cuts batches into blocks of some [`BlockSize`].
 #[derive(Debug)]
 pub struct Cutter {
-    bytes_max: usize,
+    max: Size,
     /// Of the block that is open, at most.
     limit: Size,
     /// Of the block that is open.
@@ -22,12 +58,6 @@ struct Size {
     rows: usize,
 }
 
-/// Of the first block.
-const FIRST: Size = Size { bytes: 1 << 20, rows: 1 << 12 };
-
-/// Of any block.
-const ROWS_MAX: usize = 1 << 20;
-
 /// Where a piece of a batch goes.
 #[derive(Debug, PartialEq)]
 pub struct Piece {
@@ -38,14 +68,18 @@ pub struct Piece {
 }
 
 impl Cutter {
-    /// Blocks of at most `bytes_max` bytes of Arrow data; `usize::MAX` makes one of all.
-    pub fn new(bytes_max: usize) -> Self {
-        let bytes_max = bytes_max.max(1);
-        let limit = match bytes_max {
-            usize::MAX => Size { bytes: usize::MAX, rows: usize::MAX },
-            _ => Size { bytes: bytes_max.min(FIRST.bytes), ..FIRST },
+    /// Blocks of this size.
+    pub fn new(size: BlockSize) -> Self {
+        let at_least_one = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).max(1);
+        let max = Size { bytes: at_least_one(size.bytes_max), rows: at_least_one(size.rows_max) };
+        let limit = match size {
+            BlockSize::WHOLE => max,
+            _ => Size {
+                bytes: max.bytes.min(BYTES_FIRST),
+                rows: max.rows.min(at_least_one(size.rows_first)),
+            },
         };
-        Self { bytes_max, limit, size: Size::default() }
+        Self { max, limit, size: Size::default() }
     }
 
     /// The pieces of `batch`, in order.
@@ -76,8 +110,8 @@ impl Cutter {
     }
 
     fn start_block(&mut self) {
-        self.limit.bytes = self.limit.bytes.saturating_mul(2).min(self.bytes_max);
-        self.limit.rows = (self.limit.rows * 2).min(ROWS_MAX);
+        self.limit.bytes = self.limit.bytes.saturating_mul(2).min(self.max.bytes);
+        self.limit.rows = self.limit.rows.saturating_mul(2).min(self.max.rows);
         self.size = Size::default();
     }
 }
@@ -110,7 +144,7 @@ mod tests {
 
     #[test]
     fn small_batches_share_a_block_until_it_is_full() {
-        let mut cutter = Cutter::new(80);
+        let mut cutter = Cutter::new(BlockSize::up_to(80));
         assert_eq!(shape(&cutter.cut(&numbers(0..5))), [(false, 5)]);
         assert_eq!(shape(&cutter.cut(&numbers(5..10))), [(false, 5)]);
         assert_eq!(shape(&cutter.cut(&numbers(10..11))), [(true, 1)]);
@@ -118,24 +152,39 @@ mod tests {
 
     #[test]
     fn a_large_batch_becomes_several_blocks() {
-        let mut cutter = Cutter::new(80);
+        let mut cutter = Cutter::new(BlockSize::up_to(80));
         let pieces = cutter.cut(&numbers(0..35));
         assert_eq!(shape(&pieces), [(false, 10), (true, 10), (true, 10), (true, 5)]);
     }
 
     #[test]
     fn blocks_grow_up_to_the_maximum() {
-        let mut cutter = Cutter::new(1 << 17);
+        let mut cutter = Cutter::new(BlockSize::up_to(1 << 17));
         let pieces = cutter.cut(&numbers(0..1 << 16));
         let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows() >> 12).collect();
         assert_eq!(rows, [1, 2, 4, 4, 4, 1]);
     }
 
     #[test]
+    fn blocks_for_a_model_grow_from_its_window() {
+        let mut cutter = Cutter::new(BlockSize::up_to(1 << 30).in_windows_of(2));
+        let pieces = cutter.cut(&numbers(0..100));
+        let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows()).collect();
+        assert_eq!(rows, [2, 4, 8, 16, 32, 32, 6]);
+    }
+
+    #[test]
+    fn whole_output_is_one_block() {
+        let mut cutter = Cutter::new(BlockSize::WHOLE);
+        assert_eq!(shape(&cutter.cut(&numbers(0..1 << 18))), [(false, 1 << 18)]);
+        assert_eq!(shape(&cutter.cut(&numbers(0..1 << 18))), [(false, 1 << 18)]);
+    }
+
+    #[test]
     fn a_row_that_is_too_large_is_a_block_alone() {
         let column = Arc::new(StringArray::from(vec!["x".repeat(1000), "y".to_owned()]));
         let batch = RecordBatch::try_from_iter([("t", column as ArrayRef)]).unwrap();
-        let mut cutter = Cutter::new(80);
+        let mut cutter = Cutter::new(BlockSize::up_to(80));
         assert_eq!(shape(&cutter.cut(&batch)), [(false, 1), (true, 1)]);
     }
 
@@ -147,7 +196,7 @@ mod tests {
 
     #[test]
     fn no_rows_are_no_piece_too_many() {
-        let mut cutter = Cutter::new(80);
+        let mut cutter = Cutter::new(BlockSize::up_to(80));
         assert_eq!(shape(&cutter.cut(&numbers(0..0))), []);
     }
 }

@@ -27,6 +27,7 @@ pub mod store;
 pub mod wire;
 pub mod writer;
 
+pub use cut::BlockSize;
 pub use failure::{BlockError, DiskFull};
 pub use location::{BlockId, BlockLocation};
 pub use reader::BlockReaderExec;

@@ -11,6 +11,7 @@ use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConve
 use datafusion_proto::protobuf;
 use prost::Message;
 
+use super::cut::BlockSize;
 use super::location::BlockLocation;
 use super::reader::BlockReaderExec;
 use super::writer::BlockWriterExec;
@@ -34,8 +35,8 @@ enum Kind {
 
 #[derive(Clone, PartialEq, Message)]
 struct Writer {
-    #[prost(uint64, tag = "1")]
-    bytes_max: u64,
+    #[prost(message, required, tag = "1")]
+    size: BlockSize,
     #[prost(uint32, repeated, tag = "2")]
     skipped: Vec<u32>,
 }
@@ -90,7 +91,7 @@ impl PhysicalExtensionCodec for BlockCodec {
         let node = Node::decode(message).map_err(|e| damaged(&e))?;
         match (node.kind, inputs) {
             (Some(Kind::Writer(writer)), [input]) => {
-                let node = BlockWriterExec::new(Arc::clone(input), writer.bytes_max);
+                let node = BlockWriterExec::new(Arc::clone(input), writer.size);
                 Ok(Arc::new(node.with_skipped(writer.skipped)))
             }
             (Some(Kind::Reader(reader)), []) => {
@@ -110,8 +111,8 @@ impl PhysicalExtensionCodec for BlockCodec {
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
         let kind = if let Some(writer) = node.downcast_ref::<BlockWriterExec>() {
-            let (bytes_max, skipped) = (writer.bytes_max(), writer.skipped().to_vec());
-            Kind::Writer(Writer { bytes_max, skipped })
+            let (size, skipped) = (writer.size(), writer.skipped().to_vec());
+            Kind::Writer(Writer { size, skipped })
         } else if let Some(reader) = node.downcast_ref::<BlockReaderExec>() {
             let schema = protobuf::Schema::try_from(reader.schema().as_ref())?.encode_to_vec();
             let partitions = reader.partitions().iter();

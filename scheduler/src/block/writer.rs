@@ -16,7 +16,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
 
-use super::cut::Cutter;
+use super::cut::{BlockSize, Cutter};
 use super::location::BlockId;
 use super::store::{BlockStore, OpenBlock, Sealed};
 
@@ -28,8 +28,7 @@ use super::store::{BlockStore, OpenBlock, Sealed};
 #[derive(Clone, Debug)]
 pub struct BlockWriterExec {
     input: Arc<dyn ExecutionPlan>,
-    /// Bytes of Arrow data in a block, but for single rows that are larger.
-    bytes_max: u64,
+    size: BlockSize,
     /// Blocks that an earlier attempt has sealed and that are still there.
     skipped: Vec<u32>,
 }
@@ -38,12 +37,9 @@ pub struct BlockWriterExec {
 pub type OnSealed<'a> = &'a (dyn Fn(BlockId, Sealed) + Sync);
 
 impl BlockWriterExec {
-    /// As `bytes_max`: however much there is, it is one block.
-    pub const ONE_BLOCK: u64 = u64::MAX;
-
-    /// Writes blocks of at most `bytes_max` bytes.
-    pub fn new(input: Arc<dyn ExecutionPlan>, bytes_max: u64) -> Self {
-        Self { input, bytes_max, skipped: vec![] }
+    /// Writes blocks of this size.
+    pub fn new(input: Arc<dyn ExecutionPlan>, size: BlockSize) -> Self {
+        Self { input, size, skipped: vec![] }
     }
 
     /// Without the blocks that are there already.
@@ -58,9 +54,9 @@ impl BlockWriterExec {
         &self.input
     }
 
-    /// Bytes of a block at most.
-    pub fn bytes_max(&self) -> u64 {
-        self.bytes_max
+    /// How large blocks become.
+    pub fn size(&self) -> BlockSize {
+        self.size
     }
 
     /// Blocks that are not written again.
@@ -94,7 +90,7 @@ impl BlockWriterExec {
         let streams = (0..partitions)
             .map(|partition| self.input.execute(partition, Arc::clone(&context)))
             .collect::<Result<Vec<_>>>()?;
-        let written = streams.into_iter().map(|rows| output.write(rows, self.bytes_max as usize));
+        let written = streams.into_iter().map(|rows| output.write(rows, self.size));
         let mut blocks: Vec<_> = try_join_all(written).await?.into_iter().flatten().collect();
         blocks.sort_by_key(|(id, _)| *id);
         Ok(blocks)
@@ -116,9 +112,9 @@ impl Output<'_> {
     async fn write(
         &self,
         mut rows: SendableRecordBatchStream,
-        bytes_max: usize,
+        size: BlockSize,
     ) -> Result<Vec<(BlockId, Sealed)>> {
-        let (schema, mut cutter) = (rows.schema(), Cutter::new(bytes_max));
+        let (schema, mut cutter) = (rows.schema(), Cutter::new(size));
         let mut sealed = vec![];
         let mut open: Option<(BlockId, Option<OpenBlock>)> = None;
         while let Some(batch) = rows.next().await {
@@ -169,7 +165,7 @@ impl Output<'_> {
 
 impl DisplayAs for BlockWriterExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockWriterExec: bytes_max={}", self.bytes_max)
+        write!(f, "BlockWriterExec: bytes_max={}", self.size.bytes_max)
     }
 }
 

@@ -34,11 +34,7 @@ pub struct Binding {
 }
 
 /// Binds all that is ready and fits, job by job in the order of their shares.
-pub fn place(
-    jobs: &mut [Job<'_>],
-    workers: &[WorkerState],
-    now: Millis,
-) -> Vec<Binding> {
+pub fn place(jobs: &mut [Job<'_>], workers: &[WorkerState], now: Millis) -> Vec<Binding> {
     place_counted(jobs, workers, now).0
 }
 

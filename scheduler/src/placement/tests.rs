@@ -306,10 +306,7 @@ fn a_worker_that_stops_gets_nothing_and_a_canceled_task_still_counts() {
     let mut papers = [PaperBudget::default(), PaperBudget::default()];
     let mut together = |graph: &mut JobGraph, other: &mut JobGraph| {
         let [first, second] = &mut papers;
-        let mut jobs = [
-            job_of(graph, first),
-            job_of(other, second),
-        ];
+        let mut jobs = [job_of(graph, first), job_of(other, second)];
         place(&mut jobs, &workers, Millis(0)).len()
     };
     assert_eq!(together(&mut graph, &mut other), 0);

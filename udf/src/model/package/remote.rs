@@ -77,10 +77,8 @@ impl<'a> Remote<'a> {
         let manifest = Manifest::parse(&bytes, self.location.as_str())?;
         let cannot_write = |e: io::Error| io_problem(packages, "cannot be written", &e);
         fs::create_dir_all(packages).map_err(cannot_write)?;
-        let partial = tempfile::Builder::new()
-            .prefix(PARTIAL)
-            .tempdir_in(packages)
-            .map_err(cannot_write)?;
+        let partial =
+            tempfile::Builder::new().prefix(PARTIAL).tempdir_in(packages).map_err(cannot_write)?;
         fs::write(partial.path().join(MANIFEST), &bytes).map_err(cannot_write)?;
         for name in manifest.files.keys() {
             let failed = |e: object_store::Error| self.problem(name, &e.to_string());
