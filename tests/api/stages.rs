@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::prelude::SessionConfig;
-use forebay::{Catalog, ForebayContext, Inventory, Scheduler};
+use forebay::{Catalog, ForebayContext, Functions, Inventory, Scheduler};
 
 /// A scheduler without workers, and a session on it that plans for some.
 async fn cluster() -> (Scheduler, ForebayContext) {
@@ -15,6 +15,7 @@ async fn cluster() -> (Scheduler, ForebayContext) {
         address.ip().to_string(),
         Arc::new(RuntimeEnv::default()),
         std::time::Duration::from_secs(10),
+        Functions::default(),
     )
     .await
     .unwrap();

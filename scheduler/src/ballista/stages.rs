@@ -95,6 +95,9 @@ pub(super) fn cut(
     })
 }
 
+/// Tasks of a stage that may start before it is known how much one of them writes.
+const FIRST_TASKS: u64 = 4;
+
 #[derive(Default)]
 struct Stages {
     config: ForebayConfig,
@@ -160,7 +163,7 @@ impl Stages {
         let mut spec = StageSpec::new(name(&root), needs(&root)?, partitions as u32)
             .with_group_bytes_max(bytes)
             .with_group_rows_max(window_rows(&root))
-            .with_output_bytes_guess(bytes);
+            .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
         spec.replayable = is_replayable(&root);
         let mut readers = HashMap::new();
         for (from, kind, reads) in inputs.0 {

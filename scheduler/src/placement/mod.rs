@@ -15,9 +15,9 @@
 //! 4. **Which worker**: one that holds the input, else the next that fits. A task without an
 //!    accelerator goes to workers without any first, then to those whose accelerators could run
 //!    what reads it. A worker where the unit has failed comes last, and one that stops never.
-//! 5. **What**: small blocks of one edge together, up to the stage's `group_bytes_max`
-//!    and `group_rows_max`: those on
-//!    the worker, or, if it holds none, the oldest from anywhere.
+//! 5. **What**: small blocks of one edge together, up to the stage's `group_bytes_max` and
+//!    `group_rows_max`, or a multiple of these rows where many blocks wait: those on the worker, or,
+//!    if it holds none, the oldest from anywhere.
 //!
 //! Within a round nothing becomes free, so a worker that was full for a stage is not looked at again
 //! for it: a round costs O(workers + bindings) per stage, whatever the number of blocks.

@@ -185,6 +185,7 @@ fn choose(
 ) -> Option<(usize, Work)> {
     candidates.rank(graph, stage, fleet);
     let ready = graph.ready(stage)?;
+    let windows = candidates.windows(ready.len());
     let need = &graph.stage(stage).need;
     let spares_accelerators = need.accelerator.is_none();
     // First a worker that holds what it will read. A task without an accelerator leaves the cores
@@ -201,7 +202,7 @@ fn choose(
         }
         if let Some(item) = first_that_may(graph, stage, worker, fleet) {
             candidates.home = Some(home.clone());
-            return Some((worker, gather(graph, stage, item, Reach::OneHome, fleet)));
+            return Some((worker, gather(graph, stage, item, Reach::OneHome, windows, fleet)));
         }
     }
     candidates.has_asked_homes = true;
@@ -212,8 +213,10 @@ fn choose(
     };
     let worker = candidates.next(need, avoid, fleet)?;
     match first_that_may(graph, stage, worker, fleet) {
-        Some(item) => Some((worker, gather(graph, stage, item, Reach::OneHome, fleet))),
-        None => Some((worker, gather(graph, stage, ready.first()?, Reach::AllHomes, fleet))),
+        Some(item) => Some((worker, gather(graph, stage, item, Reach::OneHome, windows, fleet))),
+        None => {
+            Some((worker, gather(graph, stage, ready.first()?, Reach::AllHomes, windows, fleet)))
+        }
     }
 }
 
@@ -248,6 +251,7 @@ fn gather(
     stage: StageId,
     first: ReadyItem,
     reach: Reach,
+    windows: u64,
     fleet: &mut Fleet,
 ) -> Work {
     let ReadyItem::Block { edge, block } = first else {
@@ -259,8 +263,8 @@ fn gather(
     };
     let home = graph.home_of(block);
     let blocks = match reach {
-        Reach::OneHome => fill(graph, stage, edge, ready.at(Some(home)), fleet),
-        Reach::AllHomes => fill(graph, stage, edge, ready.iter(), fleet),
+        Reach::OneHome => fill(graph, stage, edge, ready.at(Some(home)), windows, fleet),
+        Reach::AllHomes => fill(graph, stage, edge, ready.iter(), windows, fleet),
     };
     Work::Blocks { edge, blocks }
 }
@@ -270,10 +274,12 @@ fn fill(
     stage: StageId,
     edge: EdgeId,
     items: impl Iterator<Item = ReadyItem>,
+    windows: u64,
     fleet: &mut Fleet,
 ) -> Vec<BlockId> {
     let spec = graph.stage(stage);
-    let (mut bytes_left, mut rows_left) = (spec.group_bytes_max, spec.group_rows_max);
+    let mut bytes_left = spec.group_bytes_max;
+    let mut rows_left = spec.group_rows_max.saturating_mul(windows);
     let mut blocks = vec![];
     for item in items {
         fleet.steps += 1;

@@ -57,6 +57,9 @@ impl Fleet {
     }
 }
 
+/// What one task may read, however much is waiting.
+const WINDOWS_MAX: u64 = 16;
+
 /// What one job takes of the cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
@@ -90,6 +93,8 @@ pub(super) struct Candidates {
     pub(super) home: Option<WorkerId>,
     /// There is no worker left that can be given what it holds.
     pub(super) has_asked_homes: bool,
+    /// How many tasks of the stage could run at once.
+    slots: u64,
     is_ranked: bool,
     classes: [VecDeque<usize>; 3],
     full: BTreeSet<usize>,
@@ -100,6 +105,9 @@ impl Candidates {
         if std::mem::replace(&mut self.is_ranked, true) {
             return;
         }
+        let need = &graph.stage(stage).need;
+        let slots = fleet.workers.iter().filter(|worker| !worker.is_draining);
+        self.slots = slots.map(|worker| worker.slots(need)).fold(0, u64::saturating_add);
         let consumers = graph.streams_to(stage).map(|consumer| &graph.stage(consumer).need);
         let feeds: Vec<_> = consumers.filter(|need| need.accelerator.is_some()).collect();
         let needs_accelerator = graph.stage(stage).need.accelerator.is_some();
@@ -118,6 +126,12 @@ impl Candidates {
         for (class, _, _, at) in ranked {
             self.classes[class].push_back(at);
         }
+    }
+
+    /// How many times a stage's `group_rows_max` one task may read. One, unless so much is waiting
+    /// that each slot has two tasks of more before it: then fewer tasks do the same.
+    pub(super) fn windows(&self, waiting: usize) -> u64 {
+        (waiting as u64 / self.slots.saturating_mul(2).max(1)).clamp(1, WINDOWS_MAX)
     }
 
     pub(super) fn fits(&mut self, worker: usize, need: &Need, fleet: &mut Fleet) -> bool {

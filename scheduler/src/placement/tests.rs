@@ -186,6 +186,27 @@ fn small_blocks_are_put_together_up_to_the_stages_maximum() {
 }
 
 #[test]
+fn where_much_is_waiting_a_task_takes_more_rows_and_leaves_the_others_theirs() {
+    let workers = [worker("a", 1, 2)];
+    let mut consumer = infer();
+    consumer.group_rows_max = 1;
+    let mut graph = job(vec![scan(1), consumer], &[(0, 1, BLOCK, u64::MAX)]);
+    let task = round(&mut graph, &workers)[0].bound.task;
+    (0..40).for_each(|seq| seal(&mut graph, task, seq, 10));
+    let blocks = |bindings: &[Binding]| -> Vec<usize> {
+        bindings.iter().map(|binding| binding.bound.inputs.len()).collect()
+    };
+    let bindings = round(&mut graph, &workers);
+    assert_eq!(blocks(&bindings), [10, 7], "a quarter of 40, a quarter of 30");
+    bindings.iter().for_each(|binding| finish(&mut graph, binding.bound.task, &[]));
+    for expected in [[5, 4], [3, 2], [2, 1]] {
+        let bindings = round(&mut graph, &workers);
+        assert_eq!(blocks(&bindings), expected);
+        bindings.iter().for_each(|binding| finish(&mut graph, binding.bound.task, &[]));
+    }
+}
+
+#[test]
 fn producers_are_admitted_while_their_output_fits() {
     let workers = [worker("a", 8, 0), worker("g", 0, 1)];
     let mut graph = job(vec![scan(8), infer()], &[(0, 1, BLOCK, 250)]);
