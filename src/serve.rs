@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datafusion::common::Result;
-use forebay::Scheduler;
+use forebay::{Scheduler, Worker};
 
 use crate::ServeArgs;
 use crate::shell::errors;
@@ -22,16 +22,24 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
 }
 
 async fn serve(args: ServeArgs) -> Result<()> {
+    let tls = args.tls.open()?;
+    let metrics = args.metrics.map(|address| ("--metrics", address));
+    let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
+    args.listen.check(&ports, tls.as_ref())?;
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
     let timeout = Duration::from_secs(args.worker_timeout);
-    let scheduler = Scheduler::start(args.bind, host, worker::runtime(None)?, timeout).await?;
+    let runtime = worker::runtime(None)?;
+    let scheduler =
+        Scheduler::start(args.bind, host.clone(), runtime, timeout, tls.clone()).await?;
     let _figures = match args.metrics {
         Some(address) => Some(scheduler.serve_metrics(address).await?),
         None => None,
     };
     println!("listening on {}", scheduler.address());
     if args.worker {
-        let worker = worker::open(args.resources, scheduler.address().to_string())?;
+        let address = format!("{host}:{}", scheduler.address().port());
+        let worker = worker::open(args.resources, address)?;
+        let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
         return Box::pin(worker.run(|_| (), told_to_stop())).await;
     }
     told_to_stop().await;

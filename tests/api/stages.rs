@@ -15,6 +15,7 @@ async fn cluster() -> (Scheduler, ForebayContext) {
         address.ip().to_string(),
         Arc::new(RuntimeEnv::default()),
         std::time::Duration::from_secs(10),
+        None,
     )
     .await
     .unwrap();

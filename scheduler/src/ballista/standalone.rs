@@ -35,7 +35,7 @@ impl Standalone {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let host = Ipv4Addr::LOCALHOST.to_string();
         let scheduler =
-            Scheduler::start(address, host, Arc::clone(&runtime), WORKER_TIMEOUT).await?;
+            Scheduler::start(address, host, Arc::clone(&runtime), WORKER_TIMEOUT, None).await?;
         let folder = TempDir::new()?;
         let worker = Worker {
             scheduler: scheduler.address().to_string(),
@@ -48,6 +48,7 @@ impl Standalone {
             labels: BTreeMap::new(),
             metrics: None,
             drain_limit: Duration::ZERO,
+            tls: None,
         };
         let (ready, is_ready) = oneshot::channel();
         let worker = SpawnedTask::spawn(async move {
