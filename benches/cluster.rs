@@ -74,7 +74,7 @@ impl Cluster {
         let host = Ipv4Addr::LOCALHOST.to_string();
         let runtime = RuntimeEnvBuilder::new().build_arc().unwrap();
         let timeout = Duration::from_secs(60);
-        let scheduler = Scheduler::start(address, host, runtime, timeout, functions());
+        let scheduler = Scheduler::start(address, host, runtime, timeout, functions(), None);
         let scheduler = scheduler.await.unwrap();
         // In memory where there is such a folder: disks differ, and are not what is measured.
         let folder = match Path::new("/dev/shm").is_dir() {
@@ -118,6 +118,7 @@ async fn start_worker(scheduler: &Scheduler, folder: &Path, has: &Has) -> Spawne
         labels: BTreeMap::new(),
         metrics: None,
         drain_limit: Duration::ZERO,
+        tls: None,
     };
     let (ready, is_ready) = oneshot::channel();
     let running = SpawnedTask::spawn(async move {

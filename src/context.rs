@@ -15,7 +15,7 @@ use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
 use forebay_scheduler::ballista::explain::ClusterQueryPlanner;
 use forebay_scheduler::inventory::pooled;
 use forebay_scheduler::tables::{SystemSchema, schema};
-use forebay_scheduler::{Cluster, Functions, Standalone};
+use forebay_scheduler::{Cluster, Functions, Standalone, Tls};
 use forebay_udf::model::Catalog;
 
 use crate::folders;
@@ -42,7 +42,8 @@ impl ForebayContext {
     }
 
     /// On the cluster of the scheduler at `host:port`: tables, models and options are this
-    /// session's, queries run there.
+    /// session's, queries run there. If its connections are encrypted, use
+    /// [`ForebayBuilder::with_tls`].
     ///
     /// # Errors
     /// If no scheduler answers, or the catalog's folder is not one.
@@ -164,6 +165,7 @@ pub struct ForebayBuilder {
     runtime: Option<Arc<RuntimeEnv>>,
     memory_limit: Option<usize>,
     functions: Functions,
+    tls: Option<Tls>,
 }
 
 impl ForebayBuilder {
@@ -220,6 +222,14 @@ impl ForebayBuilder {
         self
     }
 
+    /// Encrypts connections to a cluster, whose processes and this one prove to each other who
+    /// they are; for [`Self::connect`].
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// The session.
     ///
     /// # Errors
@@ -235,9 +245,10 @@ impl ForebayBuilder {
     /// The session, with its queries running on the cluster of the scheduler at `host:port`.
     ///
     /// # Errors
-    /// If no scheduler answers, or the catalog's folder is not one.
+    /// If no scheduler answers, or one of both does not believe the other, or the catalog's folder
+    /// is not one.
     pub async fn connect(mut self, scheduler: &str) -> Result<ForebayContext> {
-        let cluster = Cluster::connect(scheduler).await?;
+        let cluster = Cluster::connect(scheduler, self.tls.take()).await?;
         let given = self.inventory.take();
         let plans_for = given.is_none().then(|| cluster.clone());
         let inventory = match given {
@@ -271,6 +282,8 @@ impl ForebayBuilder {
         let devices = Arc::new(devices);
         let runtime = self.open_runtime()?;
         self.runtime = Some(Arc::clone(&runtime));
+        // Nothing of it leaves this process.
+        self.tls = None;
         let standalone = Standalone::start(devices, runtime, self.functions.clone()).await?;
         let mut context = self.connect(&standalone.address()).await?;
         context.standalone = Some(Arc::new(standalone));

@@ -7,6 +7,7 @@ mod model_cmd;
 mod serve;
 mod shell;
 mod stores_on_demand;
+mod tls;
 mod worker;
 
 use std::io::Write;
@@ -81,6 +82,8 @@ struct ShellArgs {
     /// Run queries on the cluster of this scheduler
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["cpus", "emulated_accelerators"])]
     connect: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +107,10 @@ struct ServeArgs {
           value_parser = clap::value_parser!(u64).range(2..))]
     worker_timeout: u64,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    listen: ListenArgs,
+    #[command(flatten)]
     resources: ResourceArgs,
 }
 
@@ -122,7 +129,32 @@ struct WorkerArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    listen: ListenArgs,
+    #[command(flatten)]
     resources: ResourceArgs,
+}
+
+/// Who a process is to the others of its cluster: all three or none.
+#[derive(Debug, Args)]
+struct TlsArgs {
+    /// Encrypt connections within the cluster, and show others this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_ca"])]
+    tls_key: Option<PathBuf>,
+    /// Certificate of the authority that others must have theirs from (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    tls_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct ListenArgs {
+    /// Listen beyond this machine without encryption, to anyone who calls
+    #[arg(long, conflicts_with = "tls_cert")]
+    insecure: bool,
 }
 
 /// What a worker offers.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datafusion::common::Result;
-use forebay::{Functions, Scheduler};
+use forebay::{Functions, Scheduler, Worker};
 
 use crate::ServeArgs;
 use crate::shell::errors;
@@ -22,17 +22,25 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
 }
 
 async fn serve(args: ServeArgs) -> Result<()> {
+    let tls = args.tls.open()?;
+    let metrics = args.metrics.map(|address| ("--metrics", address));
+    let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
+    args.listen.check(&ports, tls.as_ref())?;
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
     let timeout = Duration::from_secs(args.worker_timeout);
     let (runtime, functions) = (worker::runtime(None)?, Functions::default());
-    let scheduler = Scheduler::start(args.bind, host, runtime, timeout, functions).await?;
+    let (host_too, tls_too) = (host.clone(), tls.clone());
+    let scheduler =
+        Scheduler::start(args.bind, host_too, runtime, timeout, functions, tls_too).await?;
     let _figures = match args.metrics {
         Some(address) => Some(scheduler.serve_metrics(address).await?),
         None => None,
     };
     println!("listening on {}", scheduler.address());
     if args.worker {
-        let worker = worker::open(args.resources, scheduler.address().to_string())?;
+        let address = format!("{host}:{}", scheduler.address().port());
+        let worker = worker::open(args.resources, address)?;
+        let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
         return Box::pin(worker.run(|_| (), told_to_stop())).await;
     }
     told_to_stop().await;

@@ -1,6 +1,7 @@
 //! `forebay worker`: runs tasks of a scheduler on this machine.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,22 +17,26 @@ use crate::{GpuChoice, ResourceArgs, WorkerArgs};
 
 /// Runs a worker until it is told to leave; returns the exit status.
 pub(crate) async fn run(args: WorkerArgs) -> i32 {
-    let host = args.host.unwrap_or_else(|| args.bind.to_string());
-    let worked = match open(args.resources, args.scheduler.clone()) {
-        Ok(worker) => {
-            let worker = Worker { bind: args.bind, host, metrics: args.metrics, ..worker };
-            let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
-            Box::pin(worker.run(ready, told_to_stop())).await
-        }
-        Err(error) => Err(error),
-    };
-    match worked {
+    match work(args).await {
         Ok(()) => 0,
         Err(error) => {
             errors::print(&error);
             1
         }
     }
+}
+
+async fn work(args: WorkerArgs) -> Result<()> {
+    let tls = args.tls.open()?;
+    let metrics = args.metrics.map(|address| ("--metrics", address));
+    let bind = SocketAddr::new(args.bind, 0);
+    let ports: Vec<_> = [("--bind", bind)].into_iter().chain(metrics).collect();
+    args.listen.check(&ports, tls.as_ref())?;
+    let host = args.host.unwrap_or_else(|| args.bind.to_string());
+    let worker = open(args.resources, args.scheduler.clone())?;
+    let worker = Worker { bind: args.bind, host, metrics: args.metrics, tls, ..worker };
+    let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
+    Box::pin(worker.run(ready, told_to_stop())).await
 }
 
 /// A worker of this machine, on loopback.
@@ -50,6 +55,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
         labels: args.labels.into_iter().collect(),
         metrics: None,
         drain_limit: Duration::from_secs(args.drain_limit),
+        tls: None,
     })
 }
 

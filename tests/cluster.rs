@@ -16,4 +16,5 @@ mod cluster {
     mod load;
     mod pauses;
     mod setup;
+    mod tls;
 }

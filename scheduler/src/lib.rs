@@ -8,6 +8,7 @@
 //! - [`inventory`]: what workers have, as a session plans for it
 //! - [`metrics`]: figures for Prometheus
 //! - [`rpc`]: what Ballista's messages have no room for: inventories, and whether a worker lives
+//! - [`tls`]: connections that are encrypted, between processes that know each other
 //! - [`tables`]: what jobs and workers do, as tables that SQL reads
 //!
 //! A query is planned where its session is, with the inventory of the whole cluster, and travels
@@ -25,9 +26,11 @@ pub mod rpc;
 #[cfg(test)]
 mod simulation;
 pub mod tables;
+pub mod tls;
 
 pub use ballista::client::Cluster;
 pub use ballista::functions::Functions;
 pub use ballista::scheduler::Scheduler;
 pub use ballista::standalone::Standalone;
 pub use ballista::worker::Worker;
+pub use tls::Tls;

@@ -13,9 +13,11 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use prometheus::core::Collector;
 use prometheus::{CounterVec, GaugeVec, Opts, Registry, TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
+
+use crate::rpc::connection;
+use crate::tls::Tls;
 
 /// All figures of one moment.
 #[derive(Debug, Default)]
@@ -79,9 +81,10 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// At `http://ADDRESS/metrics`; port 0 takes a free one.
+    /// At `http://ADDRESS/metrics`, or `https` with `tls`; port 0 takes a free one.
     pub(crate) async fn serve(
         address: SocketAddr,
+        tls: Option<Tls>,
         fill: impl Fn(&Page) -> Result<()> + Send + Sync + 'static,
     ) -> Result<Self> {
         let listener = TcpListener::bind(address)
@@ -97,10 +100,8 @@ impl Figures {
             std::future::ready(([(CONTENT_TYPE, TEXT_FORMAT)], text))
         };
         let routes = Routes::from(Router::new().route("/metrics", get(answer)));
-        let server = Server::builder()
-            .accept_http1(true)
-            .add_routes(routes)
-            .serve_with_incoming(TcpListenerStream::new(listener));
+        let routes = Server::builder().accept_http1(true).add_routes(routes);
+        let server = connection::serve(routes, listener, tls);
         let serving = SpawnedTask::spawn(async move {
             if let Err(error) = server.await {
                 log::error!("the port for metrics closed: {error}");

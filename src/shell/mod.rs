@@ -26,6 +26,7 @@ use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use datafusion::common::exec_err;
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -94,10 +95,15 @@ impl Shell {
         if let Some(folder) = catalog {
             builder = builder.with_catalog_folder(folder)?;
         }
-        let context = match &args.connect {
+        let tls = args.tls.open()?;
+        let context = match (&args.connect, tls) {
             // Plans are made for what its workers have.
-            Some(scheduler) => builder.connect(scheduler).await?,
-            None => builder.with_inventory(inventory).build()?,
+            (Some(scheduler), None) => builder.connect(scheduler).await?,
+            (Some(scheduler), Some(tls)) => builder.with_tls(tls).connect(scheduler).await?,
+            (None, Some(_)) => {
+                return exec_err!("--tls-cert is for a cluster: say which one with --connect");
+            }
+            (None, None) => builder.with_inventory(inventory).build()?,
         };
         stores::open_on_demand(context.session());
         let print = PrintOptions {

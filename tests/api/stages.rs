@@ -16,6 +16,7 @@ async fn cluster() -> (Scheduler, ForebayContext) {
         Arc::new(RuntimeEnv::default()),
         std::time::Duration::from_secs(10),
         Functions::default(),
+        None,
     )
     .await
     .unwrap();

@@ -10,7 +10,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionConfig;
-use forebay::{Catalog, ForebayContext, Inventory};
+use forebay::{Catalog, ForebayContext, Inventory, Tls};
 use forebay_testkit::cluster::Cluster;
 use futures::StreamExt;
 use tempfile::TempDir;
@@ -54,6 +54,8 @@ fn is_long() -> bool {
 pub(super) struct Stage {
     pub(super) cluster: Cluster,
     folder: TempDir,
+    /// Who its sessions are.
+    tls: Option<Tls>,
 }
 
 /// Rows as text, sorted.
@@ -62,14 +64,17 @@ pub(super) type Rows = Vec<String>;
 impl Stage {
     /// A scheduler that takes a worker for lost after `timeout_s`, and these workers.
     pub(super) fn new(timeout_s: u64, workers: &[&[&str]]) -> Self {
+        Self::open(&["--worker-timeout", &timeout_s.to_string()], workers, None)
+    }
+
+    /// A scheduler with these arguments, these workers, and sessions that reach them with `tls`.
+    pub(super) fn open(scheduler: &[&str], workers: &[&[&str]], tls: Option<Tls>) -> Self {
         let folder = TempDir::new().unwrap();
-        let timeout = timeout_s.to_string();
-        let binary = env!("CARGO_BIN_EXE_forebay");
-        let mut cluster = Cluster::start(binary, &["--worker-timeout", &timeout]);
+        let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), scheduler);
         workers.iter().for_each(|arguments| {
             cluster.add_worker(arguments);
         });
-        let stage = Self { cluster, folder };
+        let stage = Self { cluster, folder, tls };
         stage.add_model("slow", if is_long() { 25 } else { 15 }, None);
         stage
     }
@@ -81,9 +86,12 @@ impl Stage {
     /// A session on the cluster, with the table and the models. Blocks are small, and few may wait:
     /// CPU workers have something to do until shortly before the end.
     pub(super) async fn session(&self) -> ForebayContext {
-        let builder = ForebayContext::builder()
+        let mut builder = ForebayContext::builder()
             .with_catalog(Catalog::in_memory())
             .with_config(SessionConfig::new().with_target_partitions(FILES));
+        if let Some(tls) = &self.tls {
+            builder = builder.with_tls(tls.clone());
+        }
         let session = builder.connect(self.cluster.address()).await.unwrap();
         for option in ["block_bytes = 8192", "edge_budget = 49152"] {
             run(&session, &format!("SET forebay.{option}")).await.unwrap();

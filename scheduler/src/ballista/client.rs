@@ -1,48 +1,41 @@
 //! A session's connection to a cluster.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::session;
 use crate::rpc::ClusterClient;
+use crate::rpc::connection::{self, Peers, said};
 use crate::rpc::messages::{
     Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, RunRequest, RunUpdate, TableRequest,
     Worker,
 };
 use crate::tables::{self, SystemTable};
-
-/// For how long a client tries to reach the scheduler.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+use crate::tls::Tls;
 
 /// A connection to a scheduler.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     scheduler: String,
     channel: Channel,
+    /// The workers, who hold the rows.
+    peers: Arc<Peers>,
 }
 
 impl Cluster {
-    /// Connects to the scheduler at `host:port`.
+    /// Connects to the scheduler at `host:port`; with `tls` if it has some, without if not.
     ///
     /// # Errors
-    /// If nobody answers there.
-    pub async fn connect(scheduler: &str) -> Result<Self> {
+    /// If nobody answers there, or one of both does not believe the other.
+    pub async fn connect(scheduler: &str, tls: Option<Tls>) -> Result<Self> {
         let address = scheduler.strip_prefix("http://").unwrap_or(scheduler);
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|e| exec_datafusion_err!("'{scheduler}' is no HOST:PORT: {e}"))?
-            .tcp_nodelay(true)
-            .connect_timeout(CONNECT_LIMIT);
-        let channel = endpoint.connect().await.map_err(|error| {
-            exec_datafusion_err!(
-                "no scheduler answers at {address}: {}; start one with `forebay serve`",
-                root_cause(&error)
-            )
-        })?;
-        Ok(Self { scheduler: address.to_owned(), channel })
+        let endpoint = connection::endpoint(address, tls.as_ref())?;
+        let channel = connection::reach_scheduler(endpoint, address, tls.as_ref()).await?;
+        Ok(Self { scheduler: address.to_owned(), channel, peers: Arc::new(Peers::new(tls)) })
     }
 
     /// `host:port` of the scheduler.
@@ -106,16 +99,12 @@ impl Cluster {
             .max_encoding_message_size(limit)
     }
 
-    pub(super) fn failed(&self, status: &Status) -> DataFusionError {
-        exec_datafusion_err!("the scheduler at {}: {}", self.scheduler, status.message())
+    /// The workers, as this session reaches them.
+    pub(super) fn peers(&self) -> &Arc<Peers> {
+        &self.peers
     }
-}
 
-/// What people want to know of a chain of errors.
-pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
+    pub(super) fn failed(&self, status: &Status) -> DataFusionError {
+        exec_datafusion_err!("the scheduler at {}: {}", self.scheduler, said(status))
     }
-    cause.to_string()
 }

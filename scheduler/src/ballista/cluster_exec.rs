@@ -200,11 +200,12 @@ impl ExecutionPlan for ClusterExec {
         }
         let request = self.request(&context)?;
         let schema = self.schema();
+        let peers = Arc::clone(self.cluster.peers());
         let rows = stream::once(result(self.cluster.clone(), request, Arc::clone(&self.run)))
             .map(move |result| {
                 let (blocks, held) = result?;
                 let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);
-                let rows = reader.execute(0, Arc::clone(&context))?;
+                let rows = reader.read(0, &context, Arc::clone(&peers))?;
                 Ok::<_, DataFusionError>(rows.map_err(gone).inspect(move |_| {
                     let _ = &held;
                 }))

@@ -9,19 +9,23 @@
 //! - `fleet`: the workers as placement sees them
 //! - `observe`: the rows of the system tables; `analysis`: what was measured of a job;
 //!   `figures`: what Prometheus reads
-//! - [`worker`]: a worker's process; `engine`: how it runs a task
+//! - [`worker`]: a worker's process; `executor`: takes tasks and says how they ended; `engine`: how
+//!   one is run
+//! - `calls`: how connections are made when they are encrypted
 //! - [`standalone`]: both in one process
 //! - `status`: how a task ended, from the worker to the graph
 //! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there;
 //!   [`explain`]: what `EXPLAIN` says of that
 
 mod analysis;
+mod calls;
 pub mod client;
 pub mod cluster_exec;
 mod cluster_state;
 pub mod distribute;
 mod engine;
 mod execution_graph;
+mod executor;
 pub mod explain;
 mod figures;
 mod fleet;

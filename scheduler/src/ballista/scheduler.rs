@@ -22,7 +22,6 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Request;
 use tonic::transport::Server;
 
@@ -31,10 +30,11 @@ use super::figures;
 use super::functions::Functions;
 use super::jobs::BallistaJobs;
 use super::registry::Registry;
-use super::session;
-use crate::metrics::Figures;
-use crate::rpc::ClusterServer;
+use super::{calls, session};
+use crate::metrics::{Figures, Page};
 use crate::rpc::service::{Attendance, ClusterService, Listener, News};
+use crate::rpc::{ClusterServer, connection};
+use crate::tls::Tls;
 
 pub(super) type Ballista = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;
 
@@ -59,29 +59,39 @@ pub struct Scheduler {
     address: SocketAddr,
     attendance: Attendance,
     registry: Registry,
+    tls: Option<Tls>,
     _tasks: Vec<SpawnedTask<()>>,
 }
 
 impl Scheduler {
     /// Starts a scheduler at `address`; port 0 takes a free one. Workers reach it as `host`. A
     /// worker is lost when nothing has been heard of it for `worker_timeout`; as long does a job
-    /// wait if none is left that can run it. Plans may name `functions`.
+    /// wait if none is left that can run it. Plans may name `functions`. With `tls` it speaks only
+    /// to those who have a certificate of its authority; without, with anyone.
     ///
     /// # Errors
-    /// If it cannot listen there.
+    /// If it cannot listen there, or its certificate is not one for `host`.
     pub async fn start(
         address: SocketAddr,
         host: String,
         runtime: Arc<RuntimeEnv>,
         worker_timeout: Duration,
         functions: Functions,
+        tls: Option<Tls>,
     ) -> Result<Self> {
+        if let Some(tls) = &tls {
+            tls.check_host(&host)?;
+        }
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))?;
         let address = listener.local_addr()?;
         let state = session::decoding_state(runtime, functions);
-        let config = Arc::new(config(address, host, state.clone(), worker_timeout));
+        let config = config(address, host, state.clone(), worker_timeout);
+        let config = Arc::new(SchedulerConfig {
+            override_create_grpc_client_endpoint: tls.clone().map(calls::to_workers),
+            ..config
+        });
         let attendance = Attendance::new();
         let (nudges, nudged) = mpsc::channel(NUDGES_MAX);
         let registry = Registry::new(attendance.clone(), nudges);
@@ -99,7 +109,7 @@ impl Scheduler {
             SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
         ];
         let limit = session::MESSAGE_BYTES as usize;
-        let server = Server::builder()
+        let routes = Server::builder()
             .tcp_nodelay(true)
             .add_service(
                 SchedulerGrpcServer::new(scheduler)
@@ -110,14 +120,14 @@ impl Scheduler {
                 ClusterServer::new(ClusterService::new(attendance.clone(), jobs))
                     .max_decoding_message_size(limit)
                     .max_encoding_message_size(limit),
-            )
-            .serve_with_incoming(TcpListenerStream::new(listener));
+            );
+        let server = connection::serve(routes, listener, tls.clone());
         tasks.push(SpawnedTask::spawn(async move {
             if let Err(error) = server.await {
                 log::error!("the scheduler's port closed: {error}");
             }
         }));
-        Ok(Self { address, attendance, registry, _tasks: tasks })
+        Ok(Self { address, attendance, registry, tls, _tasks: tasks })
     }
 
     /// Where it listens.
@@ -125,13 +135,15 @@ impl Scheduler {
         self.address
     }
 
-    /// Serves figures for Prometheus at `http://ADDRESS/metrics`, as long as the answer is held.
+    /// Serves figures for Prometheus at `http://ADDRESS/metrics`, or `https` if it has a
+    /// certificate, as long as the answer is held.
     ///
     /// # Errors
     /// If it cannot listen there.
     pub async fn serve_metrics(&self, address: SocketAddr) -> Result<Figures> {
         let registry = self.registry.clone();
-        Figures::serve(address, move |page| figures::of_scheduler(&registry, page)).await
+        let fill = move |page: &Page| figures::of_scheduler(&registry, page);
+        Figures::serve(address, self.tls.clone(), fill).await
     }
 
     /// The workers that attend.

@@ -45,6 +45,7 @@ impl Standalone {
             Arc::clone(&runtime),
             WORKER_TIMEOUT,
             functions.clone(),
+            None,
         )
         .await?;
         let folder = TempDir::new()?;
@@ -60,6 +61,7 @@ impl Standalone {
             labels: BTreeMap::new(),
             metrics: None,
             drain_limit: Duration::ZERO,
+            tls: None,
         };
         let (ready, is_ready) = oneshot::channel();
         let worker = SpawnedTask::spawn(async move {

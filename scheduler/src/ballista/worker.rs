@@ -2,48 +2,51 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpcServer;
 use ballista_core::serde::protobuf::executor_resource::Resource;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{
     ExecutorOperatingSystemSpecification, ExecutorRegistration, ExecutorResource,
-    ExecutorSpecification, ExecutorStoppedParams,
+    ExecutorSpecification, ExecutorStoppedParams, RegisterExecutorParams,
 };
 use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
 use ballista_core::{BALLISTA_PROTOCOL_VERSION, ConfigProducer, JobId, RuntimeProducer};
 use ballista_executor::executor::Executor;
-use ballista_executor::executor_process::ExecutorProcessConfig;
-use ballista_executor::executor_server::startup;
 use ballista_executor::flight_service::BallistaFlightService;
 use ballista_executor::metrics::LoggingMetricsCollector;
-use ballista_executor::shutdown::ShutdownNotifier;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_engine::Devices;
-use tokio::sync::Notify;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::{Channel, Endpoint};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
+use tonic::transport::Channel;
+use tonic::transport::server::Router;
 
-use super::client::root_cause;
 use super::engine::TaskEngine;
+use super::executor::{self, TaskService, TaskThreads};
 use super::figures::{self, WorkerFigures};
 use super::functions::Functions;
-use super::session;
+use super::{calls, session};
 use crate::block::BlockStore;
 use crate::inventory;
-use crate::metrics::Figures;
+use crate::metrics::{Figures, Page};
 use crate::rpc::attendance::{Hear, Line, mouth};
 use crate::rpc::blocks_server::BlocksServer;
+use crate::rpc::connection::{self, Peers, said};
 use crate::rpc::messages::{self, to_worker};
+use crate::tls::Tls;
 
-/// How often a worker says that it lives; the broken line says sooner that it does not.
-const HEARTBEAT_S: u64 = 1;
+/// How often a worker looks whether the scheduler's machine is there, and for how long it waits.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(2);
+const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(8);
 
 /// What a worker is and has.
 #[derive(Debug)]
@@ -71,6 +74,9 @@ pub struct Worker {
     /// For how long a worker that was told to leave waits until its tasks have ended and what they
     /// wrote has been read.
     pub drain_limit: Duration,
+    /// With it, this worker speaks only to those who have a certificate of its authority; without,
+    /// with anyone.
+    pub tls: Option<Tls>,
 }
 
 impl Worker {
@@ -84,32 +90,38 @@ impl Worker {
         on_ready: impl FnOnce(&str),
         stop: impl Future<Output = ()>,
     ) -> Result<()> {
+        if let Some(tls) = &self.tls {
+            tls.check_host(&self.host)?;
+        }
         let id = new_id();
         let folder = Folder::create(&self.work_dir, &id)?;
         let channel = self.connect().await?;
-        let (flight, flight_port) = listen(self.bind)?;
-        let grpc_port = free_port(self.bind)?;
-        let registration = self.registration(&id, flight_port, grpc_port);
-        let config = Arc::new(self.config(&id, flight_port, grpc_port, folder.text()));
+        let (port, number) = listen(self.bind).await?;
+        let registration = self.registration(&id, number);
         let blocks_max = self.work_limit.unwrap_or(u64::MAX);
         let store = BlockStore::new(id.clone(), folder.path.clone(), blocks_max);
         let store = Arc::new(store);
         let (mouth, messages) = mouth();
         let engine = TaskEngine::new(Arc::clone(&self.devices), Arc::clone(&store), mouth.clone());
-        let executor = self.executor(registration, folder.text(), engine, Arc::clone(&store));
-        let executor = Arc::new(executor);
-        let shutdown = ShutdownNotifier::new();
-        let mut serving = shutdown.subscribe_for_shutdown();
-        let shuffles = FlightServiceServer::new(BallistaFlightService::new(folder.text()))
-            .max_decoding_message_size(session::MESSAGE_BYTES as usize)
-            .max_encoding_message_size(session::MESSAGE_BYTES as usize);
-        let server = create_grpc_server(&GrpcServerConfig::default())
-            .add_service(shuffles)
-            .add_service(BlocksServer::new(Arc::clone(&store)))
-            .serve_with_incoming_shutdown(flight, async move { serving.recv().await });
-        let _serving = SpawnedTask::spawn(server);
-        let (stop_send, mut stopped) = tokio::sync::mpsc::channel(1);
-        let scheduler = SchedulerGrpcClient::new(channel.clone())
+        let engine = Arc::new(engine);
+        let executor = Arc::new(self.executor(
+            registration.clone(),
+            folder.text(),
+            Arc::clone(&engine),
+            Arc::clone(&store),
+        ));
+        let (stop_send, mut stopped) = mpsc::channel(1);
+        let threads = TaskThreads::start(self.devices.inventory().cpus as usize)?;
+        let (tasks, ends) = TaskService::new(
+            Arc::clone(&executor),
+            engine,
+            Arc::clone(&store),
+            &threads,
+            stop_send,
+        );
+        let routes = routes(tasks, Arc::clone(&store), &folder);
+        let _serving = SpawnedTask::spawn(connection::serve(routes, port, self.tls.clone()));
+        let mut scheduler = SchedulerGrpcClient::new(channel.clone())
             .max_encoding_message_size(session::MESSAGE_BYTES as usize)
             .max_decoding_message_size(session::MESSAGE_BYTES as usize);
         let may_leave = Arc::new(Notify::new());
@@ -118,27 +130,24 @@ impl Worker {
             store: Arc::clone(&store),
             may_leave: Arc::clone(&may_leave),
         };
-        let mut line =
-            Line::open(channel, self.describe(&id, flight_port), (mouth, messages), ears)
-                .await
-                .map_err(|status| self.refused(status.message()))?;
-        startup(
-            scheduler.clone(),
-            config,
-            Arc::clone(&executor),
-            session::codec(),
-            stop_send,
-            &shutdown,
-            Default::default(),
-        )
-        .await
-        .map_err(|error| self.refused(&error.to_string()))?;
+        let mut line = Line::open(channel, self.describe(&id, number), (mouth, messages), ears)
+            .await
+            .map_err(|status| self.refused(&said(&status)))?;
+        scheduler
+            .register_executor(RegisterExecutorParams { metadata: Some(registration) })
+            .await
+            .map_err(|status| self.refused(&said(&status)))?;
+        let report = executor::report(scheduler.clone(), id.clone(), ends);
+        let live = executor::live(scheduler.clone(), Arc::clone(&executor));
+        let _talking = [SpawnedTask::spawn(report), SpawnedTask::spawn(live)];
         let _figures = self.serve_metrics(&executor, &store).await?;
         on_ready(&id);
         let lost = tokio::select! {
             () = stop => None,
             why = line.closed() => Some(why),
-            _ = stopped.recv() => Some("told this worker to stop".to_owned()),
+            why = stopped.recv() => {
+                Some(format!("told this worker to stop: {}", why.unwrap_or_default()))
+            }
         };
         if let Some(problem) = lost {
             return Err(self.refused(&problem));
@@ -155,9 +164,7 @@ impl Worker {
             ),
         }
         let params = ExecutorStoppedParams { executor_id: id, reason: "it drained".to_owned() };
-        let mut scheduler = scheduler;
         scheduler.executor_stopped(params).await.ok();
-        shutdown.notify_shutdown.send(()).ok();
         Ok(())
     }
 
@@ -175,24 +182,16 @@ impl Worker {
             devices: Arc::clone(&self.devices),
             accelerators: cuda.chain(emulated).collect(),
         };
-        let figures = Figures::serve(address, move |page| figures::of_worker(&worker, page));
-        figures.await.map(Some)
+        let fill = move |page: &Page| figures::of_worker(&worker, page);
+        Figures::serve(address, self.tls.clone(), fill).await.map(Some)
     }
 
     async fn connect(&self) -> Result<Channel> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.scheduler))
-            .map_err(|e| exec_datafusion_err!("'{}' is no HOST:PORT: {e}", self.scheduler))?
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(2))
-            .keep_alive_timeout(Duration::from_secs(8))
+        let endpoint = connection::endpoint(&self.scheduler, self.tls.as_ref())?
+            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+            .keep_alive_timeout(KEEP_ALIVE_LIMIT)
             .keep_alive_while_idle(true);
-        endpoint.connect().await.map_err(|error| {
-            exec_datafusion_err!(
-                "no scheduler answers at {}: {}; start one with `forebay serve`",
-                self.scheduler,
-                root_cause(&error)
-            )
-        })
+        connection::reach_scheduler(endpoint, &self.scheduler, self.tls.as_ref()).await
     }
 
     fn refused(&self, problem: &str) -> DataFusionError {
@@ -209,13 +208,13 @@ impl Worker {
         }
     }
 
-    fn registration(&self, id: &str, port: u16, grpc_port: u16) -> ExecutorRegistration {
+    fn registration(&self, id: &str, port: u16) -> ExecutorRegistration {
         let vcores = Resource::Vcores(self.devices.inventory().cpus);
         ExecutorRegistration {
             id: id.to_owned(),
             host: Some(self.host.clone()),
             port: u32::from(port),
-            grpc_port: u32::from(grpc_port),
+            grpc_port: u32::from(port),
             specification: Some(ExecutorSpecification {
                 resources: vec![ExecutorResource { resource: Some(vcores) }],
             }),
@@ -224,27 +223,11 @@ impl Worker {
         }
     }
 
-    fn config(&self, id: &str, port: u16, grpc_port: u16, folder: String) -> ExecutorProcessConfig {
-        ExecutorProcessConfig {
-            executor_id: id.to_owned(),
-            bind_host: self.bind.to_string(),
-            external_host: Some(self.host.clone()),
-            port,
-            grpc_port,
-            vcores: self.devices.inventory().cpus as usize,
-            work_dir: Some(folder),
-            executor_heartbeat_interval_seconds: HEARTBEAT_S,
-            grpc_max_decoding_message_size: session::MESSAGE_BYTES,
-            grpc_max_encoding_message_size: session::MESSAGE_BYTES,
-            ..ExecutorProcessConfig::default()
-        }
-    }
-
     fn executor(
         &self,
         registration: ExecutorRegistration,
         folder: String,
-        engine: TaskEngine,
+        engine: Arc<TaskEngine>,
         store: Arc<BlockStore>,
     ) -> Executor {
         let state = session::state(
@@ -252,7 +235,12 @@ impl Worker {
             Arc::clone(&self.runtime),
             self.functions.clone(),
         );
-        let config = state.config().clone().with_extension(store);
+        let peers = Arc::new(Peers::new(self.tls.clone()));
+        let mut config = state.config().clone().with_extension(store).with_extension(peers);
+        if let Some(tls) = &self.tls {
+            let reads = calls::for_shuffles(tls.clone());
+            config = config.with_ballista_override_create_grpc_client_endpoint(reads);
+        }
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);
         let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));
@@ -264,7 +252,7 @@ impl Worker {
             session::functions(&state),
             Arc::new(LoggingMetricsCollector::default()),
             self.devices.inventory().cpus as usize,
-            Arc::new(engine),
+            engine,
         )
     }
 }
@@ -300,16 +288,27 @@ fn new_id() -> String {
     format!("w-{}", uuid::Uuid::new_v4().simple())
 }
 
-fn listen(ip: IpAddr) -> Result<(TcpListenerStream, u16)> {
-    let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
-    listener.set_nonblocking(true)?;
-    let port = listener.local_addr()?.port();
-    Ok((TcpListenerStream::new(tokio::net::TcpListener::from_std(listener)?), port))
+/// All that others may ask of a worker: the scheduler, to run tasks; other workers and sessions,
+/// what tasks wrote.
+fn routes(tasks: TaskService, store: Arc<BlockStore>, folder: &Folder) -> Router {
+    let limit = session::MESSAGE_BYTES as usize;
+    let shuffles = FlightServiceServer::new(BallistaFlightService::new(folder.text()));
+    create_grpc_server(&GrpcServerConfig::default())
+        .add_service(shuffles.max_decoding_message_size(limit).max_encoding_message_size(limit))
+        .add_service(BlocksServer::new(store))
+        .add_service(
+            ExecutorGrpcServer::new(tasks)
+                .max_decoding_message_size(limit)
+                .max_encoding_message_size(limit),
+        )
 }
 
-/// Ballista binds this port itself, a moment later.
-fn free_port(ip: IpAddr) -> Result<u16> {
-    Ok(TcpListener::bind(SocketAddr::new(ip, 0))?.local_addr()?.port())
+/// A port, and its number.
+async fn listen(ip: IpAddr) -> Result<(TcpListener, u16)> {
+    let failed = |error| exec_datafusion_err!("cannot listen on {ip}: {error}");
+    let port = TcpListener::bind(SocketAddr::new(ip, 0)).await.map_err(failed)?;
+    let number = port.local_addr().map_err(failed)?.port();
+    Ok((port, number))
 }
 
 /// The folder of one process, gone with it. Those of processes that crashed go at the next start.

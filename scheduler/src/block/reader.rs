@@ -28,6 +28,7 @@ use super::failure::BlockError;
 use super::location::BlockLocation;
 use super::service;
 use super::store::{BlockStore, verify};
+use crate::rpc::connection::Peers;
 
 /// Reads blocks.
 ///
@@ -113,12 +114,33 @@ impl ExecutionPlan for BlockReaderExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
+        let peers = context.session_config().get_extension::<Peers>().unwrap_or_default();
+        self.read(partition, &context, peers)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+impl BlockReaderExec {
+    /// The rows of a partition. Blocks of other workers come by the connections of `peers`.
+    ///
+    /// # Errors
+    /// If there is no such partition.
+    pub(crate) fn read(
+        &self,
+        partition: usize,
+        context: &TaskContext,
+        peers: Arc<Peers>,
+    ) -> Result<SendableRecordBatchStream> {
         let Some(blocks) = self.partitions.get(partition).cloned() else {
             return internal_err!("BlockReaderExec: no partition {partition}");
         };
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let name = format!("BlockReaderExec[{partition}]");
         let reader = Reader {
+            peers,
             store: context.session_config().get_extension::<BlockStore>(),
             pool: MemoryConsumer::new(name).register(context.memory_pool()),
             bytes: MetricBuilder::new(&self.metrics).counter("bytes_read", partition),
@@ -133,14 +155,11 @@ impl ExecutionPlan for BlockReaderExec {
             .inspect_ok(move |batch| metrics.record_output(batch.num_rows()));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
     }
-
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.metrics.clone_inner())
-    }
 }
 
 /// What fetching a block needs.
 struct Reader {
+    peers: Arc<Peers>,
     /// The blocks of this worker.
     store: Option<Arc<BlockStore>>,
     pool: MemoryReservation,
@@ -160,7 +179,7 @@ impl Reader {
                     .map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
             }
             None => {
-                let bytes = service::fetch(&block).await?;
+                let bytes = service::fetch(&self.peers, &block).await?;
                 verify(&block, &bytes)?;
                 bytes
             }

@@ -1,21 +1,19 @@
 //! Serves blocks to other workers, and fetches theirs.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream;
-use parking_lot::Mutex;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 use super::failure::BlockError;
 use super::location::BlockLocation;
 use super::store::BlockStore;
 use crate::rpc::blocks_server::Blocks;
+use crate::rpc::connection::{Peers, said};
 use crate::rpc::messages::Chunk;
 use crate::rpc::{Answers, BlocksClient};
 
@@ -62,25 +60,25 @@ impl Blocks for Arc<BlockStore> {
 ///
 /// # Errors
 /// A [`BlockError`] if it cannot be had.
-pub(super) async fn fetch(block: &BlockLocation) -> Result<Bytes> {
+pub(super) async fn fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes> {
     let mut attempt = 1;
     loop {
-        match attempt_fetch(block).await {
+        match attempt_fetch(peers, block).await {
             Ok(bytes) => return Ok(bytes),
             // The worker answered: asking again gives the same answer.
             Err(status) if attempt == ATTEMPTS || status.code() == Code::DataLoss => {
-                return Err(BlockError::new(block, status.message()).into());
+                return Err(BlockError::new(block, said(&status)).into());
             }
-            Err(_) => CHANNELS.lock().remove(&block.address),
-        };
+            Err(_) => peers.hang_up(&block.address),
+        }
         tokio::time::sleep(PAUSE * attempt).await;
         attempt += 1;
     }
 }
 
-async fn attempt_fetch(block: &BlockLocation) -> Result<Bytes, Status> {
+async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, Status> {
     let silent = |_| Status::deadline_exceeded(format!("nothing for {SILENCE_LIMIT:?}"));
-    let mut client = BlocksClient::new(channel(&block.address)?);
+    let mut client = BlocksClient::new(peers.channel(&block.address, CONNECT_LIMIT)?);
     let answer = tokio::time::timeout(SILENCE_LIMIT, client.fetch(block.clone()));
     let mut chunks = answer.await.map_err(silent)??.into_inner();
     // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
@@ -93,21 +91,4 @@ async fn attempt_fetch(block: &BlockLocation) -> Result<Bytes, Status> {
             None => return Ok(bytes.freeze()),
         }
     }
-}
-
-/// Connections to other workers, shared by all tasks.
-static CHANNELS: LazyLock<Mutex<HashMap<String, Channel>>> = LazyLock::new(Mutex::default);
-
-fn channel(address: &str) -> Result<Channel, Status> {
-    let mut channels = CHANNELS.lock();
-    if let Some(channel) = channels.get(address) {
-        return Ok(channel.clone());
-    }
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| Status::invalid_argument(format!("'{address}': {error}")))?
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_LIMIT);
-    let channel = endpoint.connect_lazy();
-    channels.insert(address.to_owned(), channel.clone());
-    Ok(channel)
 }

@@ -161,7 +161,7 @@ impl BlockStore {
     }
 
     /// A job's name comes from outside: it must not lead out of the folder.
-    fn job_folder(&self, job: &str) -> Result<PathBuf> {
+    pub(crate) fn job_folder(&self, job: &str) -> Result<PathBuf> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if job.is_empty() || !job.chars().all(is_plain) {
             return exec_err!("'{job}' is no job's name");

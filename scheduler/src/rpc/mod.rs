@@ -2,6 +2,7 @@
 //!
 //! - [`messages`]: what travels
 //! - [`service`]: the scheduler's side; [`attendance`]: the worker's
+//! - [`connection`]: how processes reach each other
 //!
 //! May name tonic; names no `ballista_*`.
 
@@ -11,6 +12,7 @@ use futures::Stream;
 use tonic::Status;
 
 pub mod attendance;
+pub mod connection;
 pub mod messages;
 pub mod service;
 

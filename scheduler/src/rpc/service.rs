@@ -249,6 +249,9 @@ impl Cluster for ClusterService {
 }
 
 #[cfg(test)]
+pub(crate) use tests::NoJobs;
+
+#[cfg(test)]
 mod tests {
     use datafusion::common::runtime::SpawnedTask;
     use tokio::net::TcpListener;
@@ -260,7 +263,7 @@ mod tests {
     use crate::rpc::messages::{Hello, Inventory};
     use crate::rpc::{ClusterClient, ClusterServer};
 
-    struct NoJobs;
+    pub(crate) struct NoJobs;
 
     #[tonic::async_trait]
     impl Jobs for NoJobs {

@@ -2,4 +2,5 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say where at once")]
 
+pub mod certificates;
 pub mod cluster;

@@ -1,0 +1,131 @@
+//! How the processes of a cluster reach each other: encrypted if this one has a [`Tls`].
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::time::Duration;
+
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tonic::Status;
+use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::{Channel, Endpoint};
+
+use super::ClusterClient;
+use super::messages::DescribeRequest;
+use crate::tls::Tls;
+use crate::tls::refusal::{Broken, root_cause};
+
+/// For how long a process tries to reach another.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The port of another process at `host:port`.
+///
+/// # Errors
+/// If the address is none.
+pub(crate) fn endpoint(address: &str, tls: Option<&Tls>) -> Result<Endpoint> {
+    let no_address =
+        |error| exec_datafusion_err!("'{address}' is no HOST:PORT: {}", root_cause(&error));
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+        .map_err(no_address)?
+        .tcp_nodelay(true)
+        .connect_timeout(CONNECT_LIMIT);
+    match tls {
+        Some(tls) => endpoint.tls_config(tls.client()).map_err(no_address),
+        None => Ok(endpoint),
+    }
+}
+
+/// Connects to a scheduler and waits until it has answered once.
+///
+/// # Errors
+/// If nobody answers there, or one of both does not believe the other.
+pub(crate) async fn reach_scheduler(
+    endpoint: Endpoint,
+    address: &str,
+    tls: Option<&Tls>,
+) -> Result<Channel> {
+    let channel = match endpoint.connect().await {
+        Ok(channel) => channel,
+        Err(error) => return Err(unreached(address, tls, Broken::by(&error)).await),
+    };
+    let mut client = ClusterClient::new(channel.clone());
+    let greeting = client.describe(DescribeRequest {});
+    match tokio::time::timeout(CONNECT_LIMIT, greeting).await {
+        Ok(Ok(_)) => Ok(channel),
+        Ok(Err(status)) => match status.source().map(Broken::by) {
+            Some(broken) => Err(unreached(address, tls, broken).await),
+            None => Err(exec_datafusion_err!("the scheduler at {address}: {}", status.message())),
+        },
+        Err(silence) => Err(unreached(address, tls, Broken::by(&silence)).await),
+    }
+}
+
+async fn unreached(address: &str, tls: Option<&Tls>, broken: Broken) -> DataFusionError {
+    match broken.refusal(address, tls).await {
+        Some(why) => exec_datafusion_err!("the scheduler at {address} {why}"),
+        None => exec_datafusion_err!(
+            "no scheduler answers at {address}: {}; start one with `forebay serve`",
+            broken.cause
+        ),
+    }
+}
+
+/// Answers on a port for as long as it is polled.
+///
+/// # Errors
+/// If the port fails.
+pub(crate) async fn serve(
+    routes: Router,
+    port: TcpListener,
+    tls: Option<Tls>,
+) -> Result<(), tonic::transport::Error> {
+    let callers = TcpIncoming::from(port).with_nodelay(Some(true));
+    // Nothing tells it to stop; with such a future, connections end when this one is dropped.
+    let stop = std::future::pending();
+    match tls {
+        Some(tls) => routes.serve_with_incoming_shutdown(tls.accept(callers), stop).await,
+        None => routes.serve_with_incoming_shutdown(callers, stop).await,
+    }
+}
+
+/// Connections to workers, shared by all that runs in a process.
+#[derive(Debug, Default)]
+pub struct Peers {
+    tls: Option<Tls>,
+    channels: Mutex<HashMap<String, Channel>>,
+}
+
+impl Peers {
+    /// None yet.
+    pub fn new(tls: Option<Tls>) -> Self {
+        Self { tls, channels: Mutex::default() }
+    }
+
+    /// To the worker at `host:port`, which counts as not reached after `patience`.
+    ///
+    /// # Errors
+    /// If the address is none.
+    pub(crate) fn channel(&self, address: &str, patience: Duration) -> Result<Channel, Status> {
+        let mut channels = self.channels.lock();
+        if let Some(channel) = channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let endpoint = endpoint(address, self.tls.as_ref())
+            .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
+        let channel = endpoint.connect_timeout(patience).connect_lazy();
+        channels.insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    /// The next one who wants it gets a new one.
+    pub(crate) fn hang_up(&self, address: &str) {
+        self.channels.lock().remove(address);
+    }
+}
+
+/// What people want to know of a call that failed: what the other side said, or why it did not.
+pub(crate) fn said(status: &Status) -> String {
+    status.source().map_or_else(|| status.message().to_owned(), root_cause)
+}
