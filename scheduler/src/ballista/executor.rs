@@ -24,6 +24,8 @@ use ballista_executor::execution_engine::ExecutionEngine;
 use ballista_executor::executor::Executor;
 use datafusion::common::{Result, exec_datafusion_err};
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use forebay_engine::InferenceExec;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -33,6 +35,7 @@ use tonic::{Request, Response, Status};
 use super::engine::TaskEngine;
 use super::session;
 use crate::block::BlockStore;
+use crate::rpc::messages;
 
 /// Ends of tasks that wait to be reported.
 const REPORTS_MAX: usize = 65_536;
@@ -40,32 +43,56 @@ const REPORTS_MAX: usize = 65_536;
 /// How often a worker says that it lives; the broken line says sooner that it does not.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Threads for tasks alone: what answers others must not wait for them.
+/// Threads for tasks alone: what answers others must not wait for them. Those that feed an
+/// accelerator have threads of their own: with all cores busy it must not wait either.
 #[derive(Debug)]
-pub(super) struct TaskThreads(Option<Runtime>);
+pub(super) struct TaskThreads {
+    plain: Threads,
+    accelerated: Threads,
+}
 
 impl TaskThreads {
-    pub(super) fn start(threads: usize) -> Result<Self> {
-        let mut builder = Builder::new_multi_thread();
-        let builder = builder.enable_all().thread_name("task").worker_threads(threads.max(1));
-        let runtime = builder.build().map_err(|error| {
-            exec_datafusion_err!("no threads for tasks could be started: {error}")
-        })?;
-        Ok(Self(Some(runtime)))
-    }
-
-    fn handle(&self) -> Option<Handle> {
-        self.0.as_ref().map(|runtime| runtime.handle().clone())
+    /// As many as there are cores, and as many as there are accelerators.
+    pub(super) fn start(inventory: &messages::Inventory) -> Result<Self> {
+        Ok(Self {
+            plain: Threads::start("task", inventory.cpus as usize)?,
+            accelerated: Threads::start("accelerated", inventory.accelerators.len())?,
+        })
     }
 }
 
-impl Drop for TaskThreads {
+/// Threads that end when it is dropped, wherever that is.
+#[derive(Debug)]
+struct Threads {
+    handle: Handle,
+    runtime: Option<Runtime>,
+}
+
+impl Threads {
+    fn start(name: &str, number: usize) -> Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        let builder = builder.enable_all().thread_name(name).worker_threads(number.max(1));
+        let runtime = builder.build().map_err(|error| {
+            exec_datafusion_err!("no threads for tasks could be started: {error}")
+        })?;
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+}
+
+impl Drop for Threads {
     fn drop(&mut self) {
         // Waits for nobody: a task may be in the middle of a batch.
-        if let Some(runtime) = self.0.take() {
+        if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Whether a model of this plan runs on an accelerator.
+fn is_accelerated(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let inference = plan.downcast_ref::<InferenceExec>();
+    inference.is_some_and(|inference| inference.placement().is_accelerated())
+        || plan.children().into_iter().any(is_accelerated)
 }
 
 /// What the scheduler may ask of a worker.
@@ -74,7 +101,8 @@ pub(super) struct TaskService {
     executor: Arc<Executor>,
     engine: Arc<TaskEngine>,
     store: Arc<BlockStore>,
-    threads: Handle,
+    plain: Handle,
+    accelerated: Handle,
     reports: mpsc::Sender<TaskStatus>,
     stop: mpsc::Sender<String>,
 }
@@ -90,8 +118,9 @@ impl TaskService {
         stop: mpsc::Sender<String>,
     ) -> (Self, mpsc::Receiver<TaskStatus>) {
         let (reports, ends) = mpsc::channel(REPORTS_MAX);
-        let threads = threads.handle().unwrap_or_else(Handle::current);
-        (Self { executor, engine, store, threads, reports, stop }, ends)
+        let (plain, accelerated) =
+            (threads.plain.handle.clone(), threads.accelerated.handle.clone());
+        (Self { executor, engine, store, plain, accelerated, reports, stop }, ends)
     }
 
     fn decode(&self, tasks: MultiTaskDefinition) -> Result<Vec<TaskDefinition>, BallistaError> {
@@ -108,9 +137,32 @@ impl TaskService {
         )
     }
 
+    /// Reports tasks that cannot be read, with the reason.
+    async fn refuse(&self, tasks: MultiTaskDefinition, error: &BallistaError) {
+        let problem = format!(
+            "worker {} cannot read the plan of stage {}: {error}; all processes of a cluster need \
+             the same version and the same functions",
+            self.executor.metadata.id, tasks.stage_id
+        );
+        for task in tasks.task_ids {
+            let ended = Err(BallistaError::General(problem.clone()));
+            let report = TaskStatus {
+                task_id: task.task_id,
+                job_id: tasks.job_id.clone(),
+                stage_id: tasks.stage_id,
+                stage_attempt_num: tasks.stage_attempt_num,
+                launch_time: tasks.launch_time,
+                status: Some(self.status(ended)),
+                ..TaskStatus::default()
+            };
+            self.reports.send(report).await.ok();
+        }
+    }
+
     fn start(&self, task: TaskDefinition) {
         let service = self.clone();
-        self.threads.spawn(async move {
+        let threads = if is_accelerated(&task.plan) { &self.accelerated } else { &self.plain };
+        threads.spawn(async move {
             let ended = service.run(task).await;
             // If nobody reports any more, nobody waits for it.
             service.reports.send(ended).await.ok();
@@ -215,19 +267,15 @@ impl ExecutorGrpc for TaskService {
         &self,
         request: Request<LaunchMultiTaskParams>,
     ) -> Result<Response<LaunchMultiTaskResult>, Status> {
-        let mut failed_jobs = vec![];
         for tasks in request.into_inner().multi_tasks {
-            let job = tasks.job_id.clone();
+            // Their plan is the largest part of them, and is not needed to say that they failed.
+            let told = MultiTaskDefinition { plan: vec![], ..tasks.clone() };
             match self.decode(tasks) {
                 Ok(tasks) => tasks.into_iter().for_each(|task| self.start(task)),
-                Err(error) => {
-                    log::error!("tasks of job {job} cannot be read: {error}");
-                    failed_jobs.push(job);
-                }
+                Err(error) => self.refuse(told, &error).await,
             }
         }
-        failed_jobs.dedup();
-        Ok(Response::new(LaunchMultiTaskResult { failed_jobs }))
+        Ok(Response::new(LaunchMultiTaskResult { failed_jobs: vec![] }))
     }
 
     async fn stop_executor(

@@ -111,7 +111,8 @@ impl Worker {
             Arc::clone(&store),
         ));
         let (stop_send, mut stopped) = mpsc::channel(1);
-        let threads = TaskThreads::start(self.devices.inventory().cpus as usize)?;
+        let description = self.describe(&id, number);
+        let threads = TaskThreads::start(&description.inventory)?;
         let (tasks, ends) = TaskService::new(
             Arc::clone(&executor),
             engine,
@@ -130,7 +131,7 @@ impl Worker {
             store: Arc::clone(&store),
             may_leave: Arc::clone(&may_leave),
         };
-        let mut line = Line::open(channel, self.describe(&id, number), (mouth, messages), ears)
+        let mut line = Line::open(channel, description, (mouth, messages), ears)
             .await
             .map_err(|status| self.refused(&said(&status)))?;
         scheduler
