@@ -48,8 +48,10 @@ fn main() {
         if is_asked("tasks") {
             tasks().await;
         }
-        if is_asked("memory") {
-            memory().await;
+        for limit_mb in [600, 800, 1000, 1200, 1400, 1600] {
+            if is_asked(&format!("memory_{limit_mb}")) {
+                memory(limit_mb).await;
+            }
         }
     });
 }
@@ -140,10 +142,15 @@ fn size(folder: &Path) -> u64 {
 }
 
 /// `pause(x, us)`: `x`, after as many microseconds per row. `load(x, ms, rows, bytes)`: a list of so
-/// many binary values that cannot be compressed, after some time.
+/// many binary values that cannot be compressed, after some time. `length_of(x)`: of a binary value.
 fn functions() -> Functions {
     Functions {
-        scalar: vec![Arc::new(pause_of_ids()), Arc::new(pause_of_rows()), Arc::new(load())],
+        scalar: vec![
+            Arc::new(pause_of_ids()),
+            Arc::new(pause_of_rows()),
+            Arc::new(load()),
+            Arc::new(length_of()),
+        ],
         ..Functions::default()
     }
 }
@@ -166,6 +173,16 @@ fn paused(args: &[ColumnarValue]) -> datafusion::error::Result<ColumnarValue> {
     };
     std::thread::sleep(Duration::from_micros(number(us) * rows as u64));
     Ok(x.clone())
+}
+
+fn length_of() -> ScalarUDF {
+    let run = |args: &[ColumnarValue]| {
+        let values = ColumnarValue::values_to_arrays(args)?;
+        let lengths = values[0].as_binary::<i32>().offsets().lengths().map(|length| length as i64);
+        Ok(ColumnarValue::Array(Arc::new(Int64Array::from_iter_values(lengths))))
+    };
+    let kinds = vec![DataType::Binary];
+    create_udf("length_of", kinds, DataType::Int64, Volatility::Immutable, Arc::new(run))
 }
 
 fn load() -> ScalarUDF {
@@ -351,50 +368,48 @@ const VARIANTS: [Variant; 5] = [
 /// 15 s; the accelerators need 10 s.
 ///
 /// What a memory limit leaves for blocks is what the loads that run do not hold themselves.
-async fn memory() {
+async fn memory(limit_mb: u64) {
     const LOADS: i64 = 160;
     const ROWS: i64 = 500;
     const ROW_BYTES: u64 = 100_000;
     const CPUS: u32 = 8;
     const IDEAL_S: f64 = 15.0;
     let query = format!(
-        "SELECT sum(bytes) FROM (SELECT octet_length(payload) AS bytes FROM ml_predict(\
+        "SELECT sum(bytes) FROM (SELECT length_of(payload) AS bytes FROM ml_predict(\
          (SELECT id, pause_of(payload, 500) AS payload FROM \
          (SELECT id, unnest(load(id, 500, {ROWS}, {ROW_BYTES})) AS payload FROM t)), \
          MODEL m, DESCRIPTOR(id)) WHERE digest IS NOT NULL)"
     );
     let loads_hold = u64::from(CPUS) * ROWS as u64 * ROW_BYTES;
-    for limit_mb in [600, 800, 1000, 1200, 1400, 1600] {
-        for variant in &VARIANTS {
-            let left = limit_mb * 1_000_000 - loads_hold;
-            let has = Has { cpus: CPUS, accelerators: 4, work_limit: Some(left) };
-            let cluster = Cluster::start(&[has]).await;
-            let session = cluster.session(LOADS as usize).await;
-            let _model = add_model(&session, 50, 100).await;
-            add_table(&session, LOADS, 1);
-            set(&session, "datafusion.execution.batch_size", 100).await;
-            set(&session, "forebay.block_bytes", 12_800_000).await;
-            set(&session, "forebay.edge_budget", left).await;
-            set(&session, "forebay.job_budget", left).await;
-            for (option, value) in variant.options {
-                set(&session, option, value).await;
-            }
-            let expected = LOADS * ROWS * ROW_BYTES as i64;
-            let outcome = match timed(&cluster, &session, &query, expected).await {
-                Ok((seconds, peak)) => format!(
-                    "\"seconds\": {seconds:.1}, \"ratio\": {:.2}, \"block_mb_peak\": {}",
-                    seconds / IDEAL_S,
-                    peak / 1_000_000
-                ),
-                Err(error) => format!("\"error\": {error:?}"),
-            };
-            println!(
-                "{{\"name\": \"cluster, memory experiment, {}\", \"limit_mb\": {limit_mb}, \
-                 \"block_limit_mb\": {}, \"seconds_limit\": {IDEAL_S}, {outcome}}}",
-                variant.name,
-                left / 1_000_000
-            );
+    for variant in &VARIANTS {
+        let left = limit_mb * 1_000_000 - loads_hold;
+        let has = Has { cpus: CPUS, accelerators: 4, work_limit: Some(left) };
+        let cluster = Cluster::start(&[has]).await;
+        let session = cluster.session(LOADS as usize).await;
+        let _model = add_model(&session, 50, 100).await;
+        add_table(&session, LOADS, 1);
+        set(&session, "datafusion.execution.batch_size", 100).await;
+        set(&session, "forebay.block_bytes", 12_800_000).await;
+        set(&session, "forebay.edge_budget", left).await;
+        set(&session, "forebay.job_budget", left).await;
+        for (option, value) in variant.options {
+            set(&session, option, value).await;
         }
+        let expected = LOADS * ROWS * ROW_BYTES as i64;
+        let outcome = match timed(&cluster, &session, &query, expected).await {
+            Ok((seconds, peak)) => format!(
+                "\"seconds\": {seconds:.1}, \"ratio\": {:.2}, \"block_mb_peak\": {}",
+                seconds / IDEAL_S,
+                peak / 1_000_000
+            ),
+            Err(error) => format!("\"error\": {error:?}"),
+        };
+        println!(
+            "{{\"name\": \"cluster, memory experiment, {}\", \"limit_mb\": {limit_mb}, \
+                 \"block_limit_mb\": {}, \"seconds_limit\": {IDEAL_S}, {outcome}}}",
+            variant.name,
+            left / 1_000_000
+        );
     }
 }
 

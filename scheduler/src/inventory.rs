@@ -6,6 +6,11 @@ use forebay_udf::runtime::Device;
 
 use crate::rpc::messages;
 
+/// What messages call an NVIDIA GPU.
+pub const CUDA: &str = "cuda";
+/// What messages call an emulated accelerator.
+pub const EMULATED: &str = "emulated";
+
 /// What a process has, as it travels. CUDA devices are counted here, which loads libtorch.
 pub fn to_message(devices: &Devices, labels: Vec<String>) -> messages::Inventory {
     let inventory = devices.inventory();
@@ -22,8 +27,8 @@ pub fn to_message(devices: &Devices, labels: Vec<String>) -> messages::Inventory
 fn accelerator_to_message(accelerator: &Accelerator) -> Option<messages::Accelerator> {
     let (kind, ordinal) = match accelerator.device {
         Device::Cpu => return None,
-        Device::Cuda(ordinal) => ("cuda", u32::from(ordinal)),
-        Device::Emulated(ordinal) => ("emulated", u32::from(ordinal)),
+        Device::Cuda(ordinal) => (CUDA, u32::from(ordinal)),
+        Device::Emulated(ordinal) => (EMULATED, u32::from(ordinal)),
     };
     Some(messages::Accelerator {
         kind: kind.to_owned(),
@@ -31,6 +36,16 @@ fn accelerator_to_message(accelerator: &Accelerator) -> Option<messages::Acceler
         name: accelerator.name.clone(),
         memory: accelerator.memory,
     })
+}
+
+/// The device that a message calls so, if there is such a kind.
+pub fn device(kind: &str, ordinal: u32) -> Option<Device> {
+    let ordinal = u16::try_from(ordinal).ok()?;
+    match kind {
+        CUDA => Some(Device::Cuda(ordinal)),
+        EMULATED => Some(Device::Emulated(ordinal)),
+        _ => None,
+    }
 }
 
 /// The sum of what workers have: what a session on a cluster plans for. Memory is the largest
@@ -43,9 +58,9 @@ pub fn pooled(workers: &[messages::Worker]) -> Inventory {
         let all = inventories().flat_map(|inventory| &inventory.accelerators);
         all.filter(move |accelerator| accelerator.kind == kind)
     };
-    let emulated = of_kind("emulated").count();
-    let emulated_memory = of_kind("emulated").map(|found| found.memory).max().unwrap_or(0);
-    let cuda = (0..).zip(of_kind("cuda")).map(|(ordinal, found)| Accelerator {
+    let emulated = of_kind(EMULATED).count();
+    let emulated_memory = of_kind(EMULATED).map(|found| found.memory).max().unwrap_or(0);
+    let cuda = (0..).zip(of_kind(CUDA)).map(|(ordinal, found)| Accelerator {
         device: Device::Cuda(ordinal),
         name: found.name.clone(),
         memory: found.memory,

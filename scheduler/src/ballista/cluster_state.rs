@@ -111,7 +111,8 @@ impl ForebayClusterState {
         let mut bound = vec![];
         let mut failed = vec![];
         for binding in bindings {
-            match no_panic(|| guards[binding.job].task(&binding.bound, &addresses)) {
+            let devices = fleet::leased(workers, &binding.worker, &binding.lease);
+            match no_panic(|| guards[binding.job].task(&binding.bound, &devices, &addresses)) {
                 Ok(task) => bound.push((binding.worker.as_str().to_owned(), task)),
                 Err(error) => failed.push((binding, error.strip_backtrace())),
             }

@@ -15,6 +15,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
+use forebay_engine::device::Placement;
 use forebay_engine::{Devices, InferenceExec};
 
 use super::status;
@@ -37,6 +38,14 @@ impl TaskEngine {
         Self { devices, store, mouth, inner: DefaultExecutionEngine::new() }
     }
 
+    /// The accelerators that the scheduler gave to the task, or what this worker has for the model.
+    fn placement(&self, inference: &InferenceExec) -> Result<Placement> {
+        let own = self.devices.place(inference.model())?;
+        let mut given = inference.placement().clone();
+        given.devices.retain(|device| own.devices.contains(device));
+        Ok(if own.is_accelerated() && !given.devices.is_empty() { given } else { own })
+    }
+
     /// The plan was made for all workers: this one has devices and a folder of its own.
     fn placed(
         &self,
@@ -51,7 +60,7 @@ impl TaskEngine {
             let Some(inference) = node.downcast_ref::<InferenceExec>() else {
                 return Ok(Transformed::no(node));
             };
-            let placement = self.devices.place(inference.model())?;
+            let placement = self.placement(inference)?;
             let placed = Arc::new(inference.try_placed(placement)?);
             Ok(Transformed::yes(placed as Arc<dyn ExecutionPlan>))
         };

@@ -1,18 +1,31 @@
 //! The workers as placement sees them, and what a job needs that none of them has.
 
+use forebay_udf::runtime::Device as Placed;
+
 use crate::graph::{JobGraph, StageId, StageState, WorkerId};
-use crate::placement::{Device, Need, WHOLE, WorkerState, could_ever_fit, waiting_for};
-use crate::rpc::messages::Worker;
+use crate::inventory;
+use crate::placement::{Device, Lease, Need, WHOLE, WorkerState, could_ever_fit, waiting_for};
+use crate::rpc::messages::{Accelerator, Worker};
 
 pub(super) fn worker_state(worker: &Worker) -> WorkerState {
     let inventory = &worker.inventory;
     let devices = inventory.accelerators.iter();
-    let devices = devices.map(|found| Device::new(found.kind.clone(), found.memory)).collect();
+    let device = |found: &Accelerator| {
+        Device::new(found.kind.clone(), found.memory).with_ordinal(found.ordinal)
+    };
+    let devices = devices.map(device).collect();
     let id = WorkerId::new(worker.id.as_str());
     let mut state = WorkerState::new(id, inventory.cpus * WHOLE, inventory.memory);
     state.labels = inventory.labels.iter().cloned().collect();
     state.is_draining = worker.draining;
     state.with_devices(devices)
+}
+
+/// The devices that a task was given, as its plan names them.
+pub(super) fn leased(workers: &[WorkerState], worker: &WorkerId, lease: &Lease) -> Vec<Placed> {
+    let Some(worker) = workers.iter().find(|found| found.id == *worker) else { return vec![] };
+    let devices = lease.devices.iter().filter_map(|at| worker.devices.get(*at as usize));
+    devices.filter_map(|device| inventory::device(&device.kind, device.ordinal)).collect()
 }
 
 /// What a stage waits for that has work of which nothing runs, and for which no worker has room.
@@ -35,4 +48,33 @@ pub(super) fn missing(workers: &[WorkerState], graph: &JobGraph) -> Option<Strin
     let stages = graph.consumers_first().filter(|id| graph.stage_state(*id) != StageState::Done);
     let lacks = |id: StageId| could_ever_fit(workers, &graph.stage(id).need).err();
     stages.filter_map(lacks).map(|missing| missing.to_string()).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::messages::Inventory;
+
+    #[test]
+    fn a_lease_names_the_devices_of_its_worker() {
+        let accelerator = |kind: &str, ordinal| Accelerator {
+            kind: kind.to_owned(),
+            ordinal,
+            name: String::new(),
+            memory: 1,
+        };
+        let accelerators =
+            vec![accelerator("cuda", 3), accelerator("emulated", 0), accelerator("emulated", 1)];
+        let inventory = Inventory { cpus: 1, memory: 1, accelerators, labels: vec![] };
+        let worker =
+            Worker { id: "w".to_owned(), address: String::new(), inventory, draining: false };
+        let workers = [worker_state(&worker)];
+        let leased = |worker: &str, devices: &[u32]| {
+            super::leased(&workers, &WorkerId::new(worker), &Lease { devices: devices.to_vec() })
+        };
+        assert_eq!(leased("w", &[2]), [Placed::Emulated(1)]);
+        assert_eq!(leased("w", &[0, 1]), [Placed::Cuda(3), Placed::Emulated(0)]);
+        assert_eq!(leased("w", &[]), []);
+        assert_eq!(leased("gone", &[0]), []);
+    }
 }

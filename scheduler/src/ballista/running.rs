@@ -12,6 +12,7 @@ use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_planner::ForebayConfig;
+use forebay_udf::runtime::Device;
 
 use super::analysis::StageMetrics;
 use super::figures::Totals;
@@ -234,9 +235,15 @@ impl RunningJob {
     }
 
     /// What Ballista sends to the worker.
-    pub(super) fn task(&mut self, bound: &Bound, addresses: &Addresses) -> Result<TaskDescription> {
+    pub(super) fn task(
+        &mut self,
+        bound: &Bound,
+        devices: &[Device],
+        addresses: &Addresses,
+    ) -> Result<TaskDescription> {
         self.units.insert(bound.task, bound.unit);
-        let plan = TaskPlan { job: self, plans: &self.plans, bound, addresses }.build()?;
+        let plan = TaskPlan { job: self, plans: &self.plans, bound, devices, addresses };
+        let plan = plan.build()?;
         Ok(TaskDescription {
             session_id: self.session.clone(),
             key: TaskKey {

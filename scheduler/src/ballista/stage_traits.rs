@@ -15,6 +15,7 @@ use forebay_engine::{InferenceExec, RestoreOrderExec, StreamingExchangeExec, Tra
 use forebay_udf::model::{ModelDeclaration, RuntimeKind};
 
 use crate::block::{BlockReaderExec, BlockWriterExec};
+use crate::inventory::{CUDA, EMULATED};
 use crate::placement::{AcceleratorNeed, Need, WHOLE};
 
 /// What a task of a stage takes of its worker: what its models declare, or one core.
@@ -44,8 +45,8 @@ fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Result<Need> {
         return Ok(Need { cpus_milli: cpus_milli.max(WHOLE), ..need });
     }
     let kind = match model.runtime {
-        RuntimeKind::Emulated { .. } => "emulated",
-        RuntimeKind::Torch { .. } => "cuda",
+        RuntimeKind::Emulated { .. } => EMULATED,
+        RuntimeKind::Torch { .. } => CUDA,
     };
     // A model that names no share of its accelerator has it alone.
     let share = match resources.gpus.millis() {

@@ -9,6 +9,9 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use forebay_engine::InferenceExec;
+use forebay_engine::device::Placement;
+use forebay_udf::runtime::Device;
 
 use super::running::{Addresses, RunningJob};
 use super::stages::{Reads, StagedPlan};
@@ -20,6 +23,8 @@ pub(super) struct TaskPlan<'a> {
     pub(super) job: &'a RunningJob,
     pub(super) plans: &'a StagedPlan,
     pub(super) bound: &'a Bound,
+    /// The accelerators that are the task's own on its worker.
+    pub(super) devices: &'a [Device],
     pub(super) addresses: &'a Addresses,
 }
 
@@ -48,6 +53,12 @@ impl TaskPlan<'_> {
         if let Some(writer) = node.downcast_ref::<BlockWriterExec>() {
             let writer = writer.clone().with_skipped(self.bound.skip.clone());
             return Ok(Transformed::yes(Arc::new(writer)));
+        }
+        if let Some(inference) = node.downcast_ref::<InferenceExec>()
+            && !self.devices.is_empty()
+        {
+            let placement = Placement { devices: self.devices.to_vec() };
+            return Ok(Transformed::yes(Arc::new(inference.try_placed(placement)?)));
         }
         let Some(reader) = node.downcast_ref::<BlockReaderExec>() else {
             return Ok(Transformed::no(node));

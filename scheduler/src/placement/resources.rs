@@ -118,6 +118,8 @@ pub struct Lease {
 pub struct Device {
     /// What it is, such as `cuda`. Shared: a round of placement copies all workers.
     pub kind: Arc<str>,
+    /// Its number among those of its kind on its worker.
+    pub ordinal: u32,
     /// Its memory.
     pub memory_bytes: u64,
     /// What is taken of it.
@@ -127,9 +129,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device of which nothing is taken.
+    /// The first device of its kind, of which nothing is taken.
     pub fn new(kind: impl Into<Arc<str>>, memory_bytes: u64) -> Self {
-        Self { kind: kind.into(), memory_bytes, used_milli: 0, used_memory_bytes: 0 }
+        Self { kind: kind.into(), ordinal: 0, memory_bytes, used_milli: 0, used_memory_bytes: 0 }
+    }
+
+    /// The same device as another one of its kind.
+    pub fn with_ordinal(mut self, ordinal: u32) -> Self {
+        self.ordinal = ordinal;
+        self
     }
 }
 
