@@ -42,7 +42,11 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Threads for tasks alone: what answers others must not wait for them.
 #[derive(Debug)]
-pub(super) struct TaskThreads(Option<Runtime>);
+pub(super) struct TaskThreads {
+    handle: Handle,
+    /// Until it is dropped.
+    runtime: Option<Runtime>,
+}
 
 impl TaskThreads {
     pub(super) fn start(threads: usize) -> Result<Self> {
@@ -51,18 +55,14 @@ impl TaskThreads {
         let runtime = builder.build().map_err(|error| {
             exec_datafusion_err!("no threads for tasks could be started: {error}")
         })?;
-        Ok(Self(Some(runtime)))
-    }
-
-    fn handle(&self) -> Option<Handle> {
-        self.0.as_ref().map(|runtime| runtime.handle().clone())
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
     }
 }
 
 impl Drop for TaskThreads {
     fn drop(&mut self) {
         // Waits for nobody: a task may be in the middle of a batch.
-        if let Some(runtime) = self.0.take() {
+        if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
@@ -90,7 +90,7 @@ impl TaskService {
         stop: mpsc::Sender<String>,
     ) -> (Self, mpsc::Receiver<TaskStatus>) {
         let (reports, ends) = mpsc::channel(REPORTS_MAX);
-        let threads = threads.handle().unwrap_or_else(Handle::current);
+        let threads = threads.handle.clone();
         (Self { executor, engine, store, threads, reports, stop }, ends)
     }
 
