@@ -1,6 +1,7 @@
 //! The side that is called.
 
 use std::io;
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use tokio::net::TcpStream;
@@ -22,7 +23,7 @@ impl Tls {
         self,
         callers: TcpIncoming,
     ) -> impl Stream<Item = io::Result<TlsStream<TcpStream>>> + Send {
-        let acceptor = TlsAcceptor::from(self.0.server.clone());
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.0.server));
         callers
             .map(move |caller| greet(acceptor.clone(), caller))
             .buffer_unordered(HANDSHAKES_MAX)

@@ -171,8 +171,7 @@ async fn ask(address: &str, tls: Option<&Tls>) -> io::Result<()> {
     };
     let stream = TcpStream::connect(address).await?;
     let mut stream = TlsConnector::from(config).connect(name, stream).await?;
-    stream.read(&mut [0]).await?;
-    Ok(())
+    stream.read_u8().await.map(drop)
 }
 
 fn believes_nobody() -> Result<Arc<ClientConfig>, rustls::Error> {
