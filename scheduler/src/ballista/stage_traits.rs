@@ -7,10 +7,12 @@ use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::unnest::UnnestExec;
 use forebay_engine::{InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec};
 use forebay_udf::model::{ModelDeclaration, RuntimeKind};
 
@@ -90,6 +92,8 @@ pub(super) fn is_replayable(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<DataSourceExec>()
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
+        || plan.is::<UnnestExec>()
+        || plan.is::<CooperativeExec>()
         || plan.is::<TransformExec>();
     keeps_order && !is_volatile(plan) && plan.children().into_iter().all(is_replayable)
 }

@@ -11,34 +11,50 @@ pub struct BlockSize {
     /// Bytes of Arrow data at most, but for single rows that have more.
     #[prost(uint64, tag = "1")]
     pub bytes_max: u64,
+    /// Bytes of the first block at most.
+    #[prost(uint64, tag = "4")]
+    pub bytes_first: u64,
     /// Rows of the first block at most.
     #[prost(uint64, tag = "2")]
     pub rows_first: u64,
     /// Rows of any block at most.
     #[prost(uint64, tag = "3")]
     pub rows_max: u64,
+    /// Blocks have a multiple of so many rows, where their bytes allow it.
+    #[prost(uint64, tag = "5")]
+    pub rows_step: u64,
 }
-
-/// Bytes of the first block at most.
-const BYTES_FIRST: usize = 1 << 20;
 
 /// Windows of a model in one block at most: what one replica has to do, others do not.
 const WINDOWS_MAX: u64 = 16;
 
 impl BlockSize {
     /// However much there is, it is one block.
-    pub const WHOLE: Self = Self { bytes_max: u64::MAX, rows_first: u64::MAX, rows_max: u64::MAX };
+    pub const WHOLE: Self = Self {
+        bytes_max: u64::MAX,
+        bytes_first: u64::MAX,
+        rows_first: u64::MAX,
+        rows_max: u64::MAX,
+        rows_step: 1,
+    };
 
     /// At most `bytes_max` bytes.
     pub fn up_to(bytes_max: u64) -> Self {
-        Self { bytes_max, rows_first: 1 << 12, rows_max: 1 << 20 }
+        let (bytes_first, rows_first) = (bytes_max.min(1 << 20), 1 << 12);
+        Self { bytes_max, bytes_first, rows_first, rows_max: 1 << 20, rows_step: 1 }
     }
 
-    /// For a model that forms its batches within `rows` rows.
+    /// For a model that forms its batches within `rows` rows: whole windows, one at first.
     #[must_use]
     pub fn in_windows_of(self, rows: u32) -> Self {
-        let rows_first = u64::from(rows);
-        Self { rows_first, rows_max: rows_first * WINDOWS_MAX, ..self }
+        let rows = u64::from(rows);
+        Self {
+            bytes_first: self.bytes_max,
+            rows_first: rows,
+            rows_max: rows * WINDOWS_MAX,
+            rows_step: rows,
+            ..self
+        }
     }
 }
 
@@ -46,6 +62,7 @@ impl BlockSize {
 #[derive(Debug)]
 pub struct Cutter {
     max: Size,
+    rows_step: usize,
     /// Of the block that is open, at most.
     limit: Size,
     /// Of the block that is open.
@@ -72,14 +89,11 @@ impl Cutter {
     pub fn new(size: BlockSize) -> Self {
         let at_least_one = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).max(1);
         let max = Size { bytes: at_least_one(size.bytes_max), rows: at_least_one(size.rows_max) };
-        let limit = match size {
-            BlockSize::WHOLE => max,
-            _ => Size {
-                bytes: max.bytes.min(BYTES_FIRST),
-                rows: max.rows.min(at_least_one(size.rows_first)),
-            },
+        let limit = Size {
+            bytes: max.bytes.min(at_least_one(size.bytes_first)),
+            rows: max.rows.min(at_least_one(size.rows_first)),
         };
-        Self { max, limit, size: Size::default() }
+        Self { max, rows_step: at_least_one(size.rows_step), limit, size: Size::default() }
     }
 
     /// The pieces of `batch`, in order.
@@ -106,7 +120,10 @@ impl Cutter {
     /// How many rows of this size the open block still takes.
     fn room(&self, row_bytes: usize) -> usize {
         let by_bytes = self.limit.bytes.saturating_sub(self.size.bytes) / row_bytes;
-        by_bytes.min(self.limit.rows.saturating_sub(self.size.rows))
+        let rows = self.size.rows.saturating_add(by_bytes).min(self.limit.rows);
+        let steps = rows - rows % self.rows_step;
+        let rows = if steps > 0 { steps } else { rows };
+        rows.saturating_sub(self.size.rows)
     }
 
     fn start_block(&mut self) {
@@ -171,6 +188,18 @@ mod tests {
         let pieces = cutter.cut(&numbers(0..100));
         let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows()).collect();
         assert_eq!(rows, [2, 4, 8, 16, 32, 32, 6]);
+    }
+
+    #[test]
+    fn blocks_for_a_model_have_whole_windows_where_bytes_allow_it() {
+        let rows = |bytes_max, window| -> Vec<usize> {
+            let mut cutter = Cutter::new(BlockSize::up_to(bytes_max).in_windows_of(window));
+            let pieces = cutter.cut(&numbers(0..50));
+            pieces.iter().map(|piece| piece.rows.num_rows()).collect()
+        };
+        assert_eq!(rows(8 * 13, 10), [10, 10, 10, 10, 10]);
+        assert_eq!(rows(8 * 25, 10), [10, 20, 20]);
+        assert_eq!(rows(8 * 13, 20), [13, 13, 13, 11]);
     }
 
     #[test]
