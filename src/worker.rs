@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use forebay::{Accelerator, Devices, Inventory, Worker};
+use forebay::{Accelerator, Devices, Inventory, Ports, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::shell::EMULATED_MEMORY_BYTES;
@@ -19,7 +19,14 @@ pub(crate) async fn run(args: WorkerArgs) -> i32 {
     let host = args.host.unwrap_or_else(|| args.bind.to_string());
     let worked = match open(args.resources, args.scheduler.clone()) {
         Ok(worker) => {
-            let worker = Worker { bind: args.bind, host, metrics: args.metrics, ..worker };
+            let worker = Worker {
+                bind: args.bind,
+                ports: args.ports,
+                host,
+                advertised: args.advertised_ports,
+                metrics: args.metrics,
+                ..worker
+            };
             let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
             Box::pin(worker.run(ready, told_to_stop())).await
         }
@@ -41,7 +48,9 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
     Ok(Worker {
         scheduler,
         bind: std::net::Ipv4Addr::LOCALHOST.into(),
+        ports: Ports::default(),
         host: "127.0.0.1".to_owned(),
+        advertised: Ports::default(),
         work_dir,
         devices,
         work_limit: args.work_limit.map(|limit| limit.as_u64()),

@@ -29,4 +29,4 @@ pub mod tables;
 pub use ballista::client::Cluster;
 pub use ballista::scheduler::Scheduler;
 pub use ballista::standalone::Standalone;
-pub use ballista::worker::Worker;
+pub use ballista::worker::{Ports, Worker};

@@ -1,7 +1,11 @@
 //! What the scheduler's sessions and the workers' tasks have in common.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use ballista_core::config::{
+    BALLISTA_CLIENT_IO_RETRIES_TIMES, BALLISTA_CLIENT_IO_RETRY_WAIT_TIME_MS,
+};
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_core::serde::{
@@ -14,6 +18,7 @@ use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
+use tonic::transport::Endpoint;
 
 use crate::block::wire::BlockCodec;
 
@@ -29,11 +34,28 @@ pub(super) fn state(devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> SessionS
     install(builder, Catalog::in_memory(), devices).build()
 }
 
+/// How often a part of a hash shuffle is asked for again, and the pause before. Ballista's are longer:
+/// an accelerator may be held meanwhile, and the scheduler knows sooner whether the worker lives.
+const SHUFFLE_RETRIES: usize = 1;
+const SHUFFLE_PAUSE_MS: usize = 300;
+
 /// The options that a session may set, at their defaults.
 pub(super) fn config() -> SessionConfig {
     SessionConfig::new_with_ballista()
         .with_information_schema(true)
         .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES as usize)
+        .set_usize(BALLISTA_CLIENT_IO_RETRIES_TIMES, SHUFFLE_RETRIES)
+        .set_usize(BALLISTA_CLIENT_IO_RETRY_WAIT_TIME_MS, SHUFFLE_PAUSE_MS)
+}
+
+/// A connection over which parts of hash shuffles are read. Ballista's has no limits of time: a
+/// worker behind a line that is cut without a word would be waited for until the job is cancelled.
+pub(super) fn shuffle_endpoint(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .tcp_nodelay(true)
+        .connect_timeout(Duration::from_secs(2))
+        .http2_keep_alive_interval(Duration::from_secs(3))
+        .keep_alive_timeout(Duration::from_secs(7))
 }
 
 /// A session for decoding plans, which needs no devices of its own.

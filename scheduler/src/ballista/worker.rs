@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::executor_resource::Resource;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{
@@ -51,8 +52,12 @@ pub struct Worker {
     pub scheduler: String,
     /// Address to listen on.
     pub bind: IpAddr,
+    /// Ports to listen on.
+    pub ports: Ports,
     /// Name or address by which others reach this machine.
     pub host: String,
+    /// The ports by which others reach it, where they are forwarded; 0 where they are not.
+    pub advertised: Ports,
     /// Where tasks keep what they write; each process uses a folder of its own in it.
     pub work_dir: PathBuf,
     /// What tasks run models on.
@@ -70,6 +75,23 @@ pub struct Worker {
     pub drain_limit: Duration,
 }
 
+/// The ports of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// For other workers and sessions, which read blocks; 0 takes a free one.
+    pub blocks: u16,
+    /// For the scheduler, which sends tasks; 0 takes a free one.
+    pub tasks: u16,
+}
+
+impl Ports {
+    /// These, and `other` where one is 0.
+    fn or(self, other: Self) -> Self {
+        let or = |port, other| if port == 0 { other } else { port };
+        Self { blocks: or(self.blocks, other.blocks), tasks: or(self.tasks, other.tasks) }
+    }
+}
+
 impl Worker {
     /// Works until `stop` is ready or the scheduler is gone; calls `on_ready` with its name. Then
     /// it takes nothing new, finishes what runs, serves what is still to be read, and leaves.
@@ -84,10 +106,13 @@ impl Worker {
         let id = new_id();
         let folder = Folder::create(&self.work_dir, &id)?;
         let channel = self.connect().await?;
-        let (flight, flight_port) = listen(self.bind)?;
-        let grpc_port = free_port(self.bind)?;
-        let registration = self.registration(&id, flight_port, grpc_port);
-        let config = Arc::new(self.config(&id, flight_port, grpc_port, folder.text()));
+        let (flight, blocks) = listen(SocketAddr::new(self.bind, self.ports.blocks))?;
+        let tasks = free_port(SocketAddr::new(self.bind, self.ports.tasks))?;
+        let ports = Ports { blocks, tasks };
+        let advertised = self.advertised.or(ports);
+        log::info!("worker {id} listens on ports {blocks} for blocks and {tasks} for tasks");
+        let registration = self.registration(&id, advertised);
+        let config = Arc::new(self.config(&id, ports, folder.text()));
         let blocks_max = self.work_limit.unwrap_or(u64::MAX);
         let store = BlockStore::new(id.clone(), folder.path.clone(), blocks_max);
         let store = Arc::new(store);
@@ -116,7 +141,7 @@ impl Worker {
             may_leave: Arc::clone(&may_leave),
         };
         let mut line =
-            Line::open(channel, self.describe(&id, flight_port), (mouth, messages), ears)
+            Line::open(channel, self.describe(&id, advertised.blocks), (mouth, messages), ears)
                 .await
                 .map_err(|status| self.refused(status.message()))?;
         startup(
@@ -206,13 +231,13 @@ impl Worker {
         }
     }
 
-    fn registration(&self, id: &str, port: u16, grpc_port: u16) -> ExecutorRegistration {
+    fn registration(&self, id: &str, ports: Ports) -> ExecutorRegistration {
         let vcores = Resource::Vcores(self.devices.inventory().cpus);
         ExecutorRegistration {
             id: id.to_owned(),
             host: Some(self.host.clone()),
-            port: u32::from(port),
-            grpc_port: u32::from(grpc_port),
+            port: u32::from(ports.blocks),
+            grpc_port: u32::from(ports.tasks),
             specification: Some(ExecutorSpecification {
                 resources: vec![ExecutorResource { resource: Some(vcores) }],
             }),
@@ -221,13 +246,13 @@ impl Worker {
         }
     }
 
-    fn config(&self, id: &str, port: u16, grpc_port: u16, folder: String) -> ExecutorProcessConfig {
+    fn config(&self, id: &str, ports: Ports, folder: String) -> ExecutorProcessConfig {
         ExecutorProcessConfig {
             executor_id: id.to_owned(),
             bind_host: self.bind.to_string(),
             external_host: Some(self.host.clone()),
-            port,
-            grpc_port,
+            port: ports.blocks,
+            grpc_port: ports.tasks,
             vcores: self.devices.inventory().cpus as usize,
             work_dir: Some(folder),
             executor_heartbeat_interval_seconds: HEARTBEAT_S,
@@ -245,7 +270,13 @@ impl Worker {
         store: Arc<BlockStore>,
     ) -> Executor {
         let state = session::state(Arc::clone(&self.devices), Arc::clone(&self.runtime));
-        let config = state.config().clone().with_extension(store);
+        let config = state
+            .config()
+            .clone()
+            .with_extension(store)
+            .with_ballista_override_create_grpc_client_endpoint(Arc::new(|endpoint| {
+                Ok(session::shuffle_endpoint(endpoint))
+            }));
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);
         let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));
@@ -293,16 +324,21 @@ fn new_id() -> String {
     format!("w-{}", uuid::Uuid::new_v4().simple())
 }
 
-fn listen(ip: IpAddr) -> Result<(TcpListenerStream, u16)> {
-    let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
+fn listen(address: SocketAddr) -> Result<(TcpListenerStream, u16)> {
+    let listener = bind(address)?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
     Ok((TcpListenerStream::new(tokio::net::TcpListener::from_std(listener)?), port))
 }
 
 /// Ballista binds this port itself, a moment later.
-fn free_port(ip: IpAddr) -> Result<u16> {
-    Ok(TcpListener::bind(SocketAddr::new(ip, 0))?.local_addr()?.port())
+fn free_port(address: SocketAddr) -> Result<u16> {
+    Ok(bind(address)?.local_addr()?.port())
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))
 }
 
 /// The folder of one process, gone with it. Those of processes that crashed go at the next start.
