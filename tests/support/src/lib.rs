@@ -3,3 +3,6 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on should say where at once")]
 
 pub mod cluster;
+pub mod proxy;
+pub mod random;
+pub mod web;
