@@ -31,7 +31,7 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use forebay::prelude::*;
-use forebay::{Catalog, Devices, Functions, Inventory, Scheduler, Worker};
+use forebay::{Catalog, Devices, Functions, Inventory, Ports, Scheduler, Worker};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -111,7 +111,9 @@ async fn start_worker(scheduler: &Scheduler, folder: &Path, has: &Has) -> Spawne
     let worker = Worker {
         scheduler: scheduler.address().to_string(),
         bind: Ipv4Addr::LOCALHOST.into(),
+        port: 0,
         host: Ipv4Addr::LOCALHOST.to_string(),
+        advertised: Ports::default(),
         work_dir: folder.to_owned(),
         devices: Arc::new(Devices::new(inventory.with_emulated(has.accelerators, 1 << 40))),
         work_limit: has.work_limit,

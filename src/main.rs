@@ -19,6 +19,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use datafusion_cli::print_format::PrintFormat;
 use datafusion_cli::print_options::MaxRows;
+use forebay::Ports;
 
 /// Faster than the system's with DataFusion's many small allocations; libtorch keeps its own.
 #[global_allocator]
@@ -122,9 +123,18 @@ struct WorkerArgs {
     /// Address to listen on, for the scheduler and other workers
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     bind: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 0, value_name = "PORT", hide_default_value = true)]
+    port: u16,
     /// Name or address by which they reach this machine [default: --bind]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
+    /// Ports by which they reach it, if they are not --port: behind NAT, or a proxy. One for other
+    /// workers and sessions, which read blocks, and one for the scheduler, which sends tasks; 0 for
+    /// one that is --port
+    #[arg(long, default_value = "0,0", value_name = "BLOCKS,TASKS", value_parser = ports,
+          hide_default_value = true)]
+    advertised_ports: Ports,
     /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
@@ -333,6 +343,13 @@ fn formats() -> impl TypedValueParser<Value = PrintFormat> {
 fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as gpus=0.5")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn ports(text: &str) -> Result<Ports, String> {
+    let parsed = text.split_once(',').and_then(|(blocks, tasks)| {
+        Some(Ports { blocks: blocks.trim().parse().ok()?, tasks: tasks.trim().parse().ok()? })
+    });
+    parsed.ok_or_else(|| "expected two ports, such as 50060,50061".to_owned())
 }
 
 fn main() {

@@ -2,11 +2,18 @@
 //! environment: those of a session stay with the session.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
-use object_store::{ObjectStore, parse_url_opts};
+use object_store::http::{HttpBuilder, HttpStore};
+use object_store::{ClientOptions, ObjectStore, RetryConfig, parse_url_opts};
 use url::Url;
+
+/// How long a web server may say that it cannot. Short: a task that waits may hold an accelerator,
+/// and is tried again elsewhere.
+const HTTP_RETRIES_MAX: usize = 3;
+const HTTP_RETRIES_LIMIT: Duration = Duration::from_secs(20);
 
 /// Local files, and whatever a URL names.
 #[derive(Debug, Default)]
@@ -31,17 +38,39 @@ impl ObjectStoreRegistry for StoresOnDemand {
         if let Ok(store) = self.open.get_store(url) {
             return Ok(store);
         }
-        // `AWS_REGION` is the option `aws_region`.
-        let options = std::env::vars().map(|(key, value)| (key.to_ascii_lowercase(), value));
-        let (store, _) = parse_url_opts(url, options).map_err(|error| {
-            DataFusionError::ObjectStore(Box::new(error)).context(format!(
-                "this worker cannot open {url}; set the store's credentials in its environment"
-            ))
-        })?;
-        let store: Arc<dyn ObjectStore> = Arc::from(store);
+        let store: Arc<dyn ObjectStore> = match url.scheme() {
+            "http" | "https" => Arc::new(http(url)?),
+            _ => named_by(url)?,
+        };
         self.open.register_store(url, Arc::clone(&store));
         Ok(store)
     }
+}
+
+/// Whoever names a URL without encryption means it.
+fn http(url: &Url) -> Result<HttpStore> {
+    let retry = RetryConfig {
+        max_retries: HTTP_RETRIES_MAX,
+        retry_timeout: HTTP_RETRIES_LIMIT,
+        ..RetryConfig::default()
+    };
+    let store = HttpBuilder::new()
+        .with_url(url.origin().ascii_serialization())
+        .with_client_options(ClientOptions::new().with_allow_http(true))
+        .with_retry(retry)
+        .build()?;
+    Ok(store)
+}
+
+fn named_by(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+    // `AWS_REGION` is the option `aws_region`.
+    let options = std::env::vars().map(|(key, value)| (key.to_ascii_lowercase(), value));
+    let (store, _) = parse_url_opts(url, options).map_err(|error| {
+        DataFusionError::ObjectStore(Box::new(error)).context(format!(
+            "this worker cannot open {url}; set the store's credentials in its environment"
+        ))
+    })?;
+    Ok(Arc::from(store))
 }
 
 #[cfg(test)]

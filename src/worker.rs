@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use forebay::{Accelerator, Devices, Functions, Inventory, Worker};
+use forebay::{Accelerator, Devices, Functions, Inventory, Ports, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::shell::EMULATED_MEMORY_BYTES;
@@ -29,12 +29,20 @@ pub(crate) async fn run(args: WorkerArgs) -> i32 {
 async fn work(args: WorkerArgs) -> Result<()> {
     let tls = args.tls.open()?;
     let metrics = args.metrics.map(|address| ("--metrics", address));
-    let bind = SocketAddr::new(args.bind, 0);
+    let bind = SocketAddr::new(args.bind, args.port);
     let ports: Vec<_> = [("--bind", bind)].into_iter().chain(metrics).collect();
     args.listen.check(&ports, tls.as_ref())?;
     let host = args.host.unwrap_or_else(|| args.bind.to_string());
     let worker = open(args.resources, args.scheduler.clone())?;
-    let worker = Worker { bind: args.bind, host, metrics: args.metrics, tls, ..worker };
+    let worker = Worker {
+        bind: args.bind,
+        port: args.port,
+        host,
+        advertised: args.advertised_ports,
+        metrics: args.metrics,
+        tls,
+        ..worker
+    };
     let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
     Box::pin(worker.run(ready, told_to_stop())).await
 }
@@ -46,7 +54,9 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
     Ok(Worker {
         scheduler,
         bind: std::net::Ipv4Addr::LOCALHOST.into(),
+        port: 0,
         host: "127.0.0.1".to_owned(),
+        advertised: Ports::default(),
         work_dir,
         devices,
         work_limit: args.work_limit.map(|limit| limit.as_u64()),

@@ -9,11 +9,15 @@
 
 mod cluster {
     mod arrivals;
+    mod cuts;
     mod damage;
     mod endings;
+    mod history;
     mod kills;
     mod limits;
     mod load;
+    mod options;
+    mod packages;
     mod pauses;
     mod setup;
     mod tls;

@@ -84,7 +84,7 @@ impl EngineError {
         match self {
             Self::Runtime(source) => source.is_retryable(),
             Self::Batch { source, .. } => source.is_retryable(),
-            Self::NoProgress { .. } => true,
+            Self::NoProgress { .. } | Self::Model(ModelError::Unreachable { .. }) => true,
             Self::Model(_)
             | Self::Arrow(_)
             | Self::Placement { .. }
@@ -97,6 +97,8 @@ impl EngineError {
 impl From<EngineError> for DataFusionError {
     fn from(error: EngineError) -> Self {
         match error {
+            // Whole, so that it is seen to be one that may pass.
+            EngineError::Model(ModelError::Unreachable { .. }) => Self::External(Box::new(error)),
             EngineError::Model(error) => error.into(),
             EngineError::Placement { .. } => Self::Plan(error.to_string()),
             other => Self::External(Box::new(other)),

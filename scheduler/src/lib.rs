@@ -32,5 +32,5 @@ pub use ballista::client::Cluster;
 pub use ballista::functions::Functions;
 pub use ballista::scheduler::Scheduler;
 pub use ballista::standalone::Standalone;
-pub use ballista::worker::Worker;
+pub use ballista::worker::{Ports, Worker};
 pub use tls::Tls;

@@ -1,5 +1,6 @@
 //! Clusters with hardly enough of something.
 
+use super::history;
 use super::setup::{ACCELERATOR, CPU, QUERY, Stage, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +40,8 @@ async fn full_work_dirs_everywhere_are_an_error_that_says_so() {
     stage.until_nothing_is_left(&[0, 1]).await;
 }
 
-/// Four stages of two resource classes, a shuffle and a sort, one task at a time.
+/// Stages that need a core, a whole accelerator, a core again and half of an accelerator; then a
+/// shuffle and a sort; one task at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_core_and_one_accelerator_run_a_chain_of_stages() {
     const CHAIN: &str = "
@@ -47,16 +49,21 @@ async fn one_core_and_one_accelerator_run_a_chain_of_stages() {
         FROM ml_predict(
           (SELECT id, upper(label) AS text FROM ml_predict(
              (SELECT id, upper(word) AS text FROM words WHERE id < 800),
-             MODEL quick, DESCRIPTOR(text))),
-          MODEL quick_too, DESCRIPTOR(text))
+             MODEL whole, DESCRIPTOR(text)) WHERE length(upper(label)) > 0),
+          MODEL half, DESCRIPTOR(text), gpus => 0.5)
         GROUP BY initial ORDER BY rows DESC, initial";
     let mut stage = Stage::new(10, &[ACCELERATOR]);
-    stage.add_model("quick", 2, None);
-    stage.add_model("quick_too", 2, None);
+    stage.add_model("whole", 2, None);
+    stage.add_model("half", 2, None);
     let session = stage.session().await;
     let rows = stage.run(&session, CHAIN).await;
     let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
     assert_eq!(rows, run(&stage.local().await, CHAIN).await.unwrap());
-    assert!(stage.cluster.tasks_begun() >= 4);
+    let job = history::last_job(&session).await;
+    let needs = format!(
+        "SELECT cpus, accelerators, count(*) FROM forebay.stages WHERE job_id = '{job}' GROUP BY 1, 2"
+    );
+    let needs = run(&session, &needs).await.unwrap();
+    assert_eq!(needs, ["0.0|0.5|1", "0.0|1.0|1", "1.0|0.0|5"]);
     stage.until_nothing_is_left(&[0]).await;
 }

@@ -1,6 +1,7 @@
 //! A cluster, a table in Parquet files, a model, and a query that lasts.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +13,18 @@ use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionConfig;
 use forebay::{Catalog, ForebayContext, Inventory, Tls};
 use forebay_testkit::cluster::Cluster;
+use forebay_testkit::random::Random;
 use futures::StreamExt;
 use tempfile::TempDir;
 
 /// No query of these tests may take longer, whatever happens to it.
-const HANGS_AFTER: Duration = Duration::from_secs(120);
+const HANGS_AFTER: Duration = Duration::from_secs(300);
 
 /// Rows of the table, in files of equal size.
-pub(super) const ROWS: usize = 3000;
+pub(super) fn rows() -> usize {
+    if is_long() { 3000 } else { 1500 }
+}
+
 const FILES: usize = 6;
 
 /// Every row, with what a model says of it. Its text is made on CPU workers, in many blocks.
@@ -38,15 +43,26 @@ pub(super) const CPU: &[&str] = &["--cpus", "1", "--gpus", "none"];
 pub(super) const ACCELERATOR: &[&str] =
     &["--cpus", "1", "--gpus", "none", "--emulated-accelerators", "1"];
 
-/// The parts of the undisturbed work after which something happens.
+/// Moments of the long set.
+const MOMENTS: usize = 10;
+
+/// The parts of the undisturbed work after which something happens: these, or in the long set
+/// random ones, the same in every run unless `FOREBAY_CHAOS_SEED` says otherwise.
 pub(super) fn moments(short: &[f64]) -> Vec<f64> {
-    match is_long() {
-        true => (1..18).map(|twentieth| f64::from(twentieth) / 20.0).collect(),
-        false => short.to_vec(),
+    if !is_long() {
+        return short.to_vec();
     }
+    let seed = std::env::var("FOREBAY_CHAOS_SEED").unwrap_or("1".to_owned());
+    let mut random = Random::new(seed.parse().unwrap());
+    (0..MOMENTS).map(|_| 0.05 + 0.85 * random.fraction()).collect()
 }
 
-fn is_long() -> bool {
+/// Says what the long set measured, past those who keep what tests print that end well.
+pub(super) fn report(line: &str) {
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+pub(super) fn is_long() -> bool {
     std::env::var("FOREBAY_CHAOS").is_ok_and(|set| set == "long")
 }
 
@@ -64,18 +80,29 @@ pub(super) type Rows = Vec<String>;
 impl Stage {
     /// A scheduler that takes a worker for lost after `timeout_s`, and these workers.
     pub(super) fn new(timeout_s: u64, workers: &[&[&str]]) -> Self {
-        Self::open(&["--worker-timeout", &timeout_s.to_string()], workers, None)
+        Self::with_service(if is_long() { 25 } else { 12 }, timeout_s, workers)
+    }
+
+    /// The same, with a model that takes so many milliseconds for 16 rows.
+    pub(super) fn with_service(service_ms: u32, timeout_s: u64, workers: &[&[&str]]) -> Self {
+        let scheduler = ["--worker-timeout", &timeout_s.to_string()];
+        Self::open(service_ms, &scheduler, workers, None)
     }
 
     /// A scheduler with these arguments, these workers, and sessions that reach them with `tls`.
-    pub(super) fn open(scheduler: &[&str], workers: &[&[&str]], tls: Option<Tls>) -> Self {
+    pub(super) fn open(
+        service_ms: u32,
+        scheduler: &[&str],
+        workers: &[&[&str]],
+        tls: Option<Tls>,
+    ) -> Self {
         let folder = TempDir::new().unwrap();
         let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), scheduler);
         workers.iter().for_each(|arguments| {
             cluster.add_worker(arguments);
         });
         let stage = Self { cluster, folder, tls };
-        stage.add_model("slow", if is_long() { 25 } else { 15 }, None);
+        stage.add_model("slow", service_ms, None);
         stage
     }
 
@@ -148,7 +175,7 @@ impl Stage {
         let (begun, since) = (self.cluster.tasks_begun(), Instant::now());
         let rows = self.run(session, QUERY).await.unwrap();
         let took = since.elapsed();
-        assert_eq!(rows.len(), ROWS);
+        assert_eq!(rows.len(), self::rows());
         assert_eq!(rows, run(&self.local().await, QUERY).await.unwrap());
         Undisturbed { rows, took, tasks: self.cluster.tasks_begun() - begun }
     }
@@ -288,12 +315,12 @@ fn text(batches: &[RecordBatch]) -> Rows {
 /// Rows in no order: an order that a table has is kept, by one task that sees all rows.
 async fn write_table(folder: &Path) {
     let session = ForebayContext::builder().with_catalog(Catalog::in_memory()).build().unwrap();
-    let part = ROWS / FILES;
+    let (rows, part) = (rows(), rows() / FILES);
     for file in 0..FILES {
         let (from, to) = (file * part, (file + 1) * part);
         let copy = format!(
             "COPY \
-             (SELECT value * 7919 % {ROWS} AS id, md5(CAST(value AS VARCHAR)) AS word \
+             (SELECT value * 7919 % {rows} AS id, md5(CAST(value AS VARCHAR)) AS word \
               FROM range({from}, {to})) \
              TO '{}/{file}.parquet' STORED AS PARQUET",
             folder.display()
@@ -303,7 +330,7 @@ async fn write_table(folder: &Path) {
 }
 
 /// An emulated model that has an accelerator for itself and takes 16 rows at a time.
-fn write_model(folder: &Path, name: &str, service_ms: u32, fail_on: Option<&str>) {
+pub(super) fn write_model(folder: &Path, name: &str, service_ms: u32, fail_on: Option<&str>) {
     let stock = fs::read_to_string("tests/models/sentiment/model.toml").unwrap();
     let fail_on = fail_on.map(|text| format!("\nfail_on = \"{text}\"")).unwrap_or_default();
     let manifest = stock

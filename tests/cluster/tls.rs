@@ -27,6 +27,9 @@ struct Encrypted {
     _folder: TempDir,
 }
 
+/// What the model takes for 16 rows.
+const SERVICE_MS: u32 = 12;
+
 impl Encrypted {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
@@ -37,7 +40,7 @@ impl Encrypted {
         let tls = Tls::open(&client.certificate, &client.key, &client.authority).unwrap();
         let shown = server.arguments();
         let (cpu, accelerator) = ([CPU, &shown].concat(), [ACCELERATOR, &shown].concat());
-        let stage = Stage::open(&shown, &[&cpu, &accelerator], Some(tls));
+        let stage = Stage::open(SERVICE_MS, &shown, &[&cpu, &accelerator], Some(tls));
         Self { stage, authority, other, server, _folder: folder }
     }
 

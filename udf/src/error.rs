@@ -53,6 +53,14 @@ pub enum ModelError {
         /// What to do.
         remedy: String,
     },
+    /// A package whose store does not answer, or not now: later it may.
+    #[error("model package {location}: {problem}; try again, or see what is wrong with the store")]
+    Unreachable {
+        /// URL of the package.
+        location: String,
+        /// What the store said.
+        problem: String,
+    },
     /// The declared signature and the package's signature differ.
     #[error("model '{name}': {problem}")]
     Signature {

@@ -1,5 +1,6 @@
 //! How a worker runs a task: on its own devices.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,14 +12,16 @@ use ballista_executor::execution_engine::{
 };
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::config::{ConfigOptions, ExtensionOptions};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use forebay_engine::device::Placement;
 use forebay_engine::{Devices, InferenceExec};
+use forebay_planner::ForebayConfig;
 
-use super::status;
+use super::{session, status};
 use crate::block::store::Sealed;
 use crate::block::{BlockId, BlockStore, BlockWriterExec};
 use crate::rpc::attendance::Mouth;
@@ -142,6 +145,7 @@ impl QueryStageExecutor for BlockTask {
             }));
         };
         let task = u32::try_from(task_id).unwrap_or(u32::MAX);
+        log_options(self, task_id, &context);
         let written =
             self.writer.write(&self.store, &self.job, self.stage, task, context, &on_sealed);
         let blocks = written.await.map_err(status::sealed_failure)?;
@@ -175,6 +179,7 @@ impl QueryStageExecutor for ShuffleTask {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
+        log_options(self, task_id, &context);
         self.inner.execute_query_stage(task_id, context).await.map_err(status::sealed_failure)
     }
 
@@ -185,6 +190,22 @@ impl QueryStageExecutor for ShuffleTask {
         children.for_each(|child| metrics(child.as_ref(), &mut found));
         found
     }
+}
+
+/// Says with which options a task runs that are not at their defaults.
+fn log_options(stage: &dyn fmt::Display, task: usize, context: &TaskContext) {
+    if !log::log_enabled!(log::Level::Debug) {
+        return;
+    }
+    let ballista = session::config().options().entries().into_iter();
+    let ballista = ballista.filter(|entry| entry.key.starts_with("ballista."));
+    let usual = ConfigOptions::default().entries().into_iter().chain(ballista);
+    let usual = usual.chain(ForebayConfig::default().entries());
+    let usual: HashMap<_, _> = usual.map(|entry| (entry.key, entry.value)).collect();
+    let set = context.session_config().options().entries().into_iter();
+    let set = set.filter(|entry| usual.get(&entry.key) != Some(&entry.value));
+    let set = set.map(|entry| format!("{} = {}", entry.key, entry.value.unwrap_or_default()));
+    log::debug!("{stage}, task {task} runs with {}", set.collect::<Vec<_>>().join("; "));
 }
 
 /// The metrics of each operator, in the order in which `EXPLAIN` shows them. None is left out, so

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::functions::Functions;
 use super::scheduler::Scheduler;
-use super::worker::Worker;
+use super::worker::{Ports, Worker};
 
 /// Long: both stop and go on together.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +52,9 @@ impl Standalone {
         let worker = Worker {
             scheduler: scheduler.address().to_string(),
             bind: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
             host: Ipv4Addr::LOCALHOST.to_string(),
+            advertised: Ports::default(),
             work_dir: folder.path().to_owned(),
             devices,
             work_limit: None,

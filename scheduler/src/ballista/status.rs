@@ -11,13 +11,13 @@ use ballista_core::serde::protobuf::failed_task::FailedReason;
 use ballista_core::serde::protobuf::{FailedTask, ShuffleWritePartition};
 use datafusion::error::DataFusionError;
 use forebay_engine::EngineError;
-use forebay_udf::{ErrorClass, RuntimeError};
+use forebay_udf::{ErrorClass, ModelError, RuntimeError};
 
 use serde::{Deserialize, Serialize};
 
 use crate::block::store::Sealed;
 use crate::block::{self, BlockError, DiskFull};
-use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId};
+use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId, WorkerId};
 
 /// In place of a worker's name.
 const MARK: &str = "forebay:failure";
@@ -67,6 +67,7 @@ fn kind(error: &DataFusionError) -> Kind {
             Some(EngineError::Runtime(source)) => return runtime_kind(source),
             Some(EngineError::Batch { source, .. }) => return runtime_kind(source),
             Some(EngineError::TooManyErrors { .. }) => return Kind::Data,
+            Some(EngineError::Model(ModelError::Unreachable { .. })) => return Kind::Passing,
             _ => {}
         }
         match cause.downcast_ref::<DataFusionError>() {
@@ -82,6 +83,8 @@ fn kind(error: &DataFusionError) -> Kind {
 fn runtime_kind(error: &RuntimeError) -> Kind {
     match (error, error.class()) {
         (RuntimeError::OutOfMemory { .. }, _) => Kind::OutOfMemory,
+        // The machine lacks it, not the model: another worker may have it.
+        (RuntimeError::Library { .. }, _) => Kind::DeviceBroken,
         (_, ErrorClass::Model) => Kind::User,
         (_, ErrorClass::Data) => Kind::Data,
         (_, ErrorClass::Passing) => Kind::Passing,
@@ -124,8 +127,9 @@ pub(super) fn failure(
             return Some(opened(&failed.error, unit_of));
         }
         FailedReason::FetchPartitionError(fetch) => {
-            let stage = StageId(fetch.map_stage_id);
-            FailureKind::OutputLost(stage.unit(fetch.map_partition_id))
+            // The partition that it names is the reader's, of the writers' there is no word.
+            let worker = WorkerId::new(fetch.executor_id);
+            FailureKind::OutputLost { stage: StageId(fetch.map_stage_id), worker }
         }
         FailedReason::IoError(_) => FailureKind::Passing,
         FailedReason::ExecutorLost(_) | FailedReason::ResultLost(_) => FailureKind::WorkerLost,
@@ -181,4 +185,45 @@ pub(super) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockRepo
     let bytes = records.iter().map(|record| record.num_bytes).sum();
     let rows = records.iter().map(|record| record.num_rows).sum();
     vec![BlockReport { seq: 0, bytes, rows, checksum: 0 }]
+}
+
+#[cfg(test)]
+mod tests {
+    use ballista_core::serde::protobuf::FetchPartitionError;
+
+    use super::*;
+
+    /// What the graph makes of an error of a task, over the wire.
+    fn decided(error: impl Into<DataFusionError>) -> FailureKind {
+        let sealed = sealed_failure(error.into());
+        let Some(BallistaError::FetchFailed(executor_id, stage, partition, text)) =
+            chain(&sealed).find_map(|cause| cause.downcast_ref::<BallistaError>())
+        else {
+            panic!("{sealed}")
+        };
+        let fetch = FetchPartitionError {
+            executor_id: executor_id.clone(),
+            map_stage_id: *stage as u32,
+            map_partition_id: *partition as u32,
+        };
+        let failed = FailedTask {
+            error: text.clone(),
+            failed_reason: Some(FailedReason::FetchPartitionError(fetch)),
+            ..FailedTask::default()
+        };
+        failure(failed, |_, _| None).unwrap().kind
+    }
+
+    #[test]
+    fn what_another_worker_may_have_and_what_may_pass_is_tried_again() {
+        let (location, problem) = ("http://a/b".to_owned(), "503".to_owned());
+        let silent = ModelError::Unreachable { location, problem };
+        assert_eq!(decided(EngineError::from(silent)), FailureKind::Passing);
+        let (library, problem) = ("libc10.so".to_owned(), "no such file".to_owned());
+        let lacks = RuntimeError::Library { library, problem };
+        assert_eq!(decided(EngineError::from(lacks)), FailureKind::DeviceBroken);
+        let (location, problem) = ("http://a/b".to_owned(), "gone".to_owned());
+        let gone = ModelError::Package { location, problem, remedy: String::new() };
+        assert_eq!(decided(EngineError::from(gone)), FailureKind::User);
+    }
 }

@@ -55,8 +55,12 @@ pub struct Worker {
     pub scheduler: String,
     /// Address to listen on.
     pub bind: IpAddr,
+    /// Port to listen on; 0 takes a free one.
+    pub port: u16,
     /// Name or address by which others reach this machine.
     pub host: String,
+    /// The ports by which others reach it, where they are forwarded; 0 where they are not.
+    pub advertised: Ports,
     /// Where tasks keep what they write; each process uses a folder of its own in it.
     pub work_dir: PathBuf,
     /// What tasks run models on.
@@ -79,6 +83,24 @@ pub struct Worker {
     pub tls: Option<Tls>,
 }
 
+/// The ports by which others reach a worker. It listens on one; they can be told of two, for a
+/// proxy that stands in front of one kind of traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// For other workers and sessions, which read blocks; 0 for the one on which it listens.
+    pub blocks: u16,
+    /// For the scheduler, which sends tasks; 0 for the one on which it listens.
+    pub tasks: u16,
+}
+
+impl Ports {
+    /// These, and `port` where one is 0.
+    fn or(self, port: u16) -> Self {
+        let or = |own| if own == 0 { port } else { own };
+        Self { blocks: or(self.blocks), tasks: or(self.tasks) }
+    }
+}
+
 impl Worker {
     /// Works until `stop` is ready or the scheduler is gone; calls `on_ready` with its name. Then
     /// it takes nothing new, finishes what runs, serves what is still to be read, and leaves.
@@ -96,8 +118,10 @@ impl Worker {
         let id = new_id();
         let folder = Folder::create(&self.work_dir, &id)?;
         let channel = self.connect().await?;
-        let (port, number) = listen(self.bind).await?;
-        let registration = self.registration(&id, number);
+        let (port, number) = listen(SocketAddr::new(self.bind, self.port)).await?;
+        log::info!("worker {id} listens on port {number}");
+        let advertised = self.advertised.or(number);
+        let registration = self.registration(&id, advertised);
         let blocks_max = self.work_limit.unwrap_or(u64::MAX);
         let store = BlockStore::new(id.clone(), folder.path.clone(), blocks_max);
         let store = Arc::new(store);
@@ -111,7 +135,7 @@ impl Worker {
             Arc::clone(&store),
         ));
         let (stop_send, mut stopped) = mpsc::channel(1);
-        let description = self.describe(&id, number);
+        let description = self.describe(&id, advertised.blocks);
         let threads = TaskThreads::start(&description.inventory)?;
         let (tasks, ends) = TaskService::new(
             Arc::clone(&executor),
@@ -209,13 +233,13 @@ impl Worker {
         }
     }
 
-    fn registration(&self, id: &str, port: u16) -> ExecutorRegistration {
+    fn registration(&self, id: &str, ports: Ports) -> ExecutorRegistration {
         let vcores = Resource::Vcores(self.devices.inventory().cpus);
         ExecutorRegistration {
             id: id.to_owned(),
             host: Some(self.host.clone()),
-            port: u32::from(port),
-            grpc_port: u32::from(port),
+            port: u32::from(ports.blocks),
+            grpc_port: u32::from(ports.tasks),
             specification: Some(ExecutorSpecification {
                 resources: vec![ExecutorResource { resource: Some(vcores) }],
             }),
@@ -237,11 +261,13 @@ impl Worker {
             self.functions.clone(),
         );
         let peers = Arc::new(Peers::new(self.tls.clone()));
-        let mut config = state.config().clone().with_extension(store).with_extension(peers);
-        if let Some(tls) = &self.tls {
-            let reads = calls::for_shuffles(tls.clone());
-            config = config.with_ballista_override_create_grpc_client_endpoint(reads);
-        }
+        let reads = calls::for_shuffles(self.tls.clone());
+        let config = state
+            .config()
+            .clone()
+            .with_extension(store)
+            .with_extension(peers)
+            .with_ballista_override_create_grpc_client_endpoint(reads);
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);
         let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));
@@ -305,9 +331,9 @@ fn routes(tasks: TaskService, store: Arc<BlockStore>, folder: &Folder) -> Router
 }
 
 /// A port, and its number.
-async fn listen(ip: IpAddr) -> Result<(TcpListener, u16)> {
-    let failed = |error| exec_datafusion_err!("cannot listen on {ip}: {error}");
-    let port = TcpListener::bind(SocketAddr::new(ip, 0)).await.map_err(failed)?;
+async fn listen(address: SocketAddr) -> Result<(TcpListener, u16)> {
+    let failed = |error| exec_datafusion_err!("cannot listen on {address}: {error}");
+    let port = TcpListener::bind(address).await.map_err(failed)?;
     let number = port.local_addr().map_err(failed)?.port();
     Ok((port, number))
 }

@@ -179,7 +179,11 @@ impl Reader {
                     .map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
             }
             None => {
-                let bytes = service::fetch(&self.peers, &block).await?;
+                let reader = match self.store {
+                    Some(_) => service::Reader::Task,
+                    None => service::Reader::Session,
+                };
+                let bytes = service::fetch(&self.peers, &block, reader).await?;
                 verify(&block, &bytes)?;
                 bytes
             }

@@ -31,6 +31,19 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// For how long nothing may arrive.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
+/// The same of a worker that was silent before: what else is asked of it must not take as long
+/// each time, as a task asks for many blocks and may hold an accelerator meanwhile.
+const SILENCE_LIMIT_AGAIN: Duration = Duration::from_secs(1);
+
+/// Who waits for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// A task, which can read another copy.
+    Task,
+    /// A session, for which there is no other copy.
+    Session,
+}
+
 #[tonic::async_trait]
 impl Blocks for Arc<BlockStore> {
     type FetchStream = Answers<Chunk>;
@@ -60,16 +73,25 @@ impl Blocks for Arc<BlockStore> {
 ///
 /// # Errors
 /// A [`BlockError`] if it cannot be had.
-pub(super) async fn fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes> {
+pub(super) async fn fetch(peers: &Peers, block: &BlockLocation, reader: Reader) -> Result<Bytes> {
     let mut attempt = 1;
     loop {
-        match attempt_fetch(peers, block).await {
-            Ok(bytes) => return Ok(bytes),
-            // The worker answered: asking again gives the same answer.
-            Err(status) if attempt == ATTEMPTS || status.code() == Code::DataLoss => {
-                return Err(BlockError::new(block, said(&status)).into());
+        let status = match attempt_fetch(peers, block).await {
+            Ok(bytes) => {
+                peers.answered(&block.address);
+                return Ok(bytes);
             }
-            Err(_) => peers.hang_up(&block.address),
+            Err(status) => status,
+        };
+        if status.code() == Code::DataLoss {
+            // The worker answered: asking again gives the same answer.
+            return Err(BlockError::new(block, said(&status)).into());
+        }
+        let gives_up = status.code() == Code::DeadlineExceeded && reader == Reader::Task;
+        peers.hang_up(&block.address, gives_up);
+        if gives_up || attempt == ATTEMPTS {
+            let problem = format!("cannot be fetched from {}: {}", block.address, said(&status));
+            return Err(BlockError::new(block, problem).into());
         }
         tokio::time::sleep(PAUSE * attempt).await;
         attempt += 1;
@@ -77,15 +99,18 @@ pub(super) async fn fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes>
 }
 
 async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, Status> {
-    let silent = |_| Status::deadline_exceeded(format!("nothing for {SILENCE_LIMIT:?}"));
+    let limit = match peers.was_silent(&block.address) {
+        true => SILENCE_LIMIT_AGAIN,
+        false => SILENCE_LIMIT,
+    };
+    let silent = |_| Status::deadline_exceeded(format!("nothing for {limit:?}"));
     let mut client = BlocksClient::new(peers.channel(&block.address, CONNECT_LIMIT)?);
-    let answer = tokio::time::timeout(SILENCE_LIMIT, client.fetch(block.clone()));
+    let answer = tokio::time::timeout(limit, client.fetch(block.clone()));
     let mut chunks = answer.await.map_err(silent)??.into_inner();
     // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
     let mut bytes = BytesMut::new();
     loop {
-        let chunk =
-            tokio::time::timeout(SILENCE_LIMIT, chunks.message()).await.map_err(silent)??;
+        let chunk = tokio::time::timeout(limit, chunks.message()).await.map_err(silent)??;
         match chunk {
             Some(chunk) => bytes.extend_from_slice(&chunk.bytes),
             None => return Ok(bytes.freeze()),

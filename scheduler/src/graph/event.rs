@@ -1,6 +1,6 @@
 //! What comes in: reports of workers, and what the cluster tells about them.
 
-use super::ids::{BlockId, TaskId, UnitId, WorkerId};
+use super::ids::{BlockId, StageId, TaskId, WorkerId};
 
 /// Something that happened. May come late, twice or out of order: the graph says what counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,11 @@ pub enum FailureKind {
     WorkerLost,
     /// A block of the task's input cannot be fetched, or has the wrong checksum.
     BlockLost(BlockId),
-    /// The output of a unit that the task reads cannot be fetched.
-    OutputLost(UnitId),
+    /// What the task reads of this stage cannot be fetched from this worker.
+    OutputLost {
+        /// The stage that wrote it.
+        stage: StageId,
+        /// Where it lies.
+        worker: WorkerId,
+    },
 }

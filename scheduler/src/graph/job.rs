@@ -249,6 +249,12 @@ impl JobGraph {
         &self.unit(unit).failed_on
     }
 
+    /// Workers from where readers could not read what a unit had written. What it writes there again
+    /// may be as unreadable.
+    pub fn lost_on(&self, unit: UnitId) -> &[WorkerId] {
+        &self.unit(unit).lost_on
+    }
+
     /// Where a sealed block lies.
     pub(crate) fn home_of(&self, block: BlockId) -> &WorkerId {
         &self.block(block).worker

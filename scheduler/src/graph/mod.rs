@@ -93,7 +93,7 @@
 //! | `Passing`, `OutOfMemory`, `DeviceBroken` | another attempt after a back-off, elsewhere if possible | the unit (4), the stage |
 //! | `DiskFull` | the same; what is kept on that worker after its consumption is deleted | the same, unless a task has ended well since the last time |
 //! | `WorkerLost`, and a lost worker | another attempt | the unit, apart (16) |
-//! | `BlockLost`, `OutputLost` | the lineage rule; the reader waits for its input | the block (4) |
+//! | `BlockLost`, `OutputLost` | the lineage rule; the reader waits for its input | the block (8) |
 //!
 //! What an error says is never looked at.
 

@@ -1,8 +1,10 @@
 //! What a failure leads to: the end of the job, another attempt later, or another lineage.
 
+use std::collections::BTreeSet;
+
 use super::action::{JobFailure, UnitFailure, Why};
 use super::event::{Failure, FailureKind};
-use super::ids::{BlockId, Millis, TaskId, UnitId};
+use super::ids::{BlockId, Millis, StageId, TaskId, UnitId, WorkerId};
 use super::job::JobGraph;
 use super::lineage::Wave;
 use super::spec::Limits;
@@ -15,7 +17,7 @@ impl JobGraph {
         let unit = task.stage.unit(self.task(task).unit);
         let lost = match &kind {
             FailureKind::BlockLost(block) => self.lost_inputs(unit, block.unit, Some(block.seq)),
-            FailureKind::OutputLost(producer) => self.lost_inputs(unit, *producer, None),
+            FailureKind::OutputLost { stage, worker } => self.lost_from(unit, *stage, worker),
             _ => vec![],
         };
         if kind == FailureKind::WorkerLost {
@@ -35,7 +37,7 @@ impl JobGraph {
                 let reason = self.unit_failure(unit, String::new(), message);
                 self.fail(reason, now);
             }
-            FailureKind::BlockLost(_) | FailureKind::OutputLost(_) if !lost.is_empty() => {
+            FailureKind::BlockLost(_) | FailureKind::OutputLost { .. } if !lost.is_empty() => {
                 self.inputs_lost(unit, lost, message, now);
             }
             _ => self.retry(unit, task, message, now),
@@ -67,8 +69,7 @@ impl JobGraph {
 
     fn retry(&mut self, unit: UnitId, task: TaskId, message: String, now: Millis) {
         let worker = self.task(task).worker.clone();
-        let Limits { unit_failures_max, stage_failures_max, backoff_ms, backoff_ms_max, .. } =
-            self.limits.clone();
+        let Limits { unit_failures_max, stage_failures_max, .. } = self.limits;
         let stage = &mut self.stages[unit.stage.at()];
         stage.failures += 1;
         let in_stage = stage.failures;
@@ -91,8 +92,7 @@ impl JobGraph {
             let reason = self.unit_failure(unit, limit, message);
             return self.fail(reason, now);
         }
-        let wait = backoff_ms.saturating_mul(1 << (failures - 1).min(20)).min(backoff_ms_max);
-        self.hold(unit, now.after(wait));
+        self.hold(unit, now.after(self.backoff_ms(failures)));
         self.give_back(unit);
     }
 
@@ -126,15 +126,33 @@ impl JobGraph {
         blocks.filter(|block| reads_stage || reads(*block)).collect()
     }
 
-    /// Not the reader's fault, so only the blocks' own maximum counts.
+    /// What a reader reads of a stage from a worker: all of it, as it may not reach the worker, which
+    /// each part would show only after a long wait.
+    fn lost_from(&self, reader: UnitId, stage: StageId, worker: &WorkerId) -> Vec<BlockId> {
+        let held = self.holdings.get(worker).into_iter().flatten();
+        let units = held.map(|id| id.unit).filter(|unit| unit.stage == stage);
+        let units: BTreeSet<UnitId> = units.collect();
+        let read = units.into_iter().flat_map(|unit| self.lost_inputs(reader, unit, None));
+        read.filter(|id| self.block(*id).worker == *worker).collect()
+    }
+
+    /// Not the reader's fault, so only the blocks' own maximum counts. They are made again, on
+    /// another worker first: the disk of this one may be bad, or the reader may not reach it.
     fn inputs_lost(&mut self, reader: UnitId, lost: Vec<BlockId>, message: String, now: Millis) {
         let mut wave = Wave::new(self);
         let mut losses_most = 0;
         let producer = lost[0].unit;
         for id in lost {
-            if let Some(block) = self.unit_mut(id.unit).blocks.get_mut(id.seq) {
+            let unit = self.unit_mut(id.unit);
+            if let Some(block) = unit.blocks.get_mut(id.seq) {
                 block.losses += 1;
                 losses_most = losses_most.max(block.losses);
+                let worker = block.worker.clone();
+                for list in [&mut unit.failed_on, &mut unit.lost_on] {
+                    if !list.contains(&worker) {
+                        list.push(worker.clone());
+                    }
+                }
             }
             self.lose(id, &Why::BlockLost(id), &mut wave, now);
         }
@@ -145,6 +163,16 @@ impl JobGraph {
         }
         wave.touch(reader, Why::InputOf(reader));
         self.recover(wave, now);
+        if losses_most > 1 && self.unit(producer).state == UnitState::Pending {
+            // There may be no other worker: what is wrong with this one gets time to pass.
+            self.hold(producer, now.after(self.backoff_ms(losses_most)));
+        }
+    }
+
+    /// The wait after so many failures.
+    fn backoff_ms(&self, failures: u32) -> u64 {
+        let Limits { backoff_ms, backoff_ms_max, .. } = self.limits;
+        backoff_ms.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(backoff_ms_max)
     }
 
     /// The work of a unit was lost, and not through its own fault. Counted apart from failures,

@@ -166,7 +166,7 @@ impl Default for Limits {
             unit_failures_max: 4,
             stage_failures_max: 64,
             unit_losses_max: 16,
-            block_losses_max: 4,
+            block_losses_max: 8,
             backoff_ms: 200,
             backoff_ms_max: 30_000,
             kept_bytes_max: 16 << 30,

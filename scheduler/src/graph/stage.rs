@@ -109,6 +109,7 @@ impl Stage {
             losses: 0,
             full_at: None,
             failed_on: vec![],
+            lost_on: vec![],
             not_before: Default::default(),
             finished: None,
             readers: vec![None; self.outputs.len()].into(),

@@ -41,6 +41,8 @@ pub(super) struct Unit {
     pub(super) full_at: Option<u64>,
     pub(super) losses: u32,
     pub(super) failed_on: Vec<WorkerId>,
+    /// Those of them from where readers could not read what it had written.
+    pub(super) lost_on: Vec<WorkerId>,
     pub(super) not_before: Millis,
     /// The attempt that ended well first. From then on the number of blocks is known.
     pub(super) finished: Option<u32>,

@@ -4,7 +4,7 @@ use crate::graph::{BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId,
 
 use super::Admission;
 use super::budget::{PaperBudget, buffered_output, reserve_admits};
-use super::resources::{Lease, WorkerState};
+use super::resources::{Lease, WorkerState, any_could_ever_fit};
 use super::round::{Candidates, Fleet, Usage};
 
 /// A job that wants to run.
@@ -207,17 +207,41 @@ fn choose(
     }
     candidates.has_asked_homes = true;
     // Then any worker, with what it holds, or else with what is oldest.
-    let avoid = match ready.first()? {
-        ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),
-        ReadyItem::Block { .. } => &[],
-    };
-    let worker = candidates.next(need, avoid, fleet)?;
-    match first_that_may(graph, stage, worker, fleet) {
-        Some(item) => Some((worker, gather(graph, stage, item, Reach::OneHome, windows, fleet))),
-        None => {
-            Some((worker, gather(graph, stage, ready.first()?, Reach::AllHomes, windows, fleet)))
+    for item in ready.iter() {
+        let avoid = match item {
+            ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),
+            ReadyItem::Block { .. } => &[],
+        };
+        let worker = candidates.next(need, avoid, fleet)?;
+        if !must_wait(graph, stage, item, worker, fleet) {
+            let own = first_that_may(graph, stage, worker, fleet);
+            let reach = if own.is_some() { Reach::OneHome } else { Reach::AllHomes };
+            return Some((
+                worker,
+                gather(graph, stage, own.unwrap_or(item), reach, windows, fleet),
+            ));
         }
     }
+    None
+}
+
+/// Whether something waits for another worker to have room: what it wrote on this one could not be
+/// read there, and there are others.
+fn must_wait(
+    graph: &JobGraph,
+    stage: StageId,
+    item: ReadyItem,
+    worker: usize,
+    fleet: &mut Fleet,
+) -> bool {
+    let ReadyItem::Unit(unit) = item else { return false };
+    let lost_on = graph.lost_on(stage.unit(unit));
+    if !lost_on.contains(&fleet.workers[worker].id) {
+        return false;
+    }
+    fleet.steps += fleet.workers.len() as u64;
+    let others = fleet.workers.iter().filter(|other| !lost_on.contains(&other.id));
+    any_could_ever_fit(others, &graph.stage(stage).need)
 }
 
 /// The first thing that lies on a worker, and that has not failed there.

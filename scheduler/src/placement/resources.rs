@@ -286,9 +286,17 @@ pub struct MissingResource {
     offered: String,
 }
 
+/// Whether one of these workers could run a task of this need, if it had nothing else to do.
+pub(super) fn any_could_ever_fit<'a>(
+    mut workers: impl Iterator<Item = &'a WorkerState>,
+    need: &Need,
+) -> bool {
+    workers.any(|worker| !worker.is_draining && worker.emptied().fit(need).is_some())
+}
+
 /// Whether some worker could run a task of this need, if it had nothing else to do.
 pub fn could_ever_fit(workers: &[WorkerState], need: &Need) -> Result<(), MissingResource> {
-    if workers.iter().any(|worker| !worker.is_draining && worker.emptied().fit(need).is_some()) {
+    if any_could_ever_fit(workers.iter(), need) {
         return Ok(());
     }
     let serving = || workers.iter().filter(|worker| !worker.is_draining);

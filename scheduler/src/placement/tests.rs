@@ -411,3 +411,26 @@ fn a_decision_is_cheap_at_scale() {
     }
     assert!(steps_most < 10 * WORKERS, "{steps_most} steps for one task");
 }
+
+/// A scan's output, written on a worker, that a reader on another one could not have.
+fn unreadable(on: &WorkerState, reader: &WorkerState) -> JobGraph {
+    let mut graph = job(vec![scan(1), infer()], &[(0, 1, BLOCK, u64::MAX)]);
+    let scan = round(&mut graph, std::slice::from_ref(on)).remove(0).bound;
+    finish(&mut graph, scan.task, &[1]);
+    let read = round(&mut graph, std::slice::from_ref(reader)).remove(0).bound;
+    let failure = Failure::new(FailureKind::BlockLost(scan.unit.block(0)), "silent");
+    graph.apply(Event::TaskFailed { task: read.task, failure }, Millis(0));
+    graph
+}
+
+#[test]
+fn what_could_not_be_read_from_a_worker_waits_for_another_one() {
+    let (a, b, reader) = (worker("a", 1, 0), worker("b", 1, 0), worker("g", 0, 1));
+    let mut busy = b.clone();
+    busy.used_cpus_milli = 1000;
+    let mut graph = unreadable(&a, &reader);
+    assert_eq!(told(&round(&mut graph, &[a.clone(), busy, reader.clone()])), [""; 0]);
+    assert_eq!(told(&round(&mut graph, &[a.clone(), b, reader.clone()])), ["0.0 on b"]);
+    let alone = round(&mut unreadable(&a, &reader), &[a, reader]);
+    assert_eq!(told(&alone), ["0.0 on a"]);
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use parking_lot::Mutex;
@@ -95,12 +95,17 @@ pub(crate) async fn serve(
 pub struct Peers {
     tls: Option<Tls>,
     channels: Mutex<HashMap<String, Channel>>,
+    /// Addresses where nobody answered, and when that was.
+    silent: Mutex<HashMap<String, Instant>>,
 }
+
+/// For how long a worker counts as one that was silent.
+const SILENT_FOR: Duration = Duration::from_secs(30);
 
 impl Peers {
     /// None yet.
     pub fn new(tls: Option<Tls>) -> Self {
-        Self { tls, channels: Mutex::default() }
+        Self { tls, ..Self::default() }
     }
 
     /// To the worker at `host:port`, which counts as not reached after `patience`.
@@ -120,8 +125,23 @@ impl Peers {
     }
 
     /// The next one who wants it gets a new one.
-    pub(crate) fn hang_up(&self, address: &str) {
+    pub(crate) fn hang_up(&self, address: &str, was_silent: bool) {
         self.channels.lock().remove(address);
+        if was_silent {
+            self.silent.lock().insert(address.to_owned(), Instant::now());
+        }
+    }
+
+    /// Whether nobody answered there a short while ago.
+    pub(crate) fn was_silent(&self, address: &str) -> bool {
+        let mut silent = self.silent.lock();
+        silent.retain(|_, since| since.elapsed() < SILENT_FOR);
+        silent.contains_key(address)
+    }
+
+    /// Somebody answered.
+    pub(crate) fn answered(&self, address: &str) {
+        self.silent.lock().remove(address);
     }
 }
 

@@ -114,7 +114,7 @@ impl World {
             let serves = holder.is_alive && holder.paused_until <= self.now;
             match stored.filter(|stored| serves && !stored.is_corrupt) {
                 None => {
-                    lost = Some(input.block);
+                    lost = Some((input.block, input.worker.clone()));
                     break;
                 }
                 Some(stored) => {
@@ -127,11 +127,11 @@ impl World {
                 }
             }
         }
-        if let Some(block) = lost {
+        if let Some((block, worker)) = lost {
             self.task_mut(task).is_stopped = true;
             let kind = match self.rng.chance(70) {
                 true => FailureKind::BlockLost(block),
-                false => FailureKind::OutputLost(block.unit),
+                false => FailureKind::OutputLost { stage: block.unit.stage, worker },
             };
             let failure = Failure::new(kind, "cannot be fetched");
             self.send(task, Event::TaskFailed { task, failure });

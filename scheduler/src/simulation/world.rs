@@ -261,9 +261,11 @@ impl World {
             Event::TaskFailed { task, failure } if self.reference.runs(*task) => {
                 self.reference.stopped(*task);
                 let reads = self.tasks[task].all_inputs();
-                for input in reads.filter(|input| match failure.kind {
-                    FailureKind::BlockLost(block) => input.block == block,
-                    FailureKind::OutputLost(unit) => input.block.unit == unit,
+                for input in reads.filter(|input| match &failure.kind {
+                    FailureKind::BlockLost(block) => input.block == *block,
+                    FailureKind::OutputLost { stage, worker } => {
+                        input.block.unit.stage == *stage && input.worker == *worker
+                    }
                     _ => false,
                 }) {
                     self.reference.gone(input.block, input.writer);

@@ -50,9 +50,14 @@ impl Cluster {
 
     /// Starts a worker and waits until it is ready; returns its place among the workers.
     pub fn add_worker(&mut self, arguments: &[&str]) -> usize {
+        self.add_worker_in(&[], arguments)
+    }
+
+    /// The same with variables in its environment.
+    pub fn add_worker_in(&mut self, environment: &[(&str, &str)], arguments: &[&str]) -> usize {
         let mut command = Command::new(&self.binary);
         command.args(["worker", "--scheduler", &self.address, "--work-dir"]);
-        command.arg(self.work_dir()).args(arguments);
+        command.arg(self.work_dir()).args(arguments).envs(environment.iter().copied());
         let at = self.workers.len();
         let log = self.folder.path().join(format!("worker{at}.log"));
         self.workers.push(Process::start(command, log));
@@ -135,7 +140,10 @@ impl Process {
     /// Starts a process and waits for the first line it prints.
     fn start(mut command: Command, log: PathBuf) -> Self {
         let errors = File::create(&log).expect("a file for its log");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).env("RUST_LOG", LOG);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        if !command.get_envs().any(|(name, _)| name == "RUST_LOG") {
+            command.env("RUST_LOG", LOG);
+        }
         let mut child = command.spawn().expect("the binary starts");
         let out = child.stdout.take().expect("its output is piped");
         let mut ready = String::new();
@@ -154,6 +162,14 @@ impl Process {
     /// The last word of what it said when it was ready: its address or its name.
     pub fn name(&self) -> &str {
         self.ready.rsplit(' ').next().unwrap_or_default()
+    }
+
+    /// Where a worker listens for those who read its blocks, whatever it tells them.
+    pub fn blocks_port(&self) -> u16 {
+        let log = self.log();
+        let port =
+            log.split("listens on port ").nth(1).and_then(|rest| rest.split_whitespace().next());
+        port.and_then(|port| port.parse().ok()).expect("a worker says where it listens")
     }
 
     /// Its number.

@@ -4,3 +4,6 @@
 
 pub mod certificates;
 pub mod cluster;
+pub mod proxy;
+pub mod random;
+pub mod web;

@@ -79,6 +79,7 @@ fn a_block_that_a_reader_misses_is_recomputed_and_not_the_readers_fault() {
     fixture.fail(reader, FailureKind::BlockLost(block));
     assert_eq!(fixture.recomputed(), [(unit(0, 0), Why::BlockLost(block))]);
     assert_eq!(fixture.graph.failed_on(unit(1, 0)), []);
+    assert_eq!(fixture.graph.failed_on(unit(0, 0)), [worker("a")], "better made elsewhere");
     assert_eq!(fixture.bind(unit(0, 0), "b").skip, [1], "the other block is still there");
 }
 
@@ -88,26 +89,33 @@ fn a_block_that_is_lost_again_and_again_ends_the_job() {
     let block = unit(0, 0).block(0);
     fixture.run(unit(0, 0), "a", 1);
     let mut reader = fixture.bind_blocks(&[block], "b").task;
-    for _ in 0..3 {
+    let mut waits = vec![];
+    for _ in 0..7 {
         fixture.fail(reader, FailureKind::BlockLost(block));
+        waits.extend(fixture.graph.next_wakeup().map(|until| until.since(NOW)));
+        fixture.graph.advance(Millis(1_000_000));
         fixture.run(unit(0, 0), "a", 1);
         reader = fixture.bind(unit(1, 0), "b").task;
     }
+    assert_eq!(waits, [400, 800, 1600, 3200, 6400, 12800], "none after the first loss");
     fixture.fail(reader, FailureKind::BlockLost(block));
     let failure = fixture.failure();
-    assert!(failure.contains("a block of its output was lost 4 times"), "{failure}");
+    assert!(failure.contains("a block of its output was lost 8 times"), "{failure}");
 }
 
 #[test]
 fn a_lost_output_of_a_shuffle_is_recomputed() {
     let edges = [(0, 1, EdgeKind::Broadcast)];
-    let mut fixture = Fixture::new(spec(vec![stage(2), stage(1)], &edges));
+    let mut fixture = Fixture::new(spec(vec![stage(3), stage(1)], &edges));
     fixture.run(unit(0, 0), "a", 2);
-    fixture.run(unit(0, 1), "a", 1);
+    fixture.run(unit(0, 1), "b", 1);
+    fixture.run(unit(0, 2), "a", 1);
     let reader = fixture.bind(unit(1, 0), "b").task;
-    fixture.fail(reader, FailureKind::OutputLost(unit(0, 0)));
+    let (stage, on) = (StageId(0), worker("a"));
+    fixture.fail(reader, FailureKind::OutputLost { stage, worker: on });
     assert_eq!(fixture.state(unit(0, 0)), "pending");
     assert_eq!(fixture.state(unit(0, 1)), "done");
+    assert_eq!(fixture.state(unit(0, 2)), "pending");
     assert_eq!(fixture.state(unit(1, 0)), "pending");
 }
 

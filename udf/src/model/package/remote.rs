@@ -57,8 +57,21 @@ impl<'a> Remote<'a> {
         }
     }
 
+    /// What a store says when it does not answer, or answers that it cannot, may pass.
+    fn failed(&self, name: &str, error: &object_store::Error) -> ModelError {
+        match error {
+            object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
+                ModelError::Unreachable {
+                    location: self.location.to_string(),
+                    problem: format!("{name} cannot be fetched: {error}"),
+                }
+            }
+            error => self.problem(name, &error.to_string()),
+        }
+    }
+
     pub(super) async fn get(&self, name: &str) -> Result<Vec<u8>, ModelError> {
-        let failed = |e: object_store::Error| self.problem(name, &e.to_string());
+        let failed = |e: object_store::Error| self.failed(name, &e);
         let result = self.store.get(&self.path(name)?).await.map_err(failed)?;
         Ok(result.bytes().await.map_err(failed)?.to_vec())
     }
@@ -81,7 +94,7 @@ impl<'a> Remote<'a> {
             tempfile::Builder::new().prefix(PARTIAL).tempdir_in(packages).map_err(cannot_write)?;
         fs::write(partial.path().join(MANIFEST), &bytes).map_err(cannot_write)?;
         for name in manifest.files.keys() {
-            let failed = |e: object_store::Error| self.problem(name, &e.to_string());
+            let failed = |e: object_store::Error| self.failed(name, &e);
             let target = partial.path().join(name);
             fs::create_dir_all(target.parent().unwrap_or(packages)).map_err(cannot_write)?;
             // Written between two network reads: the page cache takes it without waiting.
@@ -173,6 +186,21 @@ mod tests {
             "{message}"
         );
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_may_answer_later() {
+        let location = Url::parse("http://models.example/x").unwrap();
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let remote = Remote { location: &location, store };
+        let source = || "503".to_owned().into();
+        let busy = object_store::Error::Generic { store: "HTTP", source: source() };
+        let error = remote.failed("model.pt", &busy);
+        assert!(matches!(error, ModelError::Unreachable { .. }), "{error}");
+        assert!(error.to_string().starts_with("model package http://models.example/x: model.pt "));
+        let gone = object_store::Error::NotFound { path: "x".to_owned(), source: source() };
+        let error = remote.failed("model.pt", &gone);
+        assert!(matches!(error, ModelError::Package { .. }), "{error}");
     }
 
     #[tokio::test]

@@ -1,0 +1,104 @@
+//! Networks that are cut between two workers while the scheduler reaches both.
+
+use std::time::Duration;
+
+use forebay_testkit::proxy::{Line, Proxy};
+
+use super::history;
+use super::setup::{ACCELERATOR, CPU, QUERY, Stage, is_long, moments, run};
+
+/// Adds a CPU worker whose blocks are read through a proxy.
+async fn add_proxied(stage: &mut Stage) -> (usize, Proxy) {
+    let proxy = Proxy::start().await;
+    let ports = format!("{},0", proxy.port());
+    let at = stage.cluster.add_worker(&[CPU, &["--advertised-ports", &ports]].concat());
+    proxy.forward_to(stage.cluster.worker(at).blocks_port());
+    (at, proxy)
+}
+
+/// The line to one of two CPU workers is cut for good. What lies behind is made again by the other.
+async fn cut_for_good(line: Line, says: &str) {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    let (mut at, mut proxy) = add_proxied(&mut stage).await;
+    let session = stage.session().await;
+    let undisturbed = stage.undisturbed(&session).await;
+    let mut cut_off = 0;
+    for moment in moments(&[0.3]) {
+        let running = stage.start(&session, QUERY);
+        stage.reach(&running, moment, &undisturbed).await;
+        proxy.set(line);
+        assert!(!running.is_over(), "the query was over before the line was cut");
+        let job = history::last_job(&session).await;
+        let name = stage.cluster.worker(at).name().to_owned();
+        let mut behind = history::blocks(&session, &job).await;
+        behind.retain(|block| block.worker == name && block.state == "sealed");
+        let rows = stage.end(running).await;
+        let rows = rows.unwrap_or_else(|e| panic!("{moment}: {e}\n{}", stage.cluster.said()));
+        assert!(rows == undisturbed.rows, "{moment}: {} rows, or others", rows.len());
+        let tasks = history::tasks(&session, &job).await;
+        let noticed = tasks.iter().any(|task| task.reason.contains(says));
+        assert!(noticed || behind.is_empty(), "{moment}: read {behind:?} from behind the line");
+        cut_off += behind.len();
+        stage.cluster.worker(at).kill();
+        (at, proxy) = add_proxied(&mut stage).await;
+    }
+    assert!(cut_off > 0, "the line was never cut while something lay behind it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_breaks_between_two_workers_costs_what_is_behind_it() {
+    cut_for_good(Line::Refused, "cannot be fetched from").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_falls_silent_between_two_workers_costs_what_is_behind_it() {
+    cut_for_good(Line::Silent, "nothing for 10s").await;
+}
+
+/// Shorter than anybody waits: the rest of what was asked for comes over another connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_is_silent_for_a_while_is_waited_for() {
+    let mut stage = Stage::new(10, &[ACCELERATOR]);
+    let (_at, proxy) = add_proxied(&mut stage).await;
+    let session = stage.session().await;
+    let undisturbed = stage.undisturbed(&session).await;
+    for moment in moments(&[0.3]) {
+        let running = stage.start(&session, QUERY);
+        stage.reach(&running, moment, &undisturbed).await;
+        proxy.set(Line::Silent);
+        assert!(!running.is_over(), "the query was over before the line fell silent");
+        stage.until("a fetch", Duration::from_secs(60), |_| proxy.cut() > 0).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        proxy.set(Line::Open);
+        let rows = stage.end(running).await;
+        let rows = rows.unwrap_or_else(|e| panic!("{moment}: {e}\n{}", stage.cluster.said()));
+        assert!(rows == undisturbed.rows, "{moment}: {} rows, or others", rows.len());
+    }
+}
+
+/// Nobody reaches one of the workers. A hash shuffle, which is read as Ballista does, is made again
+/// elsewhere like blocks.
+async fn shuffle_behind(line: Line) {
+    const SHUFFLED: &str = "
+        SELECT text, rows, label FROM ml_predict(
+          (SELECT upper(substr(word, 1, 2)) AS text, count(*) AS rows FROM words GROUP BY text),
+          MODEL slow, DESCRIPTOR(text))";
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    let (_at, proxy) = add_proxied(&mut stage).await;
+    let session = stage.session().await;
+    proxy.set(line);
+    let rows = stage.run(&session, SHUFFLED).await;
+    let rows = rows.unwrap_or_else(|e| panic!("{e}\n{}", stage.cluster.said()));
+    assert!(rows == run(&stage.local().await, SHUFFLED).await.unwrap());
+    let job = history::last_job(&session).await;
+    let again = history::recomputed(&session, &job).await;
+    assert!(again.iter().any(|found| found.unit.0 == 0), "{again:?}\n{}", stage.cluster.said());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shuffle_behind_a_line_that_is_cut_is_made_again() {
+    shuffle_behind(Line::Refused).await;
+    if is_long() {
+        shuffle_behind(Line::Silent).await;
+    }
+}
