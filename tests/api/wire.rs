@@ -404,8 +404,12 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     ("merge_equal_inferences", "false", Kept::Planner),
     ("prune_unused_columns", "false", Kept::Planner),
     ("order_filters_by_cost", "false", Kept::Planner),
+    ("ordered_exchanges", "false", Kept::Planner),
     ("block_bytes", "12345", Kept::Scheduler),
     ("edge_budget", "12345", Kept::Scheduler),
+    ("job_budget", "12345", Kept::Scheduler),
+    ("dynamic_blocks", "false", Kept::Scheduler),
+    ("admission", "paper", Kept::Scheduler),
     ("stream_stages", "false", Kept::Scheduler),
     ("weight", "3", Kept::Scheduler),
 ];

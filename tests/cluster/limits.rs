@@ -47,9 +47,9 @@ async fn one_core_and_one_accelerator_run_a_chain_of_stages() {
     const CHAIN: &str = "
         SELECT substr(label, 1, 1) AS initial, count(*) AS rows, min(id) AS first, max(id) AS last
         FROM ml_predict(
-          (SELECT id, upper(label) AS text FROM ml_predict(
+          (SELECT DISTINCT id, upper(label) AS text FROM ml_predict(
              (SELECT id, upper(word) AS text FROM words WHERE id < 800),
-             MODEL whole, DESCRIPTOR(text)) WHERE length(upper(label)) > 0),
+             MODEL whole, DESCRIPTOR(text))),
           MODEL half, DESCRIPTOR(text), gpus => 0.5)
         GROUP BY initial ORDER BY rows DESC, initial";
     let mut stage = Stage::new(10, &[ACCELERATOR]);
@@ -64,6 +64,6 @@ async fn one_core_and_one_accelerator_run_a_chain_of_stages() {
         "SELECT cpus, accelerators, count(*) FROM forebay.stages WHERE job_id = '{job}' GROUP BY 1, 2"
     );
     let needs = run(&session, &needs).await.unwrap();
-    assert_eq!(needs, ["0.0|0.5|1", "0.0|1.0|1", "1.0|0.0|5"]);
+    assert_eq!(needs, ["0.0|0.5|1", "0.0|1.0|1", "1.0|0.0|6"]);
     stage.until_nothing_is_left(&[0]).await;
 }

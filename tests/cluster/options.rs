@@ -15,6 +15,7 @@ fn other(value: &str) -> Option<String> {
     match value {
         "true" => Some("false".to_owned()),
         "false" => Some("true".to_owned()),
+        "reserve" => Some("off".to_owned()),
         number => Some((number.parse::<u64>().ok()?.checked_add(1)?).to_string()),
     }
 }
@@ -72,6 +73,7 @@ async fn every_option_of_a_session_reaches_the_operators_on_workers() {
 
 /// Tasks say which of their options are not at their defaults.
 fn is_default(key: &str, value: &str) -> bool {
-    let defaults = ConfigOptions::default().entries();
-    defaults.iter().any(|entry| entry.key == key && entry.value.as_deref() == Some(value))
+    let (plain, own) = (ConfigOptions::default(), ForebayConfig::default());
+    let mut defaults = plain.entries().into_iter().chain(own.entries());
+    defaults.any(|entry| entry.key == key && entry.value.as_deref() == Some(value))
 }
