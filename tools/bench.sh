@@ -12,6 +12,7 @@ results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
     cargo bench --quiet --bench lengths
     cargo bench --quiet --bench operators
     cargo bench --quiet --bench vectors
+    cargo bench --quiet --bench cluster
     tools/export/python benches/start.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"
