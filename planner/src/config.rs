@@ -63,7 +63,8 @@ extensions_options! {
         /// On a cluster: bytes that may wait between two stages.
         pub edge_budget: usize, default = 1024 * 1024 * 1024
 
-        /// On a cluster: bytes that may wait between all stages of a query.
+        /// On a cluster: bytes that may wait between all stages of a query. An eighth of it is kept
+        /// after it has been read, for when a worker is lost.
         pub job_budget: usize, default = 16 * 1024 * 1024 * 1024
 
         /// On a cluster: whether a task writes many blocks, each of which can be read when it is

@@ -85,8 +85,12 @@ pub(super) fn cut(
     for writer in writers {
         stages.add_shuffle_stage(writer.as_ref())?;
     }
-    let limits =
-        Limits { buffered_bytes_max: stages.config.job_budget as u64, ..Limits::default() };
+    let job_budget = stages.config.job_budget as u64;
+    let limits = Limits {
+        buffered_bytes_max: job_budget,
+        kept_bytes_max: job_budget / KEPT_PART,
+        ..Limits::default()
+    };
     Ok(StagedPlan {
         plans: stages.plans,
         readers: stages.readers,
@@ -94,6 +98,10 @@ pub(super) fn cut(
         spec: JobSpec { stages: stages.specs, edges: stages.edges, limits },
     })
 }
+
+/// Of the job's budget, what may be kept after it has been read: it saves work when a worker is
+/// lost, and takes room that what comes next could need.
+const KEPT_PART: u64 = 8;
 
 /// Tasks of a stage that may start before it is known how much one of them writes.
 const FIRST_TASKS: u64 = 4;
