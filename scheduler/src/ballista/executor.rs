@@ -22,7 +22,7 @@ use ballista_core::serde::scheduler::from_proto::get_task_definition_vec;
 use ballista_core::serde::scheduler::{TaskDefinition, TaskKey};
 use ballista_executor::execution_engine::ExecutionEngine;
 use ballista_executor::executor::Executor;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_engine::InferenceExec;
@@ -32,6 +32,7 @@ use tokio::time::MissedTickBehavior;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::cluster_state::no_panic;
 use super::engine::TaskEngine;
 use super::session;
 use crate::block::BlockStore;
@@ -39,6 +40,9 @@ use crate::rpc::messages;
 
 /// Ends of tasks that wait to be reported.
 const REPORTS_MAX: usize = 65_536;
+
+/// The pause before the scheduler is told again what it did not hear.
+const REPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a worker says that it lives; the broken line says sooner that it does not.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -123,9 +127,9 @@ impl TaskService {
         (Self { executor, engine, store, plain, accelerated, reports, stop }, ends)
     }
 
-    fn decode(&self, tasks: MultiTaskDefinition) -> Result<Vec<TaskDefinition>, BallistaError> {
+    fn decode(&self, tasks: MultiTaskDefinition) -> Result<Vec<TaskDefinition>> {
         let functions = &self.executor.function_registry;
-        get_task_definition_vec(
+        let tasks = get_task_definition_vec(
             tasks,
             Arc::clone(&self.executor.runtime_producer),
             self.executor.produce_config(),
@@ -134,15 +138,18 @@ impl TaskService {
             functions.window_functions.clone(),
             functions.higher_order_functions.clone(),
             session::codec(),
-        )
+        );
+        tasks.map_err(BallistaError::into_datafusion)
     }
 
     /// Reports tasks that cannot be read, with the reason.
-    async fn refuse(&self, tasks: MultiTaskDefinition, error: &BallistaError) {
+    async fn refuse(&self, tasks: MultiTaskDefinition, error: &DataFusionError) {
         let problem = format!(
-            "worker {} cannot read the plan of stage {}: {error}; all processes of a cluster need \
+            "worker {} cannot read the plan of stage {}: {}; all processes of a cluster need \
              the same version and the same functions",
-            self.executor.metadata.id, tasks.stage_id
+            self.executor.metadata.id,
+            tasks.stage_id,
+            error.strip_backtrace()
         );
         for task in tasks.task_ids {
             let ended = Err(BallistaError::General(problem.clone()));
@@ -199,15 +206,18 @@ impl TaskService {
 
     /// How a task ended that could be started, and what was measured.
     async fn execute(&self, task: TaskDefinition, key: TaskKey, name: &str) -> Result<Ended> {
-        let stage = self.engine.create_query_stage_exec(
-            task.job_id,
-            task.stage_id,
-            task.task_id,
-            task.global_output_partition_ids,
-            task.plan,
-            &self.executor.work_dir,
-            &task.session_config,
-        )?;
+        // The scheduler waits for the end of each task: a panic must not take it along.
+        let stage = no_panic(|| {
+            self.engine.create_query_stage_exec(
+                task.job_id,
+                task.stage_id,
+                task.task_id,
+                task.global_output_partition_ids,
+                task.plan,
+                &self.executor.work_dir,
+                &task.session_config,
+            )
+        })?;
         let runtime = self.executor.produce_runtime(&task.session_config)?;
         let functions = task.function_registry;
         let context = TaskContext::new(
@@ -269,8 +279,15 @@ impl ExecutorGrpc for TaskService {
     ) -> Result<Response<LaunchMultiTaskResult>, Status> {
         for tasks in request.into_inner().multi_tasks {
             // Their plan is the largest part of them, and is not needed to say that they failed.
-            let told = MultiTaskDefinition { plan: vec![], ..tasks.clone() };
-            match self.decode(tasks) {
+            let told = MultiTaskDefinition {
+                task_ids: tasks.task_ids.clone(),
+                job_id: tasks.job_id.clone(),
+                stage_id: tasks.stage_id,
+                stage_attempt_num: tasks.stage_attempt_num,
+                launch_time: tasks.launch_time,
+                ..MultiTaskDefinition::default()
+            };
+            match no_panic(|| self.decode(tasks)) {
                 Ok(tasks) => tasks.into_iter().for_each(|task| self.start(task)),
                 Err(error) => self.refuse(told, &error).await,
             }
@@ -336,8 +353,10 @@ pub(super) async fn report(
         let executor_id = executor_id.clone();
         let params =
             UpdateTaskStatusParams { executor_id, task_status: std::mem::take(&mut task_status) };
-        if let Err(status) = scheduler.update_task_status(params).await {
-            log::error!("the scheduler did not hear how tasks ended: {status}");
+        // It would wait for these tasks for ever. If it is gone, so is the line, and this ends too.
+        while let Err(status) = scheduler.update_task_status(params.clone()).await {
+            log::warn!("the scheduler did not hear how tasks ended: {status}; it is told again");
+            tokio::time::sleep(REPORT_AGAIN_AFTER).await;
         }
     }
 }

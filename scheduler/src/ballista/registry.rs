@@ -148,6 +148,15 @@ impl Registry {
         self.apply(&job, Event::BlockSealed { task, block });
     }
 
+    /// A worker has no room for what its tasks write.
+    pub(super) fn worker_full(&self, id: &str) {
+        let runs = |job: &Shared| job.lock().graph.is_running_job();
+        for job in self.all().into_iter().filter(runs) {
+            let worker = WorkerId::new(id);
+            self.apply(&job, Event::WorkerFull { worker });
+        }
+    }
+
     /// Makes the event loop look at a job.
     pub(super) fn nudge(&self, job: &JobId) {
         // Full of nudges: [`Self::wake`] comes back to it.

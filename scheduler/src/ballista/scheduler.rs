@@ -170,6 +170,7 @@ fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
             }
         }
         News::Sealed(sealed) => registry.sealed(&sealed),
+        News::Full(id) => registry.worker_full(&id),
         News::Came(id) => log::info!("worker {id} came"),
         News::Drains(id) => log::info!("worker {id} drains"),
     })

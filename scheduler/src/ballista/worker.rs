@@ -38,15 +38,18 @@ use super::{calls, session};
 use crate::block::BlockStore;
 use crate::inventory;
 use crate::metrics::{Figures, Page};
-use crate::rpc::attendance::{Hear, Line, mouth};
+use crate::rpc::attendance::{Hear, Line, Mouth, mouth};
 use crate::rpc::blocks_server::BlocksServer;
 use crate::rpc::connection::{self, Peers, said};
-use crate::rpc::messages::{self, to_worker};
+use crate::rpc::messages::{self, from_worker, to_worker};
 use crate::tls::Tls;
 
 /// How often a worker looks whether the scheduler's machine is there, and for how long it waits.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(8);
+
+/// How often a worker says that it is full.
+const TELL_FULL_EVERY: Duration = Duration::from_millis(100);
 
 /// What a worker is and has.
 #[derive(Debug)]
@@ -164,7 +167,9 @@ impl Worker {
             .map_err(|status| self.refused(&said(&status)))?;
         let report = executor::report(scheduler.clone(), id.clone(), ends);
         let live = executor::live(scheduler.clone(), Arc::clone(&executor));
-        let _talking = [SpawnedTask::spawn(report), SpawnedTask::spawn(live)];
+        let full = tell_when_full(Arc::clone(&store), line.mouth());
+        let _talking =
+            [SpawnedTask::spawn(report), SpawnedTask::spawn(live), SpawnedTask::spawn(full)];
         let _figures = self.serve_metrics(&executor, &store).await?;
         on_ready(&id);
         let lost = tokio::select! {
@@ -313,6 +318,15 @@ impl Hear for Ears {
 /// Unique per process start: a worker that comes back is another worker.
 fn new_id() -> String {
     format!("w-{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Asks the scheduler to free what it keeps here for later, whenever a task waits for room.
+async fn tell_when_full(store: Arc<BlockStore>, mouth: Mouth) {
+    loop {
+        store.wanted().await;
+        mouth.say(from_worker::Say::Full(messages::Full {}));
+        tokio::time::sleep(TELL_FULL_EVERY).await;
+    }
 }
 
 /// All that others may ask of a worker: the scheduler, to run tasks; other workers and sessions,

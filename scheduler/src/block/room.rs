@@ -19,6 +19,8 @@ pub struct Room {
     patience: Duration,
     taken: Mutex<Taken>,
     freed: Notify,
+    /// Somebody waits.
+    wanted: Notify,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +56,8 @@ impl Room {
     }
 
     fn with_patience(bytes_max: u64, patience: Duration) -> Arc<Self> {
-        Arc::new(Self { bytes_max, patience, taken: Mutex::default(), freed: Notify::new() })
+        let (freed, wanted) = (Notify::new(), Notify::new());
+        Arc::new(Self { bytes_max, patience, taken: Mutex::default(), freed, wanted })
     }
 
     /// Bytes of all files.
@@ -80,17 +83,26 @@ impl Room {
     /// The same, once there is some.
     ///
     /// # Errors
-    /// If there will be none.
+    /// If there will be none, or never was.
     pub async fn wait(&self, bytes: u64) -> Result<(), Full> {
         loop {
             // Before it looks, so that what is freed from here on wakes it.
             let freed = self.freed.notified();
             let Err(full) = self.take(bytes) else { return Ok(()) };
-            let nothing_to_wait_for = self.taken.lock().sealed == 0;
-            if nothing_to_wait_for || timeout(self.patience, freed).await.is_err() {
+            let waits_in_vain = bytes > self.bytes_max || self.taken.lock().sealed == 0;
+            if waits_in_vain {
+                return Err(full);
+            }
+            self.wanted.notify_one();
+            if timeout(self.patience, freed).await.is_err() {
                 return Err(full);
             }
         }
+    }
+
+    /// Until somebody waits.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// A block that was being written is complete.
@@ -102,6 +114,9 @@ impl Room {
 
     /// A block will not be completed, or needed less than it took.
     pub fn give_back_open(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
         let mut taken = self.taken.lock();
         taken.open = taken.open.saturating_sub(bytes);
         drop(taken);
@@ -137,6 +152,17 @@ mod tests {
         room.give_back_sealed(10);
         assert_eq!(waiting.join().await.unwrap(), Ok(()));
         assert_eq!(room.taken(), 100);
+    }
+
+    #[tokio::test]
+    async fn that_somebody_waits_is_noticed_and_what_could_never_fit_is_not_waited_for() {
+        let room = Room::new(100);
+        room.take(90).unwrap();
+        room.seal(90);
+        assert!(room.wait(101).await.is_err());
+        let waiting = Arc::clone(&room);
+        let _waiting = SpawnedTask::spawn(async move { waiting.wait(20).await });
+        room.wanted().await;
     }
 
     #[tokio::test]

@@ -70,6 +70,11 @@ impl BlockStore {
         self.room.taken()
     }
 
+    /// Until a task waits for room.
+    pub async fn wanted(&self) {
+        self.room.wanted().await;
+    }
+
     /// Opens a block for writing.
     ///
     /// # Errors

@@ -38,6 +38,11 @@ pub enum Event {
         /// The worker.
         worker: WorkerId,
     },
+    /// A worker has no room for what its tasks write.
+    WorkerFull {
+        /// The worker.
+        worker: WorkerId,
+    },
     /// Nobody wants the result any more.
     Canceled {
         /// Who says so, and why.

@@ -104,6 +104,7 @@ impl JobGraph {
             (_, Event::TaskFinished { task, .. })
             | (_, Event::TaskFailed { task, .. })
             | (_, Event::TaskEnded { task }) => self.end_draining(task, now),
+            (_, Event::WorkerFull { .. }) => {}
             (_, Event::Started | Event::BlockSealed { .. } | Event::Canceled { .. }) => {
                 self.history.stale_reports += 1;
             }
@@ -128,6 +129,7 @@ impl JobGraph {
                 false => self.end_draining(task, now),
             },
             Event::WorkerLost { worker } => self.worker_lost(&worker, now),
+            Event::WorkerFull { worker } => self.free_kept_on(&worker),
             Event::Canceled { reason } => self.fail(JobFailure::Canceled(reason), now),
         }
         self.settle(now);

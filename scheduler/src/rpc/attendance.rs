@@ -50,6 +50,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// Where this worker says things.
+    pub fn mouth(&self) -> Mouth {
+        self.mouth.clone()
+    }
+
     /// Tells the scheduler who is there and waits to be welcome. `hear` gets what the scheduler
     /// says from then on, in order.
     ///

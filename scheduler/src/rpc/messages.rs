@@ -74,7 +74,7 @@ pub struct Worker {
 #[derive(Clone, PartialEq, Message)]
 pub struct FromWorker {
     /// What it says.
-    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3")]
+    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4")]
     pub say: Option<from_worker::Say>,
 }
 
@@ -92,8 +92,15 @@ pub mod from_worker {
         /// A block is complete, though its task may go on.
         #[prost(message, tag = "3")]
         Sealed(super::Sealed),
+        /// A task waits for room for its blocks.
+        #[prost(message, tag = "4")]
+        Full(super::Full),
     }
 }
+
+/// A task waits for room for its blocks.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Full {}
 
 /// A block is complete.
 #[derive(Clone, PartialEq, Message)]

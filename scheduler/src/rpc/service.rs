@@ -32,6 +32,8 @@ pub enum News {
     Drains(String),
     /// A worker has completed a block.
     Sealed(Sealed),
+    /// A worker has no room for blocks.
+    Full(String),
 }
 
 /// Told all news, in the order of each worker; must not wait.
@@ -92,6 +94,7 @@ impl Attendance {
                 self.news(News::Drains(id.to_owned()));
             }
             Some(from_worker::Say::Sealed(sealed)) => self.news(News::Sealed(sealed)),
+            Some(from_worker::Say::Full(_)) => self.news(News::Full(id.to_owned())),
             Some(from_worker::Say::Hello(_)) | None => {}
         }
     }

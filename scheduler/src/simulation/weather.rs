@@ -38,7 +38,7 @@ impl World {
         let well = self.workers.iter().filter(|(_, worker)| is_well(worker));
         let known: Vec<_> = well.map(|(id, _)| id.clone()).collect();
         let picked = known.get(self.rng.below(known.len() as u64) as usize).cloned();
-        match (self.rng.below(5), picked) {
+        match (self.rng.below(6), picked) {
             (0, _) | (_, None) => {
                 self.join();
             }
@@ -47,6 +47,10 @@ impl World {
                 self.with(&worker).state.is_draining = true;
             }
             (2, Some(worker)) => self.pause(worker),
+            (3, Some(worker)) => {
+                let late = self.rng.below(15);
+                self.at(late, Happening::Report(Event::WorkerFull { worker }));
+            }
             (_, Some(worker)) => self.crash(worker),
         }
         Ok(())

@@ -109,6 +109,21 @@ fn a_full_disk_costs_what_was_kept_on_it_and_nothing_else() {
 }
 
 #[test]
+fn a_full_worker_keeps_nothing_that_has_been_read() {
+    let mut fixture = Fixture::pair();
+    fixture.run(unit(0, 0), "a", 3);
+    for seq in [0, 1] {
+        let task = fixture.bind_blocks(&[unit(0, 0).block(seq)], "b").task;
+        fixture.finish(task, 1);
+    }
+    let full = |name| Event::WorkerFull { worker: worker(name) };
+    assert_eq!(freed(&fixture.apply(full("b"))), [], "nothing is kept on b");
+    let consumed = [unit(0, 0).block(0), unit(0, 0).block(1)];
+    assert_eq!(freed(&fixture.apply(full("a"))), consumed);
+    assert_eq!(fixture.block_state(unit(0, 0).block(2)), BlockState::Sealed);
+}
+
+#[test]
 fn a_full_disk_counts_against_a_unit_only_if_nothing_has_ended_well_since() {
     let mut fixture = Fixture::new(spec(vec![stage(9)], &[]));
     for other in 1..9 {
