@@ -27,6 +27,11 @@ fn main() {
                 .build(),
         )
         .method(
+            method("read", "Read", "ReadRequest", "ReadAnswer")
+                .comment("What the client of a job reads next.")
+                .build(),
+        )
+        .method(
             method("table", "Table", "TableRequest", "TableRows")
                 .comment("The rows of a system table.")
                 .build(),

@@ -68,6 +68,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     insta::assert_snapshot!(stages(scan).await, @r"
     stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
+    client: reads 1 task by task
     ");
 
     // What a model gives is not replayable: batches may differ in their last bits.
@@ -77,6 +78,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Transform < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: BlockWriter < Inference(sentiment) < StreamingExchange < BlockReader; 0.5 emulated; reads 1 task by task
+    client: reads 2 task by task
     ");
 
     let aggregate = "SELECT label, count(*) FROM ml_predict(TABLE t, MODEL sentiment, \
@@ -87,6 +89,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     stage 2: SortShuffleWriter < Aggregate < BlockReader; 1 cpu; reads 1 task by task
     stage 3: BlockWriter < Projection < Sort < Aggregate < UnresolvedShuffle; 1 cpu; 2 partitions; reads 2 when it is done
     stage 4: BlockWriter < SortPreservingMerge < BlockReader; 1 cpu; 1 partition; reads 3 when it is done
+    client: reads 4 task by task
     ");
 
     let union = "SELECT digest FROM ml_predict(TABLE t, MODEL echo, DESCRIPTOR(id)) UNION ALL \
@@ -95,6 +98,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: BlockWriter < Union < BlockReader < Projection < DataSource; 1 cpu; 1 partition; reads 1 task by task
+    client: reads 2 task by task
     ");
 
     let join = format!("{scan} JOIN names USING (stars)");
@@ -102,6 +106,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: BlockWriter < HashJoin < BlockReader < DataSource; 1 cpu; 1 partition; reads 1 broadcast when it is done
+    client: reads 2 task by task
     ");
 
     let volatile = "SELECT * FROM ml_predict((SELECT * FROM t WHERE random() < 0.5), MODEL echo, \
@@ -109,6 +114,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     insta::assert_snapshot!(stages(volatile).await, @r"
     stage 0: BlockWriter < Transform < Filter < DataSource; 1 cpu; 1 partition
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 task by task
+    client: reads 1 task by task
     ");
 }
 
@@ -124,5 +130,6 @@ async fn explain_says_nothing_of_stages_where_there_are_none() {
         assert_eq!(explained(&session, sql, "stages").await, "", "{sql}");
     }
     let tree = explained(&session, "EXPLAIN FORMAT TREE SELECT stars FROM t", "stages").await;
-    assert_eq!(tree, "stage 0: BlockWriter < DataSource; 1 cpu; 1 partition; replayable");
+    let scan = "stage 0: BlockWriter < DataSource; 1 cpu; 1 partition; replayable";
+    assert_eq!(tree, format!("{scan}\nclient: reads 0 block by block"));
 }

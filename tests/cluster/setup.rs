@@ -238,6 +238,19 @@ impl Stage {
         self.until("tasks", bound, move |cluster| cluster.tasks_begun() >= tasks).await;
     }
 
+    /// Waits until several blocks of the result are there and have not been read.
+    pub(super) async fn until_result_waits(&self, session: &ForebayContext) {
+        let waits = "SELECT count(*) > 1 FROM forebay.blocks b JOIN forebay.jobs j USING (job_id) \
+                     WHERE j.state = 'running' AND b.state IN ('sealed', 'assigned') AND \
+                     b.stage_id = j.stages - 1";
+        let waits = async {
+            while run(session, waits).await.unwrap() != ["true"] {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        self.bounded(waits).await;
+    }
+
     /// Waits until no worker has blocks or tasks.
     pub(super) async fn until_nothing_is_left(&mut self, workers: &[usize]) {
         let workers = workers.to_vec();
@@ -291,7 +304,8 @@ pub(super) async fn poll_for(
     tokio::time::timeout(time, rows.next()).await.is_ok()
 }
 
-fn text(batches: &[RecordBatch]) -> Rows {
+/// The rows of batches.
+pub(super) fn text(batches: &[RecordBatch]) -> Rows {
     let options = datafusion::arrow::util::display::FormatOptions::new().with_null("NULL");
     let mut rows = vec![];
     for batch in batches {

@@ -11,8 +11,8 @@ use super::session;
 use crate::rpc::ClusterClient;
 use crate::rpc::connection::{self, Peers, said};
 use crate::rpc::messages::{
-    Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, RunRequest, RunUpdate, TableRequest,
-    Worker,
+    Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, ReadAnswer, ReadRequest, RunRequest,
+    RunUpdate, TableRequest, Worker,
 };
 use crate::tables::{self, SystemTable};
 use crate::tls::Tls;
@@ -89,6 +89,12 @@ impl Cluster {
     /// Runs a plan for as long as the answer is held.
     pub(super) async fn run(&self, request: RunRequest) -> Result<Streaming<RunUpdate>> {
         let answer = self.client().run(request).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    }
+
+    /// What the client of a job reads next, once there is something.
+    pub(super) async fn read(&self, request: ReadRequest) -> Result<ReadAnswer> {
+        let answer = self.client().read(request).await;
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 

@@ -1,14 +1,14 @@
 //! The plan node below which a plan runs on a cluster.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::execution_plan::Boundedness;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PlanProperties, displayable,
@@ -16,36 +16,29 @@ use datafusion::physical_plan::{
 use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use forebay_planner::sql::StatementText;
-use futures::{StreamExt, TryStreamExt, stream};
-use parking_lot::Mutex;
-use tonic::Streaming;
 
 use super::client::Cluster;
+use super::result::{Reading, Run};
 use super::session;
-use crate::block::{BlockError, BlockLocation, BlockReaderExec};
-use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, RunUpdate, SessionOption};
+use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, SessionOption};
+
+/// Batches that wait for whoever reads the rows, beside those of the blocks.
+const BATCHES_WAITING_MAX: usize = 1;
 
 /// Characters of a job's name.
 const NAME_CHARS_MAX: usize = 200;
 
 /// Runs its input on a cluster.
 ///
-/// Rows: the input's, in its order. Partitions: one. Memory: a batch at a time. Cancel: dropping
-/// the stream cancels the job. Errors: a worker's, as the operator there said it.
+/// Rows: the input's, in its order if it has one, as they are made. Partitions: one. Memory: two
+/// blocks of the result, reserved. Cancel: dropping the stream cancels the job. Errors: a worker's,
+/// as the operator there said it.
 #[derive(Debug)]
 pub struct ClusterExec {
     input: Arc<dyn ExecutionPlan>,
     cluster: Cluster,
     properties: Arc<PlanProperties>,
     run: Arc<Run>,
-}
-
-/// What is known of the job, while it runs and after.
-#[derive(Debug, Default)]
-struct Run {
-    job: OnceLock<String>,
-    progress: Mutex<Option<Progress>>,
 }
 
 impl ClusterExec {
@@ -59,7 +52,7 @@ impl ClusterExec {
         let properties = Arc::new(PlanProperties::new(
             equivalences,
             Partitioning::UnknownPartitioning(1),
-            EmissionType::Final,
+            input.pipeline_behavior(),
             Boundedness::Bounded,
         ));
         Self { input, cluster, properties, run: Arc::default() }
@@ -77,12 +70,12 @@ impl ClusterExec {
 
     /// The id of the job that it became, once the scheduler has it.
     pub fn job(&self) -> Option<&str> {
-        self.run.job.get().map(String::as_str)
+        self.run.job()
     }
 
     /// How far the job is, or came.
     pub fn progress(&self) -> Option<Progress> {
-        self.run.progress.lock().clone()
+        self.run.progress()
     }
 
     /// The statement, if a session says it, else the operator that gives the rows.
@@ -114,40 +107,6 @@ impl ClusterExec {
             session: context.session_id(),
             name: self.job_name(context),
         })
-    }
-}
-
-/// Where the rows are, once they are there, and what must be held while they are read.
-async fn result(
-    cluster: Cluster,
-    request: RunRequest,
-    run: Arc<Run>,
-) -> Result<(Vec<BlockLocation>, Streaming<RunUpdate>)> {
-    let mut updates = cluster.run(request).await?;
-    loop {
-        match updates.message().await.map_err(|status| cluster.failed(&status))? {
-            Some(update) => match update.news {
-                Some(News::Finished(finished)) => return Ok((finished.blocks, updates)),
-                Some(News::Failed(problem)) => return exec_err!("{problem}"),
-                Some(News::Accepted(id)) => {
-                    run.job.set(id).ok();
-                }
-                Some(News::Progress(progress)) => *run.progress.lock() = Some(progress),
-                None => {}
-            },
-            None => return exec_err!("the scheduler at {} stopped", cluster.scheduler()),
-        }
-    }
-}
-
-/// The query has ended: nobody makes again what is lost now.
-fn gone(error: DataFusionError) -> DataFusionError {
-    match BlockError::find(&error) {
-        Some(lost) => exec_datafusion_err!(
-            "the query has finished, and a part of its rows was lost before it was read ({lost}); \
-             run it again"
-        ),
-        None => error,
     }
 }
 
@@ -198,19 +157,16 @@ impl ExecutionPlan for ClusterExec {
         if partition != 0 {
             return internal_err!("ClusterExec has one partition, asked for {partition}");
         }
-        let request = self.request(&context)?;
-        let schema = self.schema();
-        let peers = Arc::clone(self.cluster.peers());
-        let rows = stream::once(result(self.cluster.clone(), request, Arc::clone(&self.run)))
-            .map(move |result| {
-                let (blocks, held) = result?;
-                let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![blocks]);
-                let rows = reader.read(0, &context, Arc::clone(&peers))?;
-                Ok::<_, DataFusionError>(rows.map_err(gone).inspect(move |_| {
-                    let _ = &held;
-                }))
-            })
-            .try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+        let mut rows = RecordBatchReceiverStream::builder(self.schema(), BATCHES_WAITING_MAX);
+        let reading = Reading {
+            cluster: self.cluster.clone(),
+            run: Arc::clone(&self.run),
+            schema: self.schema(),
+            request: self.request(&context)?,
+            context,
+            rows: rows.tx(),
+        };
+        rows.spawn(reading.read_to_end());
+        Ok(rows.build())
     }
 }

@@ -103,6 +103,10 @@ fn stages_text(plan: Arc<dyn ExecutionPlan>, options: Vec<KeyValuePair>) -> Stri
 fn described(staged: &StagedPlan) -> String {
     let stages = (0..).map(StageId).zip(&staged.spec.stages);
     let line = |(id, stage): (StageId, &crate::graph::StageSpec)| {
+        if stage.is_client {
+            let reads = reads(staged.spec.edges.iter().filter(|edge| edge.to == id));
+            return format!("client: reads {reads}");
+        }
         let mut parts = vec![need_text(&stage.need)];
         let reads = reads(staged.spec.edges.iter().filter(|edge| edge.to == id));
         if stage.partitions > 0 {

@@ -23,7 +23,9 @@ use super::scheduler::Ballista;
 use super::session;
 use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{Analysis, Finished, RunRequest, RunUpdate, TableRows};
+use crate::rpc::messages::{
+    Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRows,
+};
 use crate::rpc::service::Jobs;
 use crate::tables::SystemTable;
 
@@ -100,11 +102,11 @@ impl Jobs for BallistaJobs {
             .map(move |_| watched.progress(&id))
             .take_while(|progress| std::future::ready(*progress != Reached::End))
             .filter_map(|progress| std::future::ready(progress.update()));
-        // Open until the client has read the rows: then the workers may drop them.
+        // Open for as long as the client wants to hear of it.
         let states = ReceiverStream::new(states).chain(stream::pending());
         let updates = states.flat_map(move |status| {
             let last = registry.reached(&status.job_id);
-            let news = news(status, &registry);
+            let news = news(status);
             if news.is_some() {
                 interest.ends();
             }
@@ -113,6 +115,12 @@ impl Jobs for BallistaJobs {
                 .map(|news| Ok(RunUpdate { news: Some(news) }))
         });
         Ok(Box::pin(stream::iter([accepted]).chain(stream::select(updates, ticks))))
+    }
+
+    async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status> {
+        let job = self.registry.planned(&request.job).await;
+        let counts = request.done.is_some_and(|done| self.registry.read_ended(&job, done));
+        Ok(ReadAnswer { counts, ..self.registry.next_read(&job).await })
     }
 
     async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status> {
@@ -132,14 +140,11 @@ impl Jobs for BallistaJobs {
 }
 
 /// What a state says that a client has waited for.
-fn news(status: JobStatus, registry: &Registry) -> Option<News> {
+fn news(status: JobStatus) -> Option<News> {
     match status.status? {
         JobState::Queued(_) | JobState::Running(_) => None,
         JobState::Failed(failed) => Some(News::Failed(failed.error)),
-        JobState::Successful(_) => match registry.result(&status.job_id) {
-            Some(blocks) => Some(News::Finished(Finished { blocks })),
-            None => Some(News::Failed(format!("the result of job {} is gone", status.job_id))),
-        },
+        JobState::Successful(_) => Some(News::Finished(Finished {})),
     }
 }
 

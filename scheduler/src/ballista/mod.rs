@@ -14,8 +14,8 @@
 //! - `calls`: how connections are made when they are encrypted
 //! - [`standalone`]: both in one process
 //! - `status`: how a task ended, from the worker to the graph
-//! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it there;
-//!   [`explain`]: what `EXPLAIN` says of that
+//! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it
+//!   there; `result`: its rows, while it runs; [`explain`]: what `EXPLAIN` says of that
 
 mod analysis;
 mod calls;
@@ -33,6 +33,7 @@ pub mod functions;
 mod jobs;
 mod observe;
 mod registry;
+mod result;
 mod running;
 pub mod scheduler;
 mod session;

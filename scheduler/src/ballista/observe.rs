@@ -11,8 +11,7 @@ use super::registry::Registry;
 use super::running::RunningJob;
 use super::stages::holds_model;
 use crate::graph::{
-    BlockState, EdgeKind, EdgeSpec, Granularity, JobFailure, JobStatus, StageId, TaskState,
-    UnitState, WorkerId,
+    BlockState, EdgeKind, EdgeSpec, Granularity, JobFailure, JobStatus, TaskState, WorkerId,
 };
 use crate::placement::WorkerState;
 use crate::rpc::messages::run_update::News;
@@ -185,14 +184,7 @@ pub(super) fn job_state(job: &RunningJob) -> &'static str {
 fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
     let graph = &job.graph;
     let stages: Vec<_> = graph.stage_rows().collect();
-    let last = StageId(stages.len().saturating_sub(1) as u32);
-    let (mut rows, mut bytes) = (0, 0);
-    if !stages.is_empty() {
-        for output in graph.outputs(last) {
-            (rows, bytes) = (rows + output.rows, bytes + output.bytes);
-        }
-    }
-    let is_done = |state: &UnitState| matches!(state, UnitState::Done(_));
+    let (rows, bytes) = graph.result_size();
     let failed = |state: &TaskState| matches!(state, TaskState::Failed(_) | TaskState::Lost);
     JobRow {
         id: job.id.to_string(),
@@ -204,7 +196,7 @@ fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
         ended: job.ended.map(|time| epoch.at(time)),
         stages: stages.len() as u64,
         stages_done: stages.iter().filter(|stage| stage.is_done()).count() as u64,
-        units_done: graph.units().filter(|(_, state)| is_done(state)).count() as u64,
+        units_done: stages.iter().map(|stage| stage.units_done as u64).sum(),
         tasks_running: stages.iter().map(|stage| stage.running as u64).sum(),
         tasks_failed: graph.task_rows().filter(|task| failed(task.state)).count() as u64,
         recomputed: graph.recomputed().len() as u64,

@@ -14,19 +14,21 @@ use ballista_core::JobId;
 use ballista_core::serde::scheduler::ExecutorMetadata;
 use ballista_scheduler::scheduler_server::timestamp_millis;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::figures::Totals;
 use super::fleet;
 use super::running::{Addresses, RunningJob};
-use crate::block::BlockLocation;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
-use crate::rpc::messages::{Leave, Sealed, to_worker};
+use crate::rpc::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
 use crate::rpc::service::Attendance;
 use crate::tables::rows::Epoch;
 
 /// Jobs that have ended and can still be looked at.
 const ENDED_MAX: usize = 1000;
+
+/// A client that waits for rows looks by itself, should nothing happen for so long.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) type Shared = Arc<Mutex<RunningJob>>;
 
@@ -42,6 +44,8 @@ pub(super) struct Registry {
     epoch: Epoch,
     /// What jobs did that cannot be looked at any more.
     removed: Arc<Mutex<Totals>>,
+    /// There is another job.
+    added: Arc<Notify>,
 }
 
 impl fmt::Debug for Registry {
@@ -60,6 +64,7 @@ impl Registry {
             nudges,
             start: Instant::now(),
             removed: Arc::default(),
+            added: Arc::default(),
             epoch: Epoch(i64::try_from(timestamp_millis()).unwrap_or(0)),
         }
     }
@@ -90,6 +95,7 @@ impl Registry {
         let job = Arc::new(Mutex::new(job));
         let mut jobs = self.jobs.write();
         jobs.insert(id, Arc::clone(&job));
+        self.added.notify_waiters();
         let surplus = jobs.len().saturating_sub(ENDED_MAX);
         let ended = jobs.iter().filter(|(_, job)| !job.lock().graph.is_running_job());
         let oldest: Vec<String> = ended.take(surplus).map(|(id, _)| id.clone()).collect();
@@ -208,10 +214,49 @@ impl Registry {
         }
     }
 
-    /// Where the rows of a job are.
-    pub(super) fn result(&self, job: &str) -> Option<Vec<BlockLocation>> {
-        let addresses = self.addresses();
-        Some(self.get(job)?.lock().result(&addresses))
+    /// The client of a job has read something, or could not. Whether that counts.
+    pub(super) fn read_ended(&self, job: &Shared, done: ReadDone) -> bool {
+        let (event, id) = {
+            let job = job.lock();
+            (job.read_ended(done), job.id.clone())
+        };
+        let Some(event) = event else { return false };
+        self.apply(job, event);
+        // What was held back for it may start.
+        self.nudge(&id);
+        true
+    }
+
+    /// What the client of a job reads next, once there is something.
+    pub(super) async fn next_read(&self, job: &Shared) -> ReadAnswer {
+        let changed = Arc::clone(&job.lock().changed);
+        loop {
+            let addresses = self.addresses();
+            let wakeup = {
+                let mut job = job.lock();
+                if let Some(answer) = job.next_read(&addresses, self.now()) {
+                    return answer;
+                }
+                job.graph.next_wakeup()
+            };
+            let pause = wakeup.map_or(LOOK_AGAIN_AFTER, |at| {
+                Duration::from_millis(at.since(self.now()).max(1)).min(LOOK_AGAIN_AFTER)
+            });
+            tokio::time::timeout(pause, changed.notified()).await.ok();
+        }
+    }
+
+    /// The job of this id, once it has been planned. Until then its client waits.
+    pub(super) async fn planned(&self, id: &str) -> Shared {
+        loop {
+            let added = self.added.notified();
+            tokio::pin!(added);
+            added.as_mut().enable();
+            if let Some(job) = self.get(id) {
+                return job;
+            }
+            added.await;
+        }
     }
 
     /// All workers drop what they hold of a job.

@@ -13,6 +13,7 @@ use datafusion::execution::config::SessionConfig;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_planner::ForebayConfig;
 use forebay_udf::runtime::Device;
+use tokio::sync::Notify;
 
 use super::analysis::StageMetrics;
 use super::figures::Totals;
@@ -21,11 +22,11 @@ use super::stages::StagedPlan;
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
 use crate::graph::{
-    Action, Bound, EdgeSpec, Event, Input, JobFailure, JobGraph, JobStatus, Millis, StageId,
-    TaskId, UnitId, WorkerId,
+    Action, Bound, EdgeSpec, Event, Failure, FailureKind, Input, JobFailure, JobGraph, JobStatus,
+    Millis, StageId, TaskId, UnitId, WorkerId,
 };
 use crate::placement::{PaperBudget, WorkerState};
-use crate::rpc::messages::{Cancel, Free, to_worker};
+use crate::rpc::messages::{Cancel, Free, ReadAnswer, ReadDone, to_worker};
 
 /// Workers by id, those that have left included: what they wrote is asked for until it is lost.
 pub(super) type Addresses = HashMap<String, ExecutorMetadata>;
@@ -58,6 +59,8 @@ pub(super) struct RunningJob {
     pub(super) totals: Option<Totals>,
     /// Whether its client has gone, with its rows or without.
     pub(super) is_forgotten: bool,
+    /// Something has happened to it: the client, of which there is one, looks again.
+    pub(super) changed: Arc<Notify>,
 }
 
 /// What is to be said to a worker.
@@ -91,6 +94,7 @@ impl RunningJob {
             measured: HashMap::new(),
             totals: None,
             is_forgotten: false,
+            changed: Arc::default(),
         }
     }
 
@@ -120,6 +124,7 @@ impl RunningJob {
     /// Takes in what happened; what workers must be told is given back.
     pub(super) fn apply(&mut self, event: Event, now: Millis) -> Vec<Message> {
         let actions = self.graph.apply(event, now);
+        self.changed.notify_one();
         if !self.graph.is_running_job() {
             self.ended.get_or_insert(now);
         }
@@ -210,10 +215,35 @@ impl RunningJob {
         }
     }
 
-    /// The blocks of the result, in the order of its rows.
-    pub(super) fn result(&self, addresses: &Addresses) -> Vec<BlockLocation> {
-        let last = StageId(self.plans.plans.len().saturating_sub(1) as u32);
-        self.graph.outputs(last).map(|input| self.location(&input, addresses)).collect()
+    /// What the client reads next, if there is something.
+    pub(super) fn next_read(&mut self, addresses: &Addresses, now: Millis) -> Option<ReadAnswer> {
+        if !self.graph.is_running_job() {
+            return Some(ReadAnswer { is_over: true, ..ReadAnswer::default() });
+        }
+        let bound = self.graph.bind_client(now)?;
+        let location = |input| self.location(input, addresses);
+        Some(ReadAnswer {
+            task: bound.task.index,
+            unit: bound.unit.index,
+            blocks: bound.inputs.iter().map(location).collect(),
+            is_over: false,
+            counts: false,
+        })
+    }
+
+    /// What the client says of what it has read. Nothing if that counts no more.
+    pub(super) fn read_ended(&self, done: ReadDone) -> Option<Event> {
+        let task = self.graph.client()?.task(done.task);
+        if !self.graph.runs(task) {
+            return None;
+        }
+        let Some(lost) = done.lost else {
+            return Some(Event::TaskFinished { task, blocks: vec![] });
+        };
+        let writer = StageId(lost.id.stage).task(lost.id.task);
+        let block = self.unit_of(writer)?.block(lost.id.seq);
+        let failure = Failure::new(FailureKind::BlockLost(block), lost.problem);
+        Some(Event::TaskFailed { task, failure })
     }
 
     pub(super) fn location(&self, input: &Input, addresses: &Addresses) -> BlockLocation {

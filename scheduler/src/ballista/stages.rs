@@ -85,6 +85,7 @@ pub(super) fn cut(
     for writer in writers {
         stages.add_shuffle_stage(writer.as_ref())?;
     }
+    stages.add_client();
     let job_budget = stages.config.job_budget as u64;
     let limits = Limits {
         buffered_bytes_max: job_budget,
@@ -175,18 +176,39 @@ impl Stages {
         spec.replayable = is_replayable(&root);
         let mut readers = HashMap::new();
         for (from, kind, reads) in inputs.0 {
-            let edge = EdgeSpec::new(from, id, kind);
-            self.edges.push(edge.with_budget_bytes(self.config.edge_budget as u64));
-            if !kind.is_blocking() && !self.config.stream_stages {
-                // The stage waits as if for a shuffle.
-                self.edges.push(EdgeSpec::new(from, id, EdgeKind::Blocking));
-            }
+            self.add_edge(from, id, kind);
             readers.extend(reads.map(|reads| (from, reads)));
         }
         self.plans.push(root);
         self.readers.push(readers);
         self.specs.push(spec);
         Ok(id)
+    }
+
+    /// The client reads the last stage while it runs.
+    fn add_client(&mut self) {
+        let id = StageId(self.specs.len() as u32);
+        let Some(from) = id.0.checked_sub(1).map(StageId) else { return };
+        let bytes = self.config.block_bytes as u64;
+        self.specs.push(StageSpec::client().with_group_bytes_max(bytes));
+        self.add_edge(from, id, self.streaming(from));
+    }
+
+    fn add_edge(&mut self, from: StageId, to: StageId, kind: EdgeKind) {
+        let edge = EdgeSpec::new(from, to, kind);
+        self.edges.push(edge.with_budget_bytes(self.config.edge_budget as u64));
+        if !kind.is_blocking() && !self.config.stream_stages {
+            // The stage waits as if for a shuffle.
+            self.edges.push(EdgeSpec::new(from, to, EdgeKind::Blocking));
+        }
+    }
+
+    /// How the output of a stage can be read while it runs.
+    fn streaming(&self, from: StageId) -> EdgeKind {
+        EdgeKind::Streaming(match self.specs[from.0 as usize].replayable {
+            true => Granularity::Block,
+            false => Granularity::Unit,
+        })
     }
 
     /// The part of a plan that stays in its stage; what is below a cut is added.
@@ -263,11 +285,7 @@ impl Stages {
     fn stream(&mut self, (plan, inputs): Piece, size: BlockSize) -> Result<Piece> {
         let schema = Arc::clone(&plan);
         let from = self.add_block_stage(plan, inputs, size)?;
-        let granularity = match self.specs[from.0 as usize].replayable {
-            true => Granularity::Block,
-            false => Granularity::Unit,
-        };
-        let kind = EdgeKind::Streaming(granularity);
+        let kind = self.streaming(from);
         Ok((reader(from, &schema), Inputs(vec![(from, kind, Some(Reads::Unit))])))
     }
 

@@ -122,9 +122,9 @@ pub struct BlockRow<'a> {
 }
 
 impl JobGraph {
-    /// The stages.
+    /// The stages, but for the client.
     pub fn stage_rows(&self) -> impl Iterator<Item = StageRow<'_>> {
-        self.stages.iter().map(|stage| StageRow {
+        self.stages.iter().filter(|stage| !stage.spec.is_client).map(|stage| StageRow {
             id: stage.id,
             name: &stage.spec.name,
             state: stage.state(),
@@ -143,9 +143,9 @@ impl JobGraph {
         })
     }
 
-    /// All attempts, by stage and in the order in which they were bound.
+    /// All attempts, by stage and in the order in which they were bound. Not the client's.
     pub fn task_rows(&self) -> impl Iterator<Item = TaskRow<'_>> {
-        self.stages.iter().flat_map(|stage| {
+        self.stages.iter().filter(|stage| !stage.spec.is_client).flat_map(|stage| {
             (0..).zip(&stage.tasks).map(|(index, task)| TaskRow {
                 id: stage.id.task(index),
                 unit: stage.id.unit(task.unit),

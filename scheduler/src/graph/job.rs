@@ -137,12 +137,14 @@ impl JobGraph {
 
     /// Makes units ready whose wait after a failure is over.
     pub fn advance(&mut self, now: Millis) {
-        for stage in 0..self.stages.len() {
-            while let Some(unit) = self.stages[stage].ready.pop_delayed(now) {
-                let unit = self.stages[stage].id.unit(unit);
-                self.unit_mut(unit).not_before = Millis::default();
-                self.refresh(unit);
-            }
+        (0..self.stages.len() as u32).for_each(|stage| self.advance_stage(StageId(stage), now));
+    }
+
+    pub(super) fn advance_stage(&mut self, stage: StageId, now: Millis) {
+        while let Some(unit) = self.stages[stage.at()].ready.pop_delayed(now) {
+            let unit = stage.unit(unit);
+            self.unit_mut(unit).not_before = Millis::default();
+            self.refresh(unit);
         }
     }
 
@@ -171,9 +173,10 @@ impl JobGraph {
         self.limits.buffered_bytes_max = bytes;
     }
 
-    /// Its stages, consumers before producers.
+    /// Its stages, consumers before producers. Not the client.
     pub fn consumers_first(&self) -> impl Iterator<Item = StageId> {
-        self.order.iter().rev().copied()
+        let stages = self.order.iter().rev().copied();
+        stages.filter(|stage| !self.stages[stage.at()].spec.is_client)
     }
 
     /// What the planner said of a stage.
@@ -215,10 +218,11 @@ impl JobGraph {
         inputs.map(|edge| self.edges[edge.at()].spec.kind).any(|kind| !kind.is_blocking())
     }
 
-    /// The stages that a stage streams to.
+    /// The stages that a stage streams to. Not the client.
     pub fn streams_to(&self, stage: StageId) -> impl Iterator<Item = StageId> {
         let edges = self.stages[stage.at()].outputs.iter().map(|edge| &self.edges[edge.at()].spec);
-        edges.filter(|edge| !edge.kind.is_blocking()).map(|edge| edge.to)
+        let edges = edges.filter(|edge| !edge.kind.is_blocking()).map(|edge| edge.to);
+        edges.filter(|to| !self.stages[to.at()].spec.is_client)
     }
 
     /// The stages that stream to a stage.
@@ -284,6 +288,11 @@ impl JobGraph {
         &mut self.stages[task.stage.at()].tasks[task.index as usize]
     }
 
+    /// Whether an attempt runs: what it reports counts.
+    pub fn runs(&self, task: TaskId) -> bool {
+        self.is_running(task)
+    }
+
     /// Asked of every report: it may be late, or name what this job never had.
     pub(super) fn is_running(&self, task: TaskId) -> bool {
         let stage = self.stages.get(task.stage.at());
@@ -328,6 +337,12 @@ impl JobGraph {
             }
         }
         unit
+    }
+
+    /// What a unit reads.
+    #[cfg(test)]
+    pub(crate) fn unit_input(&self, unit: UnitId) -> &super::unit::UnitInput {
+        &self.unit(unit).input
     }
 
     /// The state of a unit.

@@ -55,9 +55,13 @@ impl JobGraph {
                 .is_some_and(|held| held.iter().any(|block| self.is_needed(*block)))
     }
 
-    /// Brings the place of a block among the kept ones up to date.
+    /// Brings the place of a block among the kept ones up to date. What only the client reads is
+    /// of no use once it is read: nothing is made of it that could be lost.
     pub(super) fn refresh_kept(&mut self, id: BlockId) {
         let is_needed = self.is_needed(id);
+        if !is_needed && self.is_for_client(id.unit.stage) {
+            return self.free(id);
+        }
         let kept = &mut self.kept;
         let stage = &mut self.stages[id.unit.stage.at()];
         let unit = &mut stage.units[id.unit.index as usize];

@@ -100,6 +100,7 @@
 mod action;
 mod bind;
 mod block;
+mod client;
 mod ending;
 mod event;
 mod history;

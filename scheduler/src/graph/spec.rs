@@ -33,6 +33,8 @@ pub struct StageSpec {
     pub group_rows_max: u64,
     /// Expected output of one unit, until some have been seen.
     pub output_bytes_guess: u64,
+    /// Whether the job's client runs it, by reading: see [`Self::client`].
+    pub is_client: bool,
 }
 
 impl StageSpec {
@@ -46,7 +48,15 @@ impl StageSpec {
             group_bytes_max: 128 << 20,
             group_rows_max: u64::MAX,
             output_bytes_guess: 128 << 20,
+            is_client: false,
         }
+    }
+
+    /// The client, which reads the result while it is made. It takes nothing of a worker, and is
+    /// bound by [`JobGraph::bind_client`](super::JobGraph::bind_client).
+    pub fn client() -> Self {
+        let need = Need::cpus(0);
+        Self { is_client: true, ..Self::new("Client", need, 0).with_output_bytes_guess(0) }
     }
 
     /// The same stage, proven to be replayable.

@@ -258,7 +258,7 @@ pub mod run_update {
         /// The plan is a job of this id.
         #[prost(string, tag = "1")]
         Accepted(String),
-        /// All rows are there.
+        /// All rows have been read.
         #[prost(message, tag = "2")]
         Finished(super::Finished),
         /// There will be no rows, and why.
@@ -299,12 +299,62 @@ pub struct Progress {
     pub waits_for: String,
 }
 
-/// Where the rows of a job are.
+/// All rows of a job have been read.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Finished {}
+
+/// Asks for what a client is to read next, once there is something.
 #[derive(Clone, PartialEq, Message)]
-pub struct Finished {
+pub struct ReadRequest {
+    /// Its job.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// What became of what it was last told to read.
+    #[prost(message, optional, tag = "2")]
+    pub done: Option<ReadDone>,
+}
+
+/// How a client's reading ended.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadDone {
+    /// The [`ReadAnswer::task`].
+    #[prost(uint32, tag = "1")]
+    pub task: u32,
+    /// The first block that could not be had, if there was one.
+    #[prost(message, optional, tag = "2")]
+    pub lost: Option<LostBlock>,
+}
+
+/// A block that could not be had.
+#[derive(Clone, PartialEq, Message)]
+pub struct LostBlock {
+    /// Which of the job's blocks it is.
+    #[prost(message, required, tag = "1")]
+    pub id: BlockId,
+    /// Why.
+    #[prost(string, tag = "2")]
+    pub problem: String,
+}
+
+/// What a client is to read.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadAnswer {
+    /// The attempt to read it.
+    #[prost(uint32, tag = "1")]
+    pub task: u32,
+    /// The same in all attempts to read the same rows.
+    #[prost(uint32, tag = "2")]
+    pub unit: u32,
     /// In the order of the rows.
-    #[prost(message, repeated, tag = "1")]
+    #[prost(message, repeated, tag = "3")]
     pub blocks: Vec<BlockLocation>,
+    /// The job runs no more, and there is nothing to read.
+    #[prost(bool, tag = "4")]
+    pub is_over: bool,
+    /// Whether what the client had read before counts. If not, a part of it was lost meanwhile, and
+    /// it will be told to read the same unit again.
+    #[prost(bool, tag = "5")]
+    pub counts: bool,
 }
 
 /// Asks for the rows of a system table.

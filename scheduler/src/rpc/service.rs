@@ -14,8 +14,8 @@ use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
     Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, PROTOCOL,
-    RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker, Welcome, Worker, from_worker,
-    to_worker,
+    ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker,
+    Welcome, Worker, from_worker, to_worker,
 };
 
 /// Messages that may wait for one worker.
@@ -134,11 +134,17 @@ impl Drop for Presence {
 /// Runs plans.
 #[tonic::async_trait]
 pub trait Jobs: Send + Sync + 'static {
-    /// Runs a plan until its rows are there, it failed, or the answer is dropped.
+    /// Runs a plan until its rows are read, it failed, or the answer is dropped.
     ///
     /// # Errors
     /// If the plan cannot be read.
     async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status>;
+
+    /// What the client of a job reads next, once there is something.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status>;
 
     /// The rows of a system table, of one job or of all.
     ///
@@ -200,6 +206,10 @@ impl Cluster for ClusterService {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
         Ok(Response::new(self.jobs.run(request).await?))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadAnswer>, Status> {
+        Ok(Response::new(self.jobs.read(request.into_inner()).await?))
     }
 
     async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
@@ -271,6 +281,10 @@ mod tests {
     #[tonic::async_trait]
     impl Jobs for NoJobs {
         async fn run(&self, _: RunRequest) -> Result<Answers<RunUpdate>, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn read(&self, _: ReadRequest) -> Result<ReadAnswer, Status> {
             Err(Status::unimplemented("no jobs"))
         }
 

@@ -118,6 +118,14 @@ impl World {
         ensure(!is_over, || format!("more runs than fits: {state:?}"))
     }
 
+    fn check_received(&self, expected: &Rows) -> Checked {
+        let mut rows = self.received.rows.clone();
+        rows.sort_unstable();
+        ensure(rows == *expected, || {
+            format!("the client read {} rows, expected {}", rows.len(), expected.len())
+        })
+    }
+
     pub(super) fn check_end(&self) -> Checked {
         match self.graph.status() {
             JobStatus::Failed(_) => return check(&self.graph),
@@ -130,6 +138,10 @@ impl World {
         }
         ensure(self.graph.seats().next().is_none(), || "a lease is never given back".to_owned())?;
         for (stage, expected) in (0..).map(StageId).zip(&self.scenario.result) {
+            if self.graph.client() == Some(stage) {
+                self.check_received(expected)?;
+                continue;
+            }
             if self.scenario.spec.edges.iter().any(|edge| edge.from == stage) {
                 continue;
             }

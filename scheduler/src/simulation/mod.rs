@@ -6,6 +6,7 @@
 //! command that replays it with a trace.
 
 mod checks;
+mod client;
 mod reference;
 mod rng;
 mod scenario;

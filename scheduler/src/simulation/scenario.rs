@@ -29,6 +29,9 @@ impl Scenario {
         for stage in 0..rng.between(1, 5) as u32 {
             add_stage(&mut spec, stage, rng);
         }
+        if rng.chance(70) {
+            add_client(&mut spec, rng);
+        }
         spec.limits = Limits {
             unit_failures_max: 6,
             stage_failures_max: 20,
@@ -69,7 +72,10 @@ impl Scenario {
                 (0..partitions).for_each(|partition| rows.extend(self.scan(id, partition)));
             }
             self.sums[stage] = sum;
-            outputs.push(self.compute(id, &rows, sum));
+            outputs.push(match self.spec.stages[stage].is_client {
+                true => rows,
+                false => self.compute(id, &rows, sum),
+            });
         }
         let read: Vec<_> = self.spec.edges.iter().map(|edge| edge.from.0 as usize).collect();
         self.result = outputs;
@@ -169,6 +175,20 @@ impl Scenario {
 
 fn summed(rows: &Rows) -> u64 {
     rows.iter().fold(0, |sum, row| sum.wrapping_add(mix(*row)))
+}
+
+/// A client of the last stage, which nobody else reads.
+fn add_client(spec: &mut JobSpec, rng: &mut Rng) {
+    let (from, to) = (StageId(spec.stages.len() as u32 - 1), StageId(spec.stages.len() as u32));
+    let granularity = match spec.stages[from.0 as usize].replayable {
+        true => Granularity::Block,
+        false => Granularity::Unit,
+    };
+    let budget = [1, 150, 1000, u64::MAX][rng.below(4) as usize];
+    let edge = EdgeSpec::new(from, to, EdgeKind::Streaming(granularity));
+    spec.edges.push(edge.with_budget_bytes(budget));
+    spec.stages
+        .push(StageSpec::client().with_group_bytes_max([1, 100, 500][rng.below(3) as usize]));
 }
 
 fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {

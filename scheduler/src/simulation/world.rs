@@ -10,6 +10,7 @@ use crate::graph::{
 };
 use crate::placement::{Admission, Job, Lease, PaperBudget, WorkerState, place};
 
+use super::client::Received;
 use super::reference::Reference;
 use super::rng::Rng;
 use super::scenario::{Rows, Scenario};
@@ -69,6 +70,8 @@ pub(super) struct Running {
     pub(super) is_stopped: bool,
     pub(super) fails: Option<FailureKind>,
     pub(super) blocks: Vec<(BlockReport, Rows)>,
+    /// What it has read of its blocks.
+    pub(super) streamed: Rows,
 }
 
 #[derive(Debug)]
@@ -91,6 +94,8 @@ pub(super) struct World {
     pub(super) checks_all: bool,
     pub(super) troubles: u64,
     pub(super) trace: Option<Vec<String>>,
+    /// What the client has read.
+    pub(super) received: Received,
 }
 
 pub(super) type Checked = Result<(), String>;
@@ -162,8 +167,10 @@ impl World {
             checks_all: is_traced || seed.is_multiple_of(8),
             troubles: 0,
             trace: is_traced.then(Vec::new),
+            received: Received::default(),
             rng,
         };
+        world.admit_client();
         for _ in 0..world.rng.between(1, 4) {
             world.join();
         }
@@ -232,6 +239,7 @@ impl World {
 
     fn report(&mut self, event: Event) -> Checked {
         self.say(|| format!("{event:?}"));
+        self.received(&event);
         let was_running = self.graph.is_running_job();
         self.tell_reference(&event);
         let hopeless = match was_running {
@@ -317,7 +325,8 @@ impl World {
             self.start(binding.bound, binding.worker, binding.lease)?;
             self.check_seats(&worker)?;
         }
-        if has_bound {
+        let has_read = self.let_client_read()?;
+        if has_bound || has_read {
             self.check(false)?;
         }
         let wakeup = self.graph.next_wakeup();

@@ -1,5 +1,6 @@
 //! One test per rule, named after it. The simulation tries the rules in all combinations.
 
+mod client;
 mod keeping;
 mod lineage;
 mod retry;

@@ -1,0 +1,68 @@
+//! The client: it reads block after block, and nothing twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::{Bound, Event, Millis, TaskId, UnitId, WorkerId};
+use crate::placement::{Lease, WorkerState};
+
+use super::scenario::Rows;
+use super::world::{Checked, Worker, World, ensure};
+
+const CLIENT: &str = "client";
+
+/// What the client has read.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    pub(super) rows: Rows,
+    /// How many blocks of each unit, where that was promised in order.
+    blocks: BTreeMap<UnitId, u32>,
+    ended: BTreeSet<TaskId>,
+}
+
+impl World {
+    /// It is no worker: nothing is placed on it, and it does not die.
+    pub(super) fn admit_client(&mut self) {
+        let id = WorkerId::new(CLIENT);
+        let client = Worker {
+            state: WorkerState::new(id.clone(), 0, 0),
+            is_known: false,
+            is_alive: true,
+            paused_until: 0,
+            store: BTreeMap::new(),
+        };
+        self.workers.insert(id, client);
+    }
+
+    /// Binds what it reads next. Says whether there was anything.
+    pub(super) fn let_client_read(&mut self) -> Result<bool, String> {
+        let Some(bound) = self.graph.bind_client(Millis(self.now)) else { return Ok(false) };
+        self.check_order(&bound)?;
+        self.start(bound, WorkerId::new(CLIENT), Lease::default())?;
+        Ok(true)
+    }
+
+    /// The blocks of a unit come in their order, each once it is known that the last was read.
+    fn check_order(&self, bound: &Bound) -> Checked {
+        let mut next = self.received.blocks.clone();
+        for input in &bound.inputs {
+            let next = next.entry(input.block.unit).or_default();
+            ensure(input.block.seq == *next, || format!("{} is read before {next}", input.block))?;
+            *next += 1;
+        }
+        Ok(())
+    }
+
+    /// The client is told to have read what a task read.
+    pub(super) fn received(&mut self, event: &Event) {
+        let Event::TaskFinished { task, .. } = event else { return };
+        let is_client = self.graph.client() == Some(task.stage);
+        if !is_client || !self.reference.runs(*task) || !self.received.ended.insert(*task) {
+            return;
+        }
+        let running = &self.tasks[task];
+        for input in &running.bound.inputs {
+            *self.received.blocks.entry(input.block.unit).or_default() += 1;
+        }
+        self.received.rows.extend(&running.streamed);
+    }
+}
