@@ -3,7 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -30,6 +32,11 @@ pub struct ForebayContext {
     plans_for: Option<Cluster>,
     /// The cluster of this session alone.
     standalone: Option<Arc<Standalone>>,
+    /// Where its queries run, if not in this process.
+    cluster: Option<Cluster>,
+    functions: Functions,
+    /// The number of partitions that nobody chose: it follows the cluster's cores.
+    partitions: Option<Arc<AtomicUsize>>,
 }
 
 impl ForebayContext {
@@ -92,13 +99,55 @@ impl ForebayContext {
     }
 
     /// Workers come and go: a statement is planned for those that are there.
-    async fn look_around(&self) -> Result<()> {
+    pub(crate) async fn look_around(&self) -> Result<()> {
         if let Some(cluster) = &self.plans_for {
-            let devices = Devices::new(pooled(&cluster.workers().await?));
+            let inventory = pooled(&cluster.workers().await?);
             let state = self.session.state_ref();
-            state.write().config_mut().set_extension(Arc::new(devices));
+            let mut state = state.write();
+            self.follow(inventory.cpus, state.config_mut().options_mut());
+            state.config_mut().set_extension(Arc::new(Devices::new(inventory)));
         }
         Ok(())
+    }
+
+    fn follow(&self, cpus: u32, options: &mut ConfigOptions) {
+        let Some(partitions) = &self.partitions else { return };
+        let cores = cpus.max(1) as usize;
+        let before = partitions.swap(cores, Ordering::Relaxed);
+        if options.execution.target_partitions == before {
+            options.execution.target_partitions = cores;
+        }
+    }
+
+    /// Another session with the same tables, models, devices and cluster, and with options,
+    /// temporary models and a memory of its own; as this one was when it was made.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    pub fn new_session(&self) -> Result<Self> {
+        let catalog = self.catalog.for_session();
+        let state = self.session.state();
+        // The tables are there already.
+        let config = state.config().clone().with_create_default_catalog_and_schema(false);
+        let builder = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(Arc::clone(state.runtime_env()))
+            .with_catalog_list(Arc::clone(state.catalog_list()))
+            .with_default_features();
+        let builder = self.functions.clone().register(builder);
+        let builder = install(builder, Arc::clone(&catalog), Arc::clone(&self.devices));
+        let builder = match &self.cluster {
+            Some(cluster) => on_cluster(builder, cluster),
+            None => builder,
+        };
+        let partitions =
+            self.partitions.as_ref().map(|partitions| partitions.load(Ordering::Relaxed));
+        Ok(Self {
+            session: SessionContext::new_with_state(builder.build()),
+            catalog,
+            partitions: partitions.map(|partitions| Arc::new(AtomicUsize::new(partitions))),
+            ..self.clone()
+        })
     }
 
     /// `CREATE OR REPLACE TEMPORARY MODEL name LOCATION location`: a model for this session.
@@ -138,15 +187,27 @@ impl ForebayContext {
         state: SessionState,
         catalog: Arc<Catalog>,
         devices: Arc<Devices>,
+        functions: Functions,
         cluster: Option<Cluster>,
+        reads_urls: bool,
     ) -> Result<Self> {
-        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster);
+        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster.clone());
         let tables_of = &state.config().options().catalog.default_catalog;
         if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
             tables_of.register_schema(schema::NAME, Arc::new(tables))?;
         }
-        let session = SessionContext::new_with_state(state).enable_url_table();
-        Ok(Self { session, catalog, devices, plans_for: None, standalone: None })
+        let session = SessionContext::new_with_state(state);
+        let session = if reads_urls { session.enable_url_table() } else { session };
+        Ok(Self {
+            session,
+            catalog,
+            devices,
+            plans_for: None,
+            standalone: None,
+            cluster,
+            functions,
+            partitions: None,
+        })
     }
 }
 
@@ -156,9 +217,17 @@ impl fmt::Debug for ForebayContext {
     }
 }
 
+/// What runs plans on a cluster.
+fn on_cluster(builder: SessionStateBuilder, cluster: &Cluster) -> SessionStateBuilder {
+    builder
+        .with_physical_optimizer_rule(Arc::new(Distribute::new(cluster.clone())))
+        .with_query_planner(Arc::new(ClusterQueryPlanner))
+}
+
 /// Choices for a [`ForebayContext`].
 #[derive(Debug, Default)]
 pub struct ForebayBuilder {
+    has_no_urls: bool,
     catalog: Option<Arc<Catalog>>,
     inventory: Option<Inventory>,
     config: Option<SessionConfig>,
@@ -214,6 +283,13 @@ impl ForebayBuilder {
         self
     }
 
+    /// Keeps queries from reading files that they name in `FROM`: they read tables only.
+    #[must_use]
+    pub fn without_url_tables(mut self) -> Self {
+        self.has_no_urls = true;
+        self
+    }
+
     /// Limits what queries may hold in memory, in bytes; shared fairly. Ignored if a runtime is
     /// given.
     #[must_use]
@@ -238,8 +314,9 @@ impl ForebayBuilder {
         let catalog = self.open_catalog()?;
         let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
         let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
+        let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
         let state = self.state(&catalog, &devices)?.build();
-        ForebayContext::with_state(state, catalog, devices, None)
+        ForebayContext::with_state(state, catalog, devices, functions, None, reads_urls)
     }
 
     /// The session, with its queries running on the cluster of the scheduler at `host:port`.
@@ -257,20 +334,21 @@ impl ForebayBuilder {
         };
         let catalog = self.open_catalog()?;
         let mut config = self.config.take().unwrap_or_default();
+        let mut partitions = None;
         if config.target_partitions() == SessionConfig::new().target_partitions() {
             // Not chosen: as many as the cluster has cores, not this machine.
-            config = config.with_target_partitions(inventory.cpus as usize);
+            let cores = inventory.cpus.max(1) as usize;
+            config = config.with_target_partitions(cores);
+            partitions = Some(Arc::new(AtomicUsize::new(cores)));
         }
         self.config = Some(plans_for_cluster(config));
         let devices = Arc::new(Devices::new(inventory));
-        let state = self.state(&catalog, &devices)?;
-        let distribute = Arc::new(Distribute::new(cluster.clone()));
-        let state = state
-            .with_physical_optimizer_rule(distribute)
-            .with_query_planner(Arc::new(ClusterQueryPlanner))
-            .build();
-        let context = ForebayContext::with_state(state, catalog, devices, Some(cluster))?;
-        Ok(ForebayContext { plans_for, ..context })
+        let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
+        let state = on_cluster(self.state(&catalog, &devices)?, &cluster).build();
+        let cluster = Some(cluster);
+        let context =
+            ForebayContext::with_state(state, catalog, devices, functions, cluster, reads_urls)?;
+        Ok(ForebayContext { plans_for, partitions, ..context })
     }
 
     /// The session, with its queries running on a cluster of its own in this process.

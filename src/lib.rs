@@ -20,6 +20,8 @@
 //! once it is planned: see `forebay-planner`, `forebay-engine` and `forebay-udf`.
 
 mod context;
+pub mod errors;
+pub mod flight;
 pub mod folders;
 
 pub use context::{ForebayBuilder, ForebayContext};

@@ -8,6 +8,7 @@ mod serve;
 mod shell;
 mod stores_on_demand;
 mod tls;
+mod user_cmd;
 mod worker;
 
 use std::io::Write;
@@ -43,10 +44,13 @@ enum Command {
     /// Make, add, look at, check and remove models
     #[command(subcommand)]
     Model(ModelCommand),
-    /// Run a scheduler, to which workers and clients connect
-    Serve(ServeArgs),
+    /// Serve queries: a scheduler, to which workers and shells connect, and Arrow Flight SQL
+    Serve(Box<ServeArgs>),
     /// Run tasks of a scheduler on this machine
     Worker(WorkerArgs),
+    /// Say who may connect with Arrow Flight SQL, and what they may do
+    #[command(subcommand)]
+    User(UserCommand),
     /// Say what was found on this machine, what is wrong and how to fix it
     Doctor,
 }
@@ -102,6 +106,11 @@ struct ServeArgs {
     /// Also run a worker in this process
     #[arg(long)]
     worker: bool,
+    /// Run queries in this process, without a scheduler and workers
+    #[arg(long, conflicts_with_all = ["worker", "host", "bind", "metrics", "tls_cert"])]
+    embedded: bool,
+    #[command(flatten)]
+    flight: FlightArgs,
     /// Seconds without a sign of life after which a worker is lost; queries wait as long when none
     /// is left
     #[arg(long, default_value_t = 10, value_name = "SECONDS",
@@ -158,6 +167,49 @@ struct TlsArgs {
     /// Certificate of the authority that others must have theirs from (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     tls_ca: Option<PathBuf>,
+}
+
+/// The door for Arrow Flight SQL clients.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Arrow Flight SQL")]
+struct FlightArgs {
+    /// Where to listen for clients of Arrow Flight SQL; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT")]
+    flight_sql: SocketAddr,
+    /// Run this SQL at the start: tables and models that clients will find
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Who may connect, as `forebay user` writes it [default: everyone who can reach the port]
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+    /// Folder or URL below which clients may name files and packages; may be repeated [default:
+    /// everything, or with --users nothing]
+    #[arg(long = "root", value_name = "FOLDER|URL")]
+    roots: Vec<String>,
+    /// Encrypt connections, and show clients this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "flight_tls_key")]
+    flight_tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "flight_tls_cert")]
+    flight_tls_key: Option<PathBuf>,
+    /// Only clients with a certificate of this authority may connect (PEM)
+    #[arg(long, value_name = "FILE", requires = "flight_tls_cert")]
+    flight_tls_client_ca: Option<PathBuf>,
+    /// Sessions at a time; then the one that was not used for longest ends
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    max_sessions: usize,
+    /// Queries of all clients at a time
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    max_queries: usize,
+    /// Queries of one client at a time
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    max_queries_per_client: usize,
+    /// Bytes that one result may have, such as 10GB [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    max_result: Option<bytesize::ByteSize>,
+    /// Seconds without a call after which a session ends
+    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    session_timeout: u64,
 }
 
 #[derive(Debug, Args)]
@@ -261,6 +313,48 @@ enum ModelCommand {
         /// The model's name
         name: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum UserCommand {
+    /// Add a user, or change one; the password is asked for, or read from standard input
+    Add {
+        /// The user's name
+        name: String,
+        #[command(flatten)]
+        args: UserArgs,
+    },
+    /// Make a token for a program, and print it once
+    Token {
+        /// What the token is for
+        name: String,
+        #[command(flatten)]
+        args: UserArgs,
+    },
+    /// Remove a user or a token
+    Remove {
+        /// Its name
+        name: String,
+        /// The file that `forebay serve --users` reads
+        #[arg(long, value_name = "FILE")]
+        users: PathBuf,
+    },
+    /// List users and tokens
+    List {
+        /// The file that `forebay serve --users` reads
+        #[arg(long, value_name = "FILE")]
+        users: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct UserArgs {
+    /// The file that `forebay serve --users` reads; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    users: PathBuf,
+    /// read: queries; write: also tables and files; admin: also models
+    #[arg(long, default_value = "read", value_parser = ["read", "write", "admin"])]
+    role: String,
 }
 
 #[derive(Debug, Args)]
@@ -380,7 +474,8 @@ async fn run(cli: Cli) -> i32 {
     match cli.command {
         Command::Shell(args) => Box::pin(shell::run(args, cli.catalog)).await,
         Command::Model(command) => Box::pin(model_cmd::run(command, cli.catalog)).await,
-        Command::Serve(args) => Box::pin(serve::run(args)).await,
+        Command::Serve(args) => Box::pin(serve::run(*args, cli.catalog)).await,
+        Command::User(command) => user_cmd::run(command),
         Command::Worker(args) => Box::pin(worker::run(args)).await,
         Command::Doctor => Box::pin(doctor::run(cli.catalog)).await,
     }

@@ -1,18 +1,23 @@
-//! `forebay serve`: a scheduler, to which workers and clients connect.
+//! `forebay serve`: a scheduler, to which workers and shells connect, and Arrow Flight SQL for all
+//! other clients.
 
+use std::fs;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datafusion::common::Result;
-use forebay::{Functions, Scheduler, Worker};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::prelude::SessionConfig;
+use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
+use forebay::{ForebayBuilder, ForebayContext, Functions, Scheduler, Worker};
 
-use crate::ServeArgs;
-use crate::shell::errors;
+use crate::shell::{errors, stores};
 use crate::worker::{self, told_to_stop};
+use crate::{FlightArgs, ServeArgs};
 
 /// Serves until it is told to stop; returns the exit status.
-pub(crate) async fn run(args: ServeArgs) -> i32 {
-    match serve(args).await {
+pub(crate) async fn run(args: ServeArgs, catalog: Option<PathBuf>) -> i32 {
+    match serve(args, catalog).await {
         Ok(()) => 0,
         Err(error) => {
             errors::print(&error);
@@ -21,7 +26,27 @@ pub(crate) async fn run(args: ServeArgs) -> i32 {
     }
 }
 
-async fn serve(args: ServeArgs) -> Result<()> {
+async fn serve(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
+    check(&args.flight, args.listen.insecure)?;
+    match args.embedded {
+        true => Box::pin(serve_embedded(args, catalog)).await,
+        false => Box::pin(serve_cluster(args, catalog)).await,
+    }
+}
+
+async fn serve_embedded(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
+    let runtime = worker::runtime(args.resources.memory_limit)?;
+    let builder = builder(catalog)?.with_runtime(runtime);
+    let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
+    let flight = open(context, &args.flight).await?;
+    println!("Arrow Flight SQL on {}", flight.address());
+    tokio::select! {
+        () = told_to_stop() => Ok(()),
+        ended = flight.stopped() => ended,
+    }
+}
+
+async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
     let tls = args.tls.open()?;
     let metrics = args.metrics.map(|address| ("--metrics", address));
     let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
@@ -36,15 +61,102 @@ async fn serve(args: ServeArgs) -> Result<()> {
         Some(address) => Some(scheduler.serve_metrics(address).await?),
         None => None,
     };
+    // This process reaches itself however others do.
+    let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
+    let address = format!("{own}:{}", scheduler.address().port());
+    let builder = builder(catalog)?.with_runtime(worker::runtime(None)?);
+    let context = match &tls {
+        Some(tls) => builder.with_tls(tls.clone()).connect(&address).await?,
+        None => builder.connect(&address).await?,
+    };
+    let flight = open(context, &args.flight).await?;
     println!("listening on {}", scheduler.address());
+    println!("Arrow Flight SQL on {}", flight.address());
     if args.worker {
-        let address = format!("{host}:{}", scheduler.address().port());
         let worker = worker::open(args.resources, address)?;
         let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
         return Box::pin(worker.run(|_| (), told_to_stop())).await;
     }
-    told_to_stop().await;
+    tokio::select! {
+        () = told_to_stop() => Ok(()),
+        ended = flight.stopped() => ended,
+    }
+}
+
+/// What sessions start as: all that clients can read is a table, and columns have the types that
+/// every client knows.
+fn builder(catalog: Option<PathBuf>) -> Result<ForebayBuilder> {
+    let config = SessionConfig::from_env()?
+        .set_bool("datafusion.optimizer.expand_views_at_output", true)
+        .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
+        .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false);
+    let builder = ForebayContext::builder().with_config(config).without_url_tables();
+    match catalog {
+        Some(folder) => builder.with_catalog_folder(folder),
+        None => Ok(builder),
+    }
+}
+
+/// Listens for clients of Flight SQL.
+async fn open(context: ForebayContext, args: &FlightArgs) -> Result<Listening> {
+    if let Some(path) = &args.init {
+        run_file(&context, path).await?;
+    }
+    let limits = Limits {
+        sessions_max: args.max_sessions,
+        queries_max: args.max_queries,
+        queries_per_client_max: args.max_queries_per_client,
+        result_bytes_max: args.max_result.map(|bytes| bytes.as_u64()),
+        session_timeout: Duration::from_secs(args.session_timeout),
+        ..Limits::default()
+    };
+    let mut server = FlightServer::new(context).with_limits(limits);
+    if let Some(path) = &args.users {
+        server = server.with_users(Users::open(path)?);
+    }
+    if args.users.is_some() || !args.roots.is_empty() {
+        server = server.with_roots(&args.roots)?;
+    }
+    if let (Some(certificate), Some(key)) = (&args.flight_tls_cert, &args.flight_tls_key) {
+        let clients = args.flight_tls_client_ca.as_deref().map(read).transpose()?;
+        let tls = FlightTls { certificate: read(certificate)?, key: read(key)?, clients };
+        server = server.with_tls(tls);
+    }
+    server.bind(args.flight_sql).await
+}
+
+async fn run_file(context: &ForebayContext, path: &Path) -> Result<()> {
+    let said = |error| exec_datafusion_err!("--init {}: {error}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| said(error.to_string()))?;
+    let statements = context.parse(&text).map_err(|error| said(errors::readable(&error)))?;
+    for statement in statements {
+        let rows = stores::execute(context, statement).await;
+        let done = async { rows?.collect().await };
+        done.await.map_err(|error| said(errors::readable(&error)))?;
+    }
     Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|error| exec_datafusion_err!("{}: {error}", path.display()))
+}
+
+/// Refuses to let anyone in who can reach this machine, unless told to.
+fn check(args: &FlightArgs, insecure: bool) -> Result<()> {
+    if args.flight_sql.ip().is_loopback() || insecure {
+        return Ok(());
+    }
+    let missing = match (&args.users, &args.flight_tls_cert) {
+        (Some(_), Some(_)) => return Ok(()),
+        (None, _) if args.flight_tls_client_ca.is_some() => return Ok(()),
+        (None, _) => "--users, to say who may connect",
+        (Some(_), None) => "--flight-tls-cert and --flight-tls-key, to keep secrets secret",
+    };
+    exec_err!(
+        "--flight-sql {} can be reached from other machines: give {missing}; or --insecure on a \
+         network that you trust",
+        args.flight_sql.ip()
+    )
 }
 
 /// By which name others reach an address of this machine.

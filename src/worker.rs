@@ -69,7 +69,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
     })
 }
 
-fn inventory(args: &ResourceArgs) -> Result<Inventory> {
+pub(crate) fn inventory(args: &ResourceArgs) -> Result<Inventory> {
     let mut inventory = Inventory::detect();
     if let Some(cpus) = args.cpus {
         inventory = inventory.with_cpus(cpus);

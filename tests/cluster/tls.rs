@@ -165,7 +165,7 @@ fn without_certificates_no_port_is_opened_to_other_machines() {
         assert_eq!(String::from_utf8(output.stderr).unwrap(), open(flag, address));
     }
     let mut insecure = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["serve", "--bind", "0.0.0.0:0", "--insecure"])
+        .args(["serve", "--bind", "0.0.0.0:0", "--insecure", "--flight-sql", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -10,6 +10,7 @@ use datafusion::logical_expr::{
     LogicalPlan, LogicalPlanBuilder, SetVariable, Statement as PlanStatement,
 };
 use datafusion::prelude::{DataFrame, SessionContext};
+use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use forebay_udf::ModelError;
 use forebay_udf::error::nearest_hint;
@@ -58,15 +59,35 @@ pub async fn execute(context: &SessionContext, statement: Statement) -> Result<D
     match statement {
         Statement::Sql(statement) => {
             let text = StatementText(statement.to_string());
-            let plan = context.state().statement_to_plan(*statement).await;
-            let plan = plan.map_err(|error| explained(context, error))?;
-            let rows = context.execute_logical_plan(with_checked_option(plan)?).await?;
-            let (mut state, plan) = rows.into_parts();
-            state.config_mut().set_extension(Arc::new(text));
-            Ok(DataFrame::new(state, plan))
+            let plan = plan(context, *statement).await?;
+            execute_plan(context, plan, text).await
         }
         Statement::Model(statement) => execute_on_models(context, statement).await,
     }
+}
+
+/// Plans a statement of DataFusion's, and runs nothing.
+///
+/// # Errors
+/// Planning errors.
+pub async fn plan(context: &SessionContext, statement: SqlStatement) -> Result<LogicalPlan> {
+    let plan = context.state().statement_to_plan(statement).await;
+    plan.map_err(|error| explained(context, error))
+}
+
+/// Runs a plan of [`plan`]: definitions at once, queries when the result is read.
+///
+/// # Errors
+/// As [`sql`].
+pub async fn execute_plan(
+    context: &SessionContext,
+    plan: LogicalPlan,
+    text: StatementText,
+) -> Result<DataFrame> {
+    let rows = context.execute_logical_plan(with_checked_option(plan)?).await?;
+    let (mut state, plan) = rows.into_parts();
+    state.config_mut().set_extension(Arc::new(text));
+    Ok(DataFrame::new(state, plan))
 }
 
 /// `SET forebay.…` with a value that is known to fit.

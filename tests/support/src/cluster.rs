@@ -36,7 +36,8 @@ impl Cluster {
     /// A scheduler without workers, on a free port. `binary` is `forebay`.
     pub fn start(binary: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary);
-        command.args(["serve", "--bind", "127.0.0.1:0"]).args(arguments);
+        command.args(["serve", "--bind", "127.0.0.1:0", "--flight-sql", "127.0.0.1:0"]);
+        command.args(arguments);
         let folder = TempDir::new().expect("a folder for temporary files");
         let scheduler = Process::start(command, folder.path().join("scheduler.log"));
         let address = scheduler.ready.rsplit(' ').next().unwrap_or_default().to_owned();

@@ -82,8 +82,8 @@ pub enum IfExists {
 /// The models that SQL can name. Names match exactly: folding case is the parser's business.
 #[derive(Debug)]
 pub struct Catalog {
-    storage: Storage,
-    /// Models of this process only; they hide stored ones of the same name.
+    storage: Arc<Storage>,
+    /// Models of this process or session only; they hide stored ones of the same name.
     temporary: Mutex<BTreeMap<String, CatalogEntry>>,
     learned: Arc<Learned>,
 }
@@ -121,7 +121,18 @@ impl Catalog {
             Storage::Directory(dir, _) => Learned::in_folder(dir.join("learned")),
             Storage::Memory(_) => Learned::default(),
         };
-        Self { storage, temporary: Mutex::default(), learned: Arc::new(learned) }
+        let (storage, learned) = (Arc::new(storage), Arc::new(learned));
+        Self { storage, temporary: Mutex::default(), learned }
+    }
+
+    /// The same models for one of several sessions, whose temporary models are its own.
+    #[must_use]
+    pub fn for_session(&self) -> Arc<Self> {
+        Arc::new(Self {
+            storage: Arc::clone(&self.storage),
+            temporary: Mutex::new(self.temporary.lock().clone()),
+            learned: Arc::clone(&self.learned),
+        })
     }
 
     /// What running its models has taught.

@@ -1,0 +1,123 @@
+//! Error messages for people: what went wrong, without the wrappings it travelled in.
+
+use std::error::Error;
+
+use arrow::error::ArrowError;
+use datafusion::error::DataFusionError;
+use datafusion::sql::sqlparser::parser::ParserError;
+
+/// The message without the kinds of errors that DataFusion puts before it.
+pub fn readable(error: &DataFusionError) -> String {
+    match error {
+        DataFusionError::Plan(text)
+        | DataFusionError::Execution(text)
+        | DataFusionError::Configuration(text) => plain(text),
+        DataFusionError::NotImplemented(text) => format!("not supported: {}", plain(text)),
+        DataFusionError::ResourcesExhausted(text) => format!("out of memory: {}", plain(text)),
+        DataFusionError::SQL(error, _) => syntax(error),
+        DataFusionError::SchemaError(error, _) => error.to_string(),
+        DataFusionError::IoError(error) => error.to_string(),
+        DataFusionError::ArrowError(error, _) => arrow(error),
+        DataFusionError::ObjectStore(error) => error.to_string(),
+        DataFusionError::External(error) => external(error.as_ref()),
+        DataFusionError::Diagnostic(_, error) => readable(error),
+        DataFusionError::Shared(error) => readable(error),
+        DataFusionError::Context(context, error) => in_context(context, &readable(error)),
+        DataFusionError::Collection(errors) => collection(errors),
+        other => plain(&other.to_string()),
+    }
+}
+
+fn syntax(error: &ParserError) -> String {
+    match error {
+        ParserError::ParserError(text) | ParserError::TokenizerError(text) => {
+            format!("syntax error: {}", lower_first(text))
+        }
+        ParserError::RecursionLimitExceeded => "syntax error: nested too deeply".to_owned(),
+    }
+}
+
+fn arrow(error: &ArrowError) -> String {
+    match error {
+        ArrowError::ExternalError(error) => external(error.as_ref()),
+        ArrowError::IoError(text, _) => text.clone(),
+        other => {
+            let text = other.to_string();
+            // `Cast error: …`, `Compute error: …`: the kind says nothing that the text does not.
+            text.split_once(" error: ").map_or(text.clone(), |(_, message)| message.to_owned())
+        }
+    }
+}
+
+fn external(error: &(dyn Error + 'static)) -> String {
+    if let Some(error) = error.downcast_ref::<DataFusionError>() {
+        return readable(error);
+    }
+    if let Some(error) = error.downcast_ref::<ArrowError>() {
+        return arrow(error);
+    }
+    error.to_string()
+}
+
+/// Names of DataFusion's rules help nobody; other contexts may.
+fn in_context(context: &str, message: &str) -> String {
+    let is_rule = !context.contains(' ') || context.starts_with("Optimizer rule");
+    if is_rule { message.to_owned() } else { format!("{message} ({context})") }
+}
+
+fn collection(errors: &[DataFusionError]) -> String {
+    let first = errors.first().map(readable).unwrap_or_default();
+    match errors.len() {
+        0 | 1 => first,
+        more => format!("{first} (and {} more)", more - 1),
+    }
+}
+
+/// A message without the wrappings that were printed into it on the way.
+fn plain(text: &str) -> String {
+    let end = text.find(DataFusionError::BACK_TRACE_SEP).unwrap_or(text.len());
+    // Before this comes one failed attempt per signature, each labelled an internal error.
+    let start = text.find(NO_FUNCTION).filter(|start| *start < end).unwrap_or(0);
+    let text = text[start..end].trim_end();
+    // Whoever names no catalog and no schema need not read them.
+    text.replace("Error during planning: ", "").replace("'datafusion.public.", "'")
+}
+
+const NO_FUNCTION: &str = "No function matches the given name";
+
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrappings_disappear() {
+        let plan = || DataFusionError::Plan("table 'x' not found".to_owned());
+        let wrapped = DataFusionError::Context("type_coercion".to_owned(), Box::new(plan()));
+        let wrapped = ArrowError::ExternalError(Box::new(wrapped));
+        let wrapped = DataFusionError::ArrowError(Box::new(wrapped), None);
+        let wrapped = DataFusionError::Shared(std::sync::Arc::new(wrapped));
+        assert_eq!(readable(&DataFusionError::External(Box::new(wrapped))), "table 'x' not found");
+        let both = DataFusionError::Collection(vec![plan(), plan()]);
+        assert_eq!(readable(&both), "table 'x' not found (and 1 more)");
+    }
+
+    #[test]
+    fn messages_within_messages_are_plain() {
+        let plan = |text: &str| readable(&DataFusionError::Plan(text.to_owned()));
+        let text = "Internal error: Function 'f' failed … No function matches the given name 'f'.";
+        assert_eq!(plan(text), "No function matches the given name 'f'.");
+        assert_eq!(plan("table 'datafusion.public.x' not found"), "table 'x' not found");
+    }
+
+    #[test]
+    fn syntax_errors_say_so() {
+        let error = ParserError::ParserError("Expected: x, found: y at Line: 1".to_owned());
+        let error = DataFusionError::SQL(Box::new(error), None);
+        assert_eq!(readable(&error), "syntax error: expected: x, found: y at Line: 1");
+    }
+}

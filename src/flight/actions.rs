@@ -1,0 +1,98 @@
+//! Messages of Flight's session actions, which the arrow crates do not have yet. Names and numbers
+//! are those of the Arrow Flight protocol.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+/// The value of an option.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OptionValue {
+    #[prost(oneof = "Value", tags = "1, 2, 3, 4, 5")]
+    pub(super) value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Value {
+    #[prost(string, tag = "1")]
+    String(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(sfixed64, tag = "3")]
+    Int64(i64),
+    #[prost(double, tag = "4")]
+    Double(f64),
+    #[prost(message, tag = "5")]
+    StringList(StringList),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StringList {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) values: Vec<String>,
+}
+
+impl OptionValue {
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self { value: Some(Value::String(text.into())) }
+    }
+
+    /// As `SET` takes it.
+    pub(super) fn as_text(&self) -> Option<String> {
+        Some(match self.value.as_ref()? {
+            Value::String(value) => value.clone(),
+            Value::Bool(value) => value.to_string(),
+            Value::Int64(value) => value.to_string(),
+            Value::Double(value) => value.to_string(),
+            Value::StringList(list) => list.values.join(","),
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SetSessionOptionsRequest {
+    #[prost(map = "string, message", tag = "1")]
+    pub(super) session_options: HashMap<String, OptionValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SetSessionOptionsResult {
+    #[prost(map = "string, message", tag = "1")]
+    pub(super) errors: HashMap<String, OptionError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct OptionError {
+    #[prost(enumeration = "OptionErrorValue", tag = "1")]
+    pub(super) value: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum OptionErrorValue {
+    Unspecified = 0,
+    InvalidName = 1,
+    InvalidValue = 2,
+    Error = 3,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GetSessionOptionsResult {
+    #[prost(map = "string, message", tag = "1")]
+    pub(super) session_options: HashMap<String, OptionValue>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct CloseSessionResult {
+    #[prost(enumeration = "CloseStatus", tag = "1")]
+    pub(super) status: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum CloseStatus {
+    Unspecified = 0,
+    Closed = 1,
+    Closing = 2,
+    NotCloseable = 3,
+}

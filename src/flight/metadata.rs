@@ -1,0 +1,222 @@
+//! What clients ask about the server: catalogs, schemas, tables, keys, types, and what it can do.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow_flight::sql::metadata::{
+    SqlInfoData, SqlInfoDataBuilder, XdbcTypeInfo, XdbcTypeInfoData, XdbcTypeInfoDataBuilder,
+};
+use arrow_flight::sql::{
+    CommandGetCatalogs, CommandGetDbSchemas, CommandGetTableTypes, CommandGetTables, Nullable,
+    Searchable, SqlInfo, SqlNullOrdering, SqlSupportedCaseSensitivity, SqlSupportedTransaction,
+    XdbcDataType,
+};
+use datafusion::common::Result;
+use datafusion::datasource::TableType;
+use datafusion::prelude::SessionContext;
+
+/// What kinds of tables there are.
+const TABLE_TYPES: [(TableType, &str); 3] = [
+    (TableType::Base, "TABLE"),
+    (TableType::View, "VIEW"),
+    (TableType::Temporary, "LOCAL TEMPORARY"),
+];
+
+pub(super) fn catalogs(
+    context: &SessionContext,
+    command: CommandGetCatalogs,
+) -> Result<RecordBatch> {
+    let mut rows = command.into_builder();
+    context.catalog_names().into_iter().for_each(|name| rows.append(name));
+    Ok(rows.build().map_err(flight)?)
+}
+
+pub(super) fn schemas(
+    context: &SessionContext,
+    command: CommandGetDbSchemas,
+) -> Result<RecordBatch> {
+    let mut rows = command.into_builder();
+    for (catalog, schema) in schema_names(context) {
+        rows.append(catalog, schema);
+    }
+    Ok(rows.build().map_err(flight)?)
+}
+
+fn schema_names(context: &SessionContext) -> Vec<(String, String)> {
+    let of = |name: String| {
+        let schemas = context.catalog(&name).map(|found| found.schema_names()).unwrap_or_default();
+        schemas.into_iter().map(move |schema| (name.clone(), schema))
+    };
+    context.catalog_names().into_iter().flat_map(of).collect()
+}
+
+/// Tables whose columns cannot be had (their files are gone) are listed without columns.
+pub(super) async fn tables(
+    context: &SessionContext,
+    command: CommandGetTables,
+) -> Result<RecordBatch> {
+    let mut rows = command.into_builder();
+    for (catalog, schema) in schema_names(context) {
+        let found = context.catalog(&catalog).and_then(|catalog| catalog.schema(&schema));
+        let Some(found) = found else { continue };
+        for name in found.table_names() {
+            let Ok(Some(table)) = found.table(&name).await else {
+                let nothing = Schema::empty();
+                rows.append(&catalog, &schema, &name, "TABLE", &nothing).map_err(flight)?;
+                continue;
+            };
+            let kind = table.table_type();
+            let kind = TABLE_TYPES.iter().find(|(known, _)| *known == kind);
+            let kind = kind.map_or("TABLE", |(_, kind)| *kind);
+            rows.append(&catalog, &schema, &name, kind, &table.schema()).map_err(flight)?;
+        }
+    }
+    Ok(rows.build().map_err(flight)?)
+}
+
+pub(super) fn table_types(command: CommandGetTableTypes) -> Result<RecordBatch> {
+    let mut rows = command.into_builder();
+    TABLE_TYPES.iter().for_each(|(_, name)| rows.append(name));
+    Ok(rows.build().map_err(flight)?)
+}
+
+fn flight(error: arrow_flight::error::FlightError) -> arrow::error::ArrowError {
+    arrow::error::ArrowError::ExternalError(Box::new(error))
+}
+
+/// The columns of what lists primary keys. No table has one.
+pub(super) fn primary_keys() -> SchemaRef {
+    let text = |name: &str, nullable| Field::new(name, DataType::Utf8, nullable);
+    Arc::new(Schema::new(vec![
+        text("catalog_name", true),
+        text("db_schema_name", true),
+        text("table_name", false),
+        text("column_name", false),
+        text("key_name", true),
+        Field::new("key_sequence", DataType::Int32, false),
+    ]))
+}
+
+/// The columns of what lists foreign keys. No table has one.
+pub(super) fn foreign_keys() -> SchemaRef {
+    let text = |name: &str, nullable| Field::new(name, DataType::Utf8, nullable);
+    Arc::new(Schema::new(vec![
+        text("pk_catalog_name", true),
+        text("pk_db_schema_name", true),
+        text("pk_table_name", false),
+        text("pk_column_name", false),
+        text("fk_catalog_name", true),
+        text("fk_db_schema_name", true),
+        text("fk_table_name", false),
+        text("fk_column_name", false),
+        Field::new("key_sequence", DataType::Int32, false),
+        text("fk_key_name", true),
+        text("pk_key_name", true),
+        Field::new("update_rule", DataType::UInt8, false),
+        Field::new("delete_rule", DataType::UInt8, false),
+    ]))
+}
+
+/// What this server can do.
+pub(super) static SQL_INFO: LazyLock<Option<SqlInfoData>> = LazyLock::new(|| {
+    let mut info = SqlInfoDataBuilder::new();
+    info.append(SqlInfo::FlightSqlServerName, "Forebay");
+    info.append(SqlInfo::FlightSqlServerVersion, env!("CARGO_PKG_VERSION"));
+    info.append(SqlInfo::FlightSqlServerArrowVersion, arrow::ARROW_VERSION);
+    info.append(SqlInfo::FlightSqlServerReadOnly, false);
+    info.append(SqlInfo::FlightSqlServerSql, true);
+    info.append(SqlInfo::FlightSqlServerSubstrait, false);
+    let no_transactions = SqlSupportedTransaction::None as i32;
+    info.append(SqlInfo::FlightSqlServerTransaction, no_transactions);
+    info.append(SqlInfo::FlightSqlServerCancel, true);
+    info.append(SqlInfo::FlightSqlServerBulkIngestion, true);
+    info.append(SqlInfo::FlightSqlServerIngestTransactionsSupported, false);
+    info.append(SqlInfo::FlightSqlServerStatementTimeout, 0);
+    info.append(SqlInfo::FlightSqlServerTransactionTimeout, 0);
+    info.append(SqlInfo::SqlDdlCatalog, true);
+    info.append(SqlInfo::SqlDdlSchema, true);
+    info.append(SqlInfo::SqlDdlTable, true);
+    let case = SqlSupportedCaseSensitivity::SqlCaseSensitivityLowercase as i32;
+    info.append(SqlInfo::SqlIdentifierCase, case);
+    info.append(SqlInfo::SqlIdentifierQuoteChar, "\"");
+    let quoted = SqlSupportedCaseSensitivity::SqlCaseSensitivityCaseInsensitive as i32;
+    info.append(SqlInfo::SqlQuotedIdentifierCase, quoted);
+    info.append(SqlInfo::SqlAllTablesAreSelectable, true);
+    info.append(SqlInfo::SqlNullOrdering, SqlNullOrdering::SqlNullsSortedAtEnd as i32);
+    info.append(SqlInfo::SqlSchemaTerm, "schema");
+    info.append(SqlInfo::SqlCatalogTerm, "catalog");
+    info.append(SqlInfo::SqlProcedureTerm, "model");
+    info.append(SqlInfo::SqlCatalogAtStart, true);
+    info.append(SqlInfo::SqlSupportsColumnAliasing, true);
+    info.append(SqlInfo::SqlNullPlusNullIsNull, true);
+    info.append(SqlInfo::SqlSupportsTableCorrelationNames, true);
+    info.append(SqlInfo::SqlSupportsExpressionsInOrderBy, true);
+    info.append(SqlInfo::SqlSupportsOrderByUnrelated, true);
+    info.append(SqlInfo::SqlSupportsLikeEscapeClause, true);
+    info.append(SqlInfo::SqlSupportsNonNullableColumns, true);
+    info.append(SqlInfo::SqlTransactionsSupported, false);
+    info.append(SqlInfo::SqlBatchUpdatesSupported, true);
+    info.append(SqlInfo::SqlSavepointsSupported, false);
+    info.append(SqlInfo::SqlCorrelatedSubqueriesSupported, true);
+    info.build().inspect_err(|error| log::error!("what the server can do: {error}")).ok()
+});
+
+/// The types of columns, as JDBC and ODBC number them.
+pub(super) static TYPES: LazyLock<Option<XdbcTypeInfoData>> = LazyLock::new(|| {
+    use XdbcDataType::*;
+    let mut types = XdbcTypeInfoDataBuilder::new();
+    let numbers = [
+        ("TINYINT", XdbcTinyint, 3),
+        ("SMALLINT", XdbcSmallint, 5),
+        ("INTEGER", XdbcInteger, 10),
+        ("BIGINT", XdbcBigint, 19),
+        ("REAL", XdbcReal, 7),
+        ("DOUBLE", XdbcDouble, 15),
+        ("DECIMAL", XdbcDecimal, 76),
+    ];
+    for (name, data_type, digits) in numbers {
+        types.append(XdbcTypeInfo {
+            unsigned_attribute: Some(false),
+            num_prec_radix: Some(10),
+            fixed_prec_scale: data_type == XdbcDecimal,
+            ..type_info(name, data_type, digits)
+        });
+    }
+    let quoted = [
+        ("VARCHAR", XdbcVarchar, i32::MAX),
+        ("DATE", XdbcDate, 10),
+        ("TIME", XdbcTime, 18),
+        ("TIMESTAMP", XdbcTimestamp, 29),
+    ];
+    for (name, data_type, size) in quoted {
+        let quote = Some("'".to_owned());
+        types.append(XdbcTypeInfo {
+            literal_prefix: quote.clone(),
+            literal_suffix: quote,
+            case_sensitive: data_type == XdbcVarchar,
+            ..type_info(name, data_type, size)
+        });
+    }
+    types.append(type_info("BOOLEAN", XdbcBit, 1));
+    types.append(XdbcTypeInfo {
+        literal_prefix: Some("X'".to_owned()),
+        literal_suffix: Some("'".to_owned()),
+        ..type_info("BYTEA", XdbcVarbinary, i32::MAX)
+    });
+    types.build().inspect_err(|error| log::error!("the types of columns: {error}")).ok()
+});
+
+fn type_info(name: &str, data_type: XdbcDataType, size: i32) -> XdbcTypeInfo {
+    XdbcTypeInfo {
+        type_name: name.to_owned(),
+        local_type_name: Some(name.to_owned()),
+        data_type,
+        sql_data_type: data_type,
+        column_size: Some(size),
+        nullable: Nullable::NullabilityNullable,
+        searchable: Searchable::Full,
+        auto_increment: Some(false),
+        ..XdbcTypeInfo::default()
+    }
+}

@@ -1,0 +1,240 @@
+//! Arrow Flight SQL: the door for all clients that are not Forebay's own.
+//!
+//! ```text
+//!  client ─▶ front: who is it, which session ─▶ service: which call
+//!                                                  │
+//!            rows ◀── query: runs, is read ◀── statement: parsed, checked, planned
+//! ```
+//!
+//! - [`FlightServer`]: a port, and what is behind it
+//! - `front`, `sessions`, `session`: who calls; `users`, `seal`, `rights`: who may do what
+//! - `service`: Flight SQL's calls; `statement`, `query`, `progress`: from text to rows; `ingest`:
+//!   rows that clients send; `metadata`: what there is; `actions`: messages that arrow-flight lacks
+//!
+//! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
+
+mod actions;
+mod front;
+mod ingest;
+mod metadata;
+mod progress;
+mod query;
+mod rights;
+mod seal;
+mod service;
+mod session;
+mod sessions;
+mod statement;
+mod status;
+mod users;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{Result, exec_datafusion_err};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+
+use crate::ForebayContext;
+use front::Front;
+use rights::Roots;
+use service::Service;
+use sessions::Sessions;
+pub use users::{Role, Users};
+
+/// Messages from clients may be so long: rows to write, and texts of statements.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// How often a silent client is asked whether it is there, and for how long it may think.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often sessions are looked at that nobody uses any more.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// What all clients together, and each of them, may have at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sessions. When there are so many, the one that was not used for longest ends.
+    pub sessions_max: usize,
+    /// Queries of one client that run.
+    pub queries_per_client_max: usize,
+    /// Queries of all clients that run.
+    pub queries_max: usize,
+    /// Prepared statements of one client, and queries that it has not read.
+    pub statements_max: usize,
+    /// Bytes of one result.
+    pub result_bytes_max: Option<u64>,
+    /// After so long without a call a session ends.
+    pub session_timeout: Duration,
+    /// After so long without use a statement is forgotten.
+    pub statement_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 1000,
+            queries_per_client_max: 16,
+            queries_max: 256,
+            statements_max: 1000,
+            result_bytes_max: None,
+            session_timeout: Duration::from_secs(30 * 60),
+            statement_timeout: Duration::from_secs(10 * 60),
+        }
+    }
+}
+
+/// Files of the certificate that clients see (PEM).
+#[derive(Clone, Debug)]
+pub struct FlightTls {
+    /// The certificate, and others that its authority needs.
+    pub certificate: Vec<u8>,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// The authority that clients must have certificates from, if they must have one.
+    pub clients: Option<Vec<u8>>,
+}
+
+/// A Flight SQL server.
+///
+/// ```no_run
+/// # async fn example() -> datafusion::error::Result<()> {
+/// use forebay::flight::FlightServer;
+/// use forebay::ForebayContext;
+///
+/// let context = ForebayContext::builder().without_url_tables().build()?;
+/// let server = FlightServer::new(context).bind(([127, 0, 0, 1], 50051).into()).await?;
+/// println!("grpc://{}", server.address());
+/// server.stopped().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FlightServer {
+    context: ForebayContext,
+    users: Option<Users>,
+    roots: Roots,
+    limits: Limits,
+    tls: Option<FlightTls>,
+}
+
+impl FlightServer {
+    /// Sessions are made after `context`: they share its tables and models, and where its queries
+    /// run. Everyone who can reach the port may do everything, unless [`Self::with_users`] says who.
+    pub fn new(context: ForebayContext) -> Self {
+        let (roots, limits) = (Roots::Anything, Limits::default());
+        Self { context, users: None, roots, limits, tls: None }
+    }
+
+    /// Only these may connect, and do what their roles allow.
+    #[must_use]
+    pub fn with_users(mut self, users: Users) -> Self {
+        self.users = Some(users);
+        self
+    }
+
+    /// Clients may name files and packages below these folders and URLs only.
+    ///
+    /// # Errors
+    /// If one is neither.
+    pub fn with_roots(mut self, roots: &[String]) -> Result<Self> {
+        self.roots = Roots::below(roots)?;
+        Ok(self)
+    }
+
+    /// What clients may have at a time.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Connections are encrypted.
+    #[must_use]
+    pub fn with_tls(mut self, tls: FlightTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Listens; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// If the port is taken, or the certificate is none.
+    pub async fn bind(self, address: SocketAddr) -> Result<Listening> {
+        let said = |problem: &dyn fmt::Display| {
+            exec_datafusion_err!("Flight SQL cannot listen on {address}: {problem}")
+        };
+        let incoming = TcpIncoming::bind(address).map_err(|error| said(&error))?;
+        let incoming = incoming.with_nodelay(Some(true));
+        let address = incoming.local_addr().map_err(|error| said(&error))?;
+        let mut server = Server::builder()
+            .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
+            .http2_keepalive_timeout(Some(KEEP_ALIVE_LIMIT));
+        if let Some(tls) = &self.tls {
+            let identity = Identity::from_pem(&tls.certificate, &tls.key);
+            let mut config = ServerTlsConfig::new().identity(identity);
+            if let Some(clients) = &tls.clients {
+                config = config.client_ca_root(Certificate::from_pem(clients));
+            }
+            server = server.tls_config(config).map_err(|error| said(&error))?;
+        }
+        let sessions = Sessions::new(self.context, self.users, self.roots, self.limits);
+        let sessions = Arc::new(sessions);
+        let service = Front(Service { sessions: Arc::clone(&sessions) });
+        let service = FlightServiceServer::new(service)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(usize::MAX);
+        let stop = CancellationToken::new();
+        let router = server.add_service(service);
+        let serving = router.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+        let serving = SpawnedTask::spawn(async move {
+            serving.await.map_err(|error| exec_datafusion_err!("Flight SQL stopped: {error}"))
+        });
+        let sweeping = SpawnedTask::spawn(sweep(sessions));
+        Ok(Listening { address, serving, _sweeping: sweeping })
+    }
+}
+
+impl fmt::Debug for FlightServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlightServer").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// A server that listens, until it is dropped.
+#[derive(Debug)]
+pub struct Listening {
+    address: SocketAddr,
+    serving: SpawnedTask<Result<()>>,
+    _sweeping: SpawnedTask<()>,
+}
+
+impl Listening {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until it listens no more.
+    ///
+    /// # Errors
+    /// Why it had to stop.
+    pub async fn stopped(self) -> Result<()> {
+        self.serving.join().await.map_err(|error| exec_datafusion_err!("Flight SQL: {error}"))?
+    }
+}
+
+async fn sweep(sessions: Arc<Sessions>) {
+    let mut every = tokio::time::interval(SWEEP_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        sessions.sweep();
+    }
+}

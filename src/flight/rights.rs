@@ -1,0 +1,198 @@
+//! What a role may do, and which files clients may name.
+
+use std::path::{Component, Path, PathBuf};
+
+use datafusion::common::{Result, plan_err};
+use datafusion::execution::context::SQLOptions;
+use datafusion::logical_expr::{LogicalPlan, Statement as PlanStatement};
+use datafusion::sql::parser::Statement as SqlStatement;
+use forebay_planner::sql::statement::{ModelStatement, Statement};
+use url::Url;
+
+use super::users::{Identity, Role};
+
+/// Folders and URLs below which clients may name files.
+#[derive(Clone, Debug)]
+pub(super) enum Roots {
+    /// Whatever the server can reach.
+    Anything,
+    /// What is below one of these; URLs end with a slash.
+    Below(Vec<Url>),
+}
+
+impl Roots {
+    /// What is below these folders and URLs.
+    ///
+    /// # Errors
+    /// If one is neither a folder nor a URL.
+    pub(super) fn below(roots: &[String]) -> Result<Self> {
+        let root = |text: &String| {
+            let mut url = location(text)?;
+            if !url.path().ends_with('/') {
+                url.set_path(&format!("{}/", url.path()));
+            }
+            Ok(url)
+        };
+        Ok(Self::Below(roots.iter().map(root).collect::<Result<_>>()?))
+    }
+
+    /// Whether a client may name this location.
+    ///
+    /// # Errors
+    /// If it may not.
+    pub(super) fn check(&self, text: &str) -> Result<()> {
+        let Self::Below(roots) = self else { return Ok(()) };
+        let url = location(text)?;
+        let is_below = |root: &Url| {
+            url.scheme() == root.scheme()
+                && url.authority() == root.authority()
+                && (url.path().starts_with(root.path())
+                    || format!("{}/", url.path()) == root.path())
+        };
+        if roots.iter().any(is_below) {
+            return Ok(());
+        }
+        plan_err!("'{text}' is outside of the folders that this server lets clients name (--root)")
+    }
+}
+
+/// A location as a URL without `..` and links, so that what it begins with is where it is.
+fn location(text: &str) -> Result<Url> {
+    if let Ok(url) = Url::parse(text) {
+        let decoded = url.path().to_lowercase();
+        if decoded.contains("%2e") || decoded.contains("%2f") || decoded.contains("%5c") {
+            return plan_err!("'{text}' has an encoded dot or slash in it");
+        }
+        if url.scheme() != "file" {
+            return Ok(url);
+        }
+        let Ok(path) = url.to_file_path() else { return plan_err!("'{text}' names no file") };
+        return file_url(text, &path);
+    }
+    file_url(text, Path::new(text))
+}
+
+fn file_url(text: &str, path: &Path) -> Result<Url> {
+    let absolute = std::path::absolute(path)?;
+    let mut plain = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+        // Link by link: `..` behind one leads to where that is.
+        if let Ok(real) = plain.canonicalize() {
+            plain = real;
+        }
+    }
+    let url = match text.ends_with('/') {
+        true => Url::from_directory_path(&plain),
+        false => Url::from_file_path(&plain),
+    };
+    url.or_else(|()| plan_err!("'{text}' is no absolute path"))
+}
+
+/// Whether a statement may be run at all by this client, as far as its text says.
+///
+/// # Errors
+/// If it may not: what is missing.
+pub(super) fn check_statement(who: &Identity, roots: &Roots, statement: &Statement) -> Result<()> {
+    match statement {
+        Statement::Model(statement) => check_model_statement(who, roots, statement),
+        Statement::Sql(statement) => match statement.as_ref() {
+            SqlStatement::CreateExternalTable(table) => {
+                needs(who, Role::Write, "CREATE EXTERNAL TABLE")?;
+                table.locations.iter().try_for_each(|location| roots.check(location))
+            }
+            SqlStatement::CopyTo(copy) => {
+                needs(who, Role::Write, "COPY")?;
+                roots.check(&copy.target)
+            }
+            SqlStatement::Explain(explain) => {
+                check_statement(who, roots, &Statement::Sql(explain.statement.clone()))
+            }
+            _ => Ok(()),
+        },
+    }
+}
+
+fn check_model_statement(who: &Identity, roots: &Roots, statement: &ModelStatement) -> Result<()> {
+    match statement {
+        ModelStatement::Show
+        | ModelStatement::ShowCreate { .. }
+        | ModelStatement::Describe { .. } => Ok(()),
+        ModelStatement::Create(create) => {
+            needs(who, Role::Admin, "CREATE MODEL")?;
+            create.location.iter().try_for_each(|location| roots.check(location))
+        }
+        ModelStatement::Alter { .. } => needs(who, Role::Admin, "ALTER MODEL"),
+        ModelStatement::Drop { .. } => needs(who, Role::Admin, "DROP MODEL"),
+    }
+}
+
+/// Whether a plan may be run by this client.
+///
+/// # Errors
+/// If it may not: what is missing.
+pub(super) fn check_plan(who: &Identity, plan: &LogicalPlan) -> Result<()> {
+    if let LogicalPlan::Statement(PlanStatement::SetVariable(set)) = plan
+        && set.variable.to_lowercase().starts_with("datafusion.runtime.")
+    {
+        return plan_err!("{} is the server's, not a session's: its start sets it", set.variable);
+    }
+    if who.role >= Role::Write {
+        return Ok(());
+    }
+    let reads = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
+    match reads.verify_plan(plan) {
+        Ok(()) => Ok(()),
+        Err(_) => needs(who, Role::Write, "this statement"),
+    }
+}
+
+fn needs(who: &Identity, role: Role, what: &str) -> Result<()> {
+    if who.role >= role {
+        return Ok(());
+    }
+    plan_err!("{what} needs the role {role}; '{}' has {}", who.name, who.role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_outside_of_the_roots_can_be_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("inside");
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(folder.path().join("secret"), "").unwrap();
+        std::os::unix::fs::symlink(folder.path(), inside.join("link")).unwrap();
+        let root = inside.display().to_string();
+        let roots = Roots::below(&[root.clone(), "s3://bucket/data".to_owned()]).unwrap();
+        let good = ["", "/", "/t.parquet", "/deep/t/", "/a/../t"].map(|end| format!("{root}{end}"));
+        let remote = ["s3://bucket/data/t", "s3://bucket/data"].map(str::to_owned);
+        for text in good.iter().chain(&remote) {
+            roots.check(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        roots.check(&format!("file://{root}/t")).unwrap();
+        let bad = ["/../secret", "/link/secret", "/link/../secret", "-too", "/../inside-too"];
+        let bad = bad.map(|end| format!("{root}{end}"));
+        let more = [
+            "/etc/passwd".to_owned(),
+            "file:///etc/passwd".to_owned(),
+            format!("file://{root}/%2e%2e/secret"),
+            "s3://bucket/database".to_owned(),
+            "s3://bucket/data/../x".to_owned(),
+            "s3://other/data/t".to_owned(),
+            "http://bucket/data/t".to_owned(),
+        ];
+        for text in bad.iter().chain(&more) {
+            let error = roots.check(text).map_err(|error| error.to_string());
+            assert!(error.is_err_and(|error| error.contains(text)), "{text} is allowed");
+        }
+        Roots::Anything.check("/etc/passwd").unwrap();
+    }
+}

@@ -1,0 +1,577 @@
+//! Flight SQL's calls, each in its session.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ipc::writer::IpcWriteOptions;
+use arrow_flight::encode::FlightDataEncoderBuilder;
+use arrow_flight::flight_service_server::FlightService;
+use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
+use arrow_flight::sql::{
+    ActionCancelQueryRequest, ActionCancelQueryResult, ActionClosePreparedStatementRequest,
+    ActionCreatePreparedStatementRequest, ActionCreatePreparedStatementResult, Any,
+    CommandGetCatalogs, CommandGetCrossReference, CommandGetDbSchemas, CommandGetExportedKeys,
+    CommandGetImportedKeys, CommandGetPrimaryKeys, CommandGetSqlInfo, CommandGetTableTypes,
+    CommandGetTables, CommandGetXdbcTypeInfo, CommandPreparedStatementQuery,
+    CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery,
+    CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo,
+    TicketStatementQuery,
+};
+use arrow_flight::{
+    Action, CancelFlightInfoRequest, CancelFlightInfoResult, CancelStatus, FlightDescriptor,
+    FlightEndpoint, FlightInfo, IpcMessage, SchemaAsIpc, Ticket,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use prost::Message;
+use prost::bytes::Bytes;
+use tonic::{Extensions, Request, Response, Status};
+use uuid::Uuid;
+
+use super::actions::{
+    CloseSessionResult, CloseStatus, GetSessionOptionsResult, OptionError, OptionErrorValue,
+    OptionValue, SetSessionOptionsRequest, SetSessionOptionsResult,
+};
+use super::query::{self, Query};
+use super::session::Session;
+use super::sessions::Sessions;
+use super::statement::Prepared;
+use super::{ingest, metadata, status};
+
+/// Answers Flight SQL. Every request has its session in its extensions.
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) sessions: Arc<Sessions>,
+}
+
+type Rows = <Service as FlightService>::DoGetStream;
+
+fn session(extensions: &Extensions) -> Result<Arc<Session>, Status> {
+    let found = extensions.get::<Arc<Session>>().cloned();
+    found.ok_or_else(|| Status::internal("a call came without its session"))
+}
+
+/// What a metadata request gives, with the request as its own ticket.
+fn metadata_info<M: ProstMessageExt>(
+    command: M,
+    schema: &Schema,
+    descriptor: FlightDescriptor,
+) -> Result<Response<FlightInfo>, Status> {
+    info(command.as_any().encode_to_vec().into(), schema, descriptor).map(Response::new)
+}
+
+fn info(
+    ticket: Bytes,
+    schema: &Schema,
+    descriptor: FlightDescriptor,
+) -> Result<FlightInfo, Status> {
+    let endpoint = FlightEndpoint::new().with_ticket(Ticket { ticket });
+    let info = FlightInfo::new().try_with_schema(schema);
+    let info = info.map_err(|error| Status::internal(error.to_string()))?;
+    Ok(info.with_endpoint(endpoint).with_descriptor(descriptor))
+}
+
+fn rows(batch: RecordBatch) -> Response<Rows> {
+    let batches = stream::iter([Ok(batch.clone())]);
+    let encoded = FlightDataEncoderBuilder::new().with_schema(batch.schema()).build(batches);
+    Response::new(Box::pin(encoded.map_err(status::of_flight)))
+}
+
+fn empty(schema: SchemaRef) -> Result<Response<Rows>, Status> {
+    Ok(rows(RecordBatch::new_empty(schema)))
+}
+
+fn or_status<T>(result: datafusion::common::Result<T>) -> Result<T, Status> {
+    result.map_err(|error| status::of(&error))
+}
+
+pub(super) fn encoded(schema: &Schema) -> Result<Bytes, Status> {
+    let options = IpcWriteOptions::default();
+    let message: Result<IpcMessage, _> = SchemaAsIpc::new(schema, &options).try_into();
+    Ok(message.map_err(|error| Status::internal(error.to_string()))?.0)
+}
+
+impl Service {
+    /// The ticket of a query: signed, for this session.
+    fn ticket(&self, session: &Session, query: Uuid) -> TicketStatementQuery {
+        let text = [session.id.into_bytes(), query.into_bytes()].concat();
+        TicketStatementQuery { statement_handle: self.sessions.seal.sign(&text).into() }
+    }
+
+    /// What a ticket stands for, if it is ours and this client's.
+    fn by_ticket(
+        &self,
+        caller: &Session,
+        handle: &[u8],
+    ) -> Result<(Arc<Session>, Uuid, Arc<Query>), Status> {
+        let forged = || Status::permission_denied("this ticket was not given by this server");
+        let text = self.sessions.seal.verify(handle).ok_or_else(forged)?;
+        let (session, query) = text.split_at_checked(16).ok_or_else(forged)?;
+        let session = Uuid::from_slice(session).map_err(|_| forged())?;
+        let id = Uuid::from_slice(query).map_err(|_| forged())?;
+        let session = self.sessions.by_id(session, &caller.who);
+        let session =
+            session.ok_or_else(|| Status::not_found("the session of this ticket has ended"))?;
+        let query = session.query(id);
+        let query = query.ok_or_else(|| {
+            Status::not_found("this ticket is good no more: it was not read in time, or closed")
+        })?;
+        Ok((session, id, query))
+    }
+
+    async fn prepare(&self, session: &Arc<Session>, text: &str) -> Result<Prepared, Status> {
+        or_status(Prepared::new(session, text).await)
+    }
+
+    /// A query that is to be read.
+    async fn offer(
+        &self,
+        session: &Arc<Session>,
+        prepared: Arc<Prepared>,
+        descriptor: FlightDescriptor,
+    ) -> Result<(FlightInfo, Arc<Query>), Status> {
+        let query = Query::new(session, prepared).await?;
+        let id = session.keep_query(Arc::clone(&query));
+        let ticket = self.ticket(session, id).as_any().encode_to_vec();
+        Ok((info(ticket.into(), query.schema(), descriptor)?, query))
+    }
+
+    /// What a statement gives, without running it.
+    pub(super) async fn schema(
+        &self,
+        session: &Arc<Session>,
+        descriptor: &FlightDescriptor,
+    ) -> Result<Option<SchemaRef>, Status> {
+        let Ok(any) = Any::decode(&*descriptor.cmd) else { return Ok(None) };
+        let unknown = |_| Status::invalid_argument("the command of the descriptor is damaged");
+        if let Some(command) = any.unpack::<CommandStatementQuery>().map_err(unknown)? {
+            return Ok(Some(self.prepare(session, &command.query).await?.schema));
+        }
+        if let Some(command) = any.unpack::<CommandPreparedStatementQuery>().map_err(unknown)? {
+            let prepared = session.prepared(&command.prepared_statement_handle)?;
+            return Ok(Some(Arc::clone(&prepared.schema)));
+        }
+        Ok(None)
+    }
+
+    /// What a client polls for: a new query, or one that it was told of before.
+    pub(super) async fn polled(
+        &self,
+        session: &Arc<Session>,
+        descriptor: FlightDescriptor,
+    ) -> Result<(FlightInfo, Arc<Query>), Status> {
+        let unknown = |_| Status::invalid_argument("polled for what is no Flight SQL command");
+        let any = Any::decode(&*descriptor.cmd)
+            .map_err(|_| Status::invalid_argument("the command of the descriptor is damaged"))?;
+        if let Some(ticket) = any.unpack::<TicketStatementQuery>().map_err(unknown)? {
+            let (_, _, query) = self.by_ticket(session, &ticket.statement_handle)?;
+            return Ok((info(descriptor.cmd.clone(), query.schema(), descriptor)?, query));
+        }
+        if let Some(command) = any.unpack::<CommandStatementQuery>().map_err(unknown)? {
+            let prepared = Arc::new(self.prepare(session, &command.query).await?);
+            return self.offer(session, prepared, descriptor).await;
+        }
+        if let Some(command) = any.unpack::<CommandPreparedStatementQuery>().map_err(unknown)? {
+            let prepared = session.prepared(&command.prepared_statement_handle)?;
+            return self.offer(session, prepared, descriptor).await;
+        }
+        Err(Status::invalid_argument(format!("{} cannot be polled", any.type_url)))
+    }
+
+    /// Ends the queries of a flight. Says whether there were any.
+    fn cancel(&self, session: &Session, flight: &FlightInfo) -> Result<bool, Status> {
+        let mut found = false;
+        for endpoint in &flight.endpoint {
+            let ticket = endpoint.ticket.as_ref().and_then(|t| Any::decode(&*t.ticket).ok());
+            let ticket = ticket.and_then(|any| any.unpack::<TicketStatementQuery>().ok().flatten());
+            let Some(ticket) = ticket else { continue };
+            if let Ok((owner, id, query)) = self.by_ticket(session, &ticket.statement_handle) {
+                query.cancel();
+                owner.forget_query(id);
+                found = true;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn set_options(
+        &self,
+        session: &Session,
+        request: SetSessionOptionsRequest,
+    ) -> SetSessionOptionsResult {
+        let mut errors = std::collections::HashMap::new();
+        for (key, value) in request.session_options {
+            let name = match key.as_str() {
+                "catalog" => "datafusion.catalog.default_catalog",
+                "schema" => "datafusion.catalog.default_schema",
+                key => key,
+            };
+            let is_ours = name.starts_with("datafusion.") || name.starts_with("forebay.");
+            let done = match value.as_text() {
+                Some(value) if is_ours && !name.starts_with("datafusion.runtime.") => {
+                    session.set(name, &value).await.map_err(|_| OptionErrorValue::InvalidValue)
+                }
+                _ => Err(OptionErrorValue::InvalidName),
+            };
+            if let Err(error) = done {
+                errors.insert(key, OptionError { value: error as i32 });
+            }
+        }
+        SetSessionOptionsResult { errors }
+    }
+}
+
+/// All options of a session.
+fn options(session: &Session) -> GetSessionOptionsResult {
+    let entries = session.context.session().state().config_options().entries();
+    let set = entries.into_iter().filter_map(|entry| Some((entry.key, entry.value?)));
+    let session_options = set.map(|(key, value)| (key, OptionValue::text(value))).collect();
+    GetSessionOptionsResult { session_options }
+}
+
+fn decoded<M: Message + Default>(body: &[u8], what: &str) -> Result<M, Status> {
+    M::decode(body).map_err(|error| Status::invalid_argument(format!("{what}: {error}")))
+}
+
+#[tonic::async_trait]
+impl FlightSqlService for Service {
+    type FlightService = Self;
+
+    async fn get_flight_info_statement(
+        &self,
+        command: CommandStatementQuery,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let session = session(request.extensions())?;
+        let prepared = Arc::new(self.prepare(&session, &command.query).await?);
+        Ok(Response::new(self.offer(&session, prepared, request.into_inner()).await?.0))
+    }
+
+    async fn get_flight_info_prepared_statement(
+        &self,
+        command: CommandPreparedStatementQuery,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let session = session(request.extensions())?;
+        let prepared = session.prepared(&command.prepared_statement_handle)?;
+        Ok(Response::new(self.offer(&session, prepared, request.into_inner()).await?.0))
+    }
+
+    async fn do_get_statement(
+        &self,
+        ticket: TicketStatementQuery,
+        request: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let caller = session(request.extensions())?;
+        let (session, _, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
+        Ok(Response::new(query.read(&session).await?))
+    }
+
+    async fn do_get_prepared_statement(
+        &self,
+        command: CommandPreparedStatementQuery,
+        request: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let session = session(request.extensions())?;
+        let prepared = session.prepared(&command.prepared_statement_handle)?;
+        let query = Query::new(&session, prepared).await?;
+        Ok(Response::new(query.read(&session).await?))
+    }
+
+    async fn do_action_create_prepared_statement(
+        &self,
+        query: ActionCreatePreparedStatementRequest,
+        request: Request<Action>,
+    ) -> Result<ActionCreatePreparedStatementResult, Status> {
+        let session = session(request.extensions())?;
+        let prepared = self.prepare(&session, &query.query).await?;
+        let (dataset_schema, parameter_schema) =
+            (encoded(&prepared.schema)?, encoded(&prepared.parameters)?);
+        let id = session.keep_prepared(prepared)?;
+        Ok(ActionCreatePreparedStatementResult {
+            prepared_statement_handle: Bytes::copy_from_slice(id.as_bytes()),
+            dataset_schema,
+            parameter_schema,
+        })
+    }
+
+    async fn do_action_close_prepared_statement(
+        &self,
+        query: ActionClosePreparedStatementRequest,
+        request: Request<Action>,
+    ) -> Result<(), Status> {
+        session(request.extensions())?.close_prepared(&query.prepared_statement_handle);
+        Ok(())
+    }
+
+    async fn do_put_prepared_statement_query(
+        &self,
+        query: CommandPreparedStatementQuery,
+        request: Request<PeekableFlightDataStream>,
+    ) -> Result<DoPutPreparedStatementResult, Status> {
+        let session = session(request.extensions())?;
+        let prepared = session.prepared(&query.prepared_statement_handle)?;
+        let values = ingest::all(request.into_inner()).await?;
+        or_status(prepared.bind(&values))?;
+        Ok(DoPutPreparedStatementResult {
+            prepared_statement_handle: Some(query.prepared_statement_handle),
+        })
+    }
+
+    async fn do_put_prepared_statement_update(
+        &self,
+        query: CommandPreparedStatementUpdate,
+        request: Request<PeekableFlightDataStream>,
+    ) -> Result<i64, Status> {
+        let session = session(request.extensions())?;
+        let prepared = session.prepared(&query.prepared_statement_handle)?;
+        let values = ingest::all(request.into_inner()).await?;
+        if values.iter().any(|batch| batch.num_rows() > 0) {
+            or_status(prepared.bind(&values))?;
+        }
+        query::count_changed(&session, &prepared).await
+    }
+
+    async fn do_put_statement_update(
+        &self,
+        command: CommandStatementUpdate,
+        request: Request<PeekableFlightDataStream>,
+    ) -> Result<i64, Status> {
+        let session = session(request.extensions())?;
+        let prepared = self.prepare(&session, &command.query).await?;
+        query::count_changed(&session, &prepared).await
+    }
+
+    async fn do_put_statement_ingest(
+        &self,
+        command: CommandStatementIngest,
+        request: Request<PeekableFlightDataStream>,
+    ) -> Result<i64, Status> {
+        let session = session(request.extensions())?;
+        ingest::into_table(&session, command, request.into_inner()).await
+    }
+
+    async fn do_action_cancel_query(
+        &self,
+        query: ActionCancelQueryRequest,
+        request: Request<Action>,
+    ) -> Result<ActionCancelQueryResult, Status> {
+        let session = session(request.extensions())?;
+        let flight = decoded::<FlightInfo>(&query.info, "the flight to cancel")?;
+        let result = match self.cancel(&session, &flight)? {
+            true => CancelStatus::Cancelled,
+            false => CancelStatus::NotCancellable,
+        };
+        // The older action has the same numbers.
+        Ok(ActionCancelQueryResult { result: result as i32 })
+    }
+
+    async fn do_action_fallback(
+        &self,
+        request: Request<Action>,
+    ) -> Result<Response<<Self as FlightService>::DoActionStream>, Status> {
+        let session = session(request.extensions())?;
+        let action = request.into_inner();
+        let body = match action.r#type.as_str() {
+            "CancelFlightInfo" => {
+                let request = decoded::<CancelFlightInfoRequest>(&action.body, &action.r#type)?;
+                let found =
+                    request.info.map(|flight| self.cancel(&session, &flight)).transpose()?;
+                let status = match found {
+                    Some(true) => CancelStatus::Cancelled,
+                    _ => CancelStatus::NotCancellable,
+                };
+                CancelFlightInfoResult { status: status as i32 }.encode_to_vec()
+            }
+            "CloseSession" => {
+                self.sessions.close(session.id);
+                CloseSessionResult { status: CloseStatus::Closed as i32 }.encode_to_vec()
+            }
+            "SetSessionOptions" => {
+                let request = decoded(&action.body, &action.r#type)?;
+                self.set_options(&session, request).await.encode_to_vec()
+            }
+            "GetSessionOptions" => options(&session).encode_to_vec(),
+            other => {
+                return Err(Status::unimplemented(format!("there is no action '{other}'")));
+            }
+        };
+        let result = arrow_flight::Result { body: body.into() };
+        Ok(Response::new(stream::iter([Ok(result)]).boxed()))
+    }
+
+    async fn get_flight_info_catalogs(
+        &self,
+        command: CommandGetCatalogs,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        metadata_info(command, &command.into_builder().schema(), request.into_inner())
+    }
+
+    async fn do_get_catalogs(
+        &self,
+        command: CommandGetCatalogs,
+        request: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let session = session(request.extensions())?;
+        or_status(metadata::catalogs(session.context.session(), command)).map(rows)
+    }
+
+    async fn get_flight_info_schemas(
+        &self,
+        command: CommandGetDbSchemas,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let schema = command.clone().into_builder().schema();
+        metadata_info(command, &schema, request.into_inner())
+    }
+
+    async fn do_get_schemas(
+        &self,
+        command: CommandGetDbSchemas,
+        request: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let session = session(request.extensions())?;
+        or_status(metadata::schemas(session.context.session(), command)).map(rows)
+    }
+
+    async fn get_flight_info_tables(
+        &self,
+        command: CommandGetTables,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let schema = command.clone().into_builder().schema();
+        metadata_info(command, &schema, request.into_inner())
+    }
+
+    async fn do_get_tables(
+        &self,
+        command: CommandGetTables,
+        request: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let session = session(request.extensions())?;
+        or_status(metadata::tables(session.context.session(), command).await).map(rows)
+    }
+
+    async fn get_flight_info_table_types(
+        &self,
+        command: CommandGetTableTypes,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        metadata_info(command, &command.into_builder().schema(), request.into_inner())
+    }
+
+    async fn do_get_table_types(
+        &self,
+        command: CommandGetTableTypes,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        or_status(metadata::table_types(command)).map(rows)
+    }
+
+    async fn get_flight_info_sql_info(
+        &self,
+        command: CommandGetSqlInfo,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let schema = arrow_flight::sql::metadata::SqlInfoDataBuilder::schema();
+        metadata_info(command, schema, request.into_inner())
+    }
+
+    async fn do_get_sql_info(
+        &self,
+        command: CommandGetSqlInfo,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let info = metadata::SQL_INFO.as_ref();
+        let info = info.ok_or_else(|| Status::internal("there is no SqlInfo"))?;
+        let batch = command.into_builder(info).build();
+        batch.map(rows).map_err(status::of_flight)
+    }
+
+    async fn get_flight_info_xdbc_type_info(
+        &self,
+        command: CommandGetXdbcTypeInfo,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let types = metadata::TYPES.as_ref();
+        let types = types.ok_or_else(|| Status::internal("there are no types"))?;
+        metadata_info(command, &types.schema(), request.into_inner())
+    }
+
+    async fn do_get_xdbc_type_info(
+        &self,
+        command: CommandGetXdbcTypeInfo,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        let types = metadata::TYPES.as_ref();
+        let types = types.ok_or_else(|| Status::internal("there are no types"))?;
+        command.into_builder(types).build().map(rows).map_err(status::of_flight)
+    }
+
+    async fn get_flight_info_primary_keys(
+        &self,
+        command: CommandGetPrimaryKeys,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        metadata_info(command, &metadata::primary_keys(), request.into_inner())
+    }
+
+    async fn do_get_primary_keys(
+        &self,
+        _: CommandGetPrimaryKeys,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        empty(metadata::primary_keys())
+    }
+
+    async fn get_flight_info_exported_keys(
+        &self,
+        command: CommandGetExportedKeys,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        metadata_info(command, &metadata::foreign_keys(), request.into_inner())
+    }
+
+    async fn do_get_exported_keys(
+        &self,
+        _: CommandGetExportedKeys,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        empty(metadata::foreign_keys())
+    }
+
+    async fn get_flight_info_imported_keys(
+        &self,
+        command: CommandGetImportedKeys,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        metadata_info(command, &metadata::foreign_keys(), request.into_inner())
+    }
+
+    async fn do_get_imported_keys(
+        &self,
+        _: CommandGetImportedKeys,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        empty(metadata::foreign_keys())
+    }
+
+    async fn get_flight_info_cross_reference(
+        &self,
+        command: CommandGetCrossReference,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        metadata_info(command, &metadata::foreign_keys(), request.into_inner())
+    }
+
+    async fn do_get_cross_reference(
+        &self,
+        _: CommandGetCrossReference,
+        _: Request<Ticket>,
+    ) -> Result<Response<Rows>, Status> {
+        empty(metadata::foreign_keys())
+    }
+
+    async fn register_sql_info(&self, _: i32, _: &SqlInfo) {}
+}

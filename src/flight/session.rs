@@ -1,0 +1,175 @@
+//! What the server remembers of one client.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datafusion::common::{DataFusionError, Result};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use uuid::Uuid;
+
+use super::Limits;
+use super::query::Query;
+use super::rights::Roots;
+use super::statement::Prepared;
+use super::users::Identity;
+use crate::ForebayContext;
+
+/// One client: who it is, its options and temporary models, its statements and queries.
+pub(super) struct Session {
+    pub(super) id: Uuid,
+    pub(super) who: Identity,
+    pub(super) context: ForebayContext,
+    pub(super) roots: Roots,
+    pub(super) limits: Limits,
+    /// Ends its queries.
+    pub(super) closed: CancellationToken,
+    /// Queries that this client may still start, and that all may.
+    slots: Arc<Semaphore>,
+    slots_of_all: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+struct State {
+    used: Instant,
+    prepared: HashMap<Uuid, (Arc<Prepared>, Instant)>,
+    queries: HashMap<Uuid, (Arc<Query>, Instant)>,
+}
+
+/// The right to run one query.
+pub(super) struct Slot {
+    _own: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Session {
+    pub(super) fn new(
+        who: Identity,
+        context: ForebayContext,
+        roots: Roots,
+        limits: Limits,
+        slots_of_all: Arc<Semaphore>,
+    ) -> Self {
+        Self {
+            id: Uuid::new_v4(),
+            who,
+            context,
+            roots,
+            slots: Arc::new(Semaphore::new(limits.queries_per_client_max)),
+            slots_of_all,
+            limits,
+            closed: CancellationToken::new(),
+            state: Mutex::new(State {
+                used: Instant::now(),
+                prepared: HashMap::new(),
+                queries: HashMap::new(),
+            }),
+        }
+    }
+
+    /// The right to run a query for as long as it is held.
+    pub(super) fn slot(&self) -> Result<Slot, Status> {
+        let own = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "this client runs {} queries, as many as it may; read or cancel one",
+                self.limits.queries_per_client_max
+            ))
+        })?;
+        let of_all = Arc::clone(&self.slots_of_all).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "this server runs {} queries, as many as it may; try again later",
+                self.limits.queries_max
+            ))
+        })?;
+        Ok(Slot { _own: own, _of_all: of_all })
+    }
+
+    pub(super) fn touch(&self) {
+        self.state.lock().used = Instant::now();
+    }
+
+    /// Whether nothing runs, and nothing was asked for so long.
+    pub(super) fn is_idle(&self, time: Duration) -> bool {
+        let runs = self.slots.available_permits() < self.limits.queries_per_client_max;
+        !runs && self.state.lock().used.elapsed() >= time
+    }
+
+    pub(super) fn last_used(&self) -> Instant {
+        self.state.lock().used
+    }
+
+    /// Keeps a prepared statement under the name that is given back.
+    pub(super) fn keep_prepared(&self, prepared: Prepared) -> Result<Uuid, Status> {
+        let mut state = self.state.lock();
+        if state.prepared.len() >= self.limits.statements_max {
+            return Err(Status::resource_exhausted(format!(
+                "this client holds {} prepared statements, as many as it may; close some",
+                state.prepared.len()
+            )));
+        }
+        let id = Uuid::new_v4();
+        state.prepared.insert(id, (Arc::new(prepared), Instant::now()));
+        Ok(id)
+    }
+
+    pub(super) fn prepared(&self, handle: &[u8]) -> Result<Arc<Prepared>, Status> {
+        let mut state = self.state.lock();
+        let found = Uuid::from_slice(handle).ok().and_then(|id| state.prepared.get_mut(&id));
+        let (prepared, used) = found.ok_or_else(|| {
+            Status::not_found("there is no such prepared statement in this session, or no more")
+        })?;
+        *used = Instant::now();
+        Ok(Arc::clone(prepared))
+    }
+
+    pub(super) fn close_prepared(&self, handle: &[u8]) {
+        if let Ok(id) = Uuid::from_slice(handle) {
+            self.state.lock().prepared.remove(&id);
+        }
+    }
+
+    /// Keeps a query that is to be read under the name that is given back. The oldest that nobody
+    /// reads goes when there are too many.
+    pub(super) fn keep_query(&self, query: Arc<Query>) -> Uuid {
+        let mut state = self.state.lock();
+        if state.queries.len() >= self.limits.statements_max {
+            let oldest = state.queries.iter().min_by_key(|(_, (_, since))| *since);
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                state.queries.remove(&oldest);
+            }
+        }
+        let id = Uuid::new_v4();
+        state.queries.insert(id, (query, Instant::now()));
+        id
+    }
+
+    pub(super) fn query(&self, id: Uuid) -> Option<Arc<Query>> {
+        self.state.lock().queries.get(&id).map(|(query, _)| Arc::clone(query))
+    }
+
+    pub(super) fn forget_query(&self, id: Uuid) -> Option<Arc<Query>> {
+        self.state.lock().queries.remove(&id).map(|(query, _)| query)
+    }
+
+    /// Drops what nobody has asked for since.
+    pub(super) fn sweep(&self, time: Duration) {
+        let mut state = self.state.lock();
+        state.queries.retain(|_, (query, since)| query.is_read() || since.elapsed() < time);
+        state.prepared.retain(|_, (_, used)| used.elapsed() < time);
+    }
+
+    /// Sets an option, as `SET` would.
+    pub(super) async fn set(&self, key: &str, value: &str) -> Result<(), DataFusionError> {
+        let (key, value) = (key.replace('"', ""), value.replace('\'', "''"));
+        self.context.sql(&format!("SET {key} = '{value}'")).await.map(|_| ())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}

@@ -1,0 +1,354 @@
+//! A statement that was parsed and checked, its parameters, and what it gives.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{ParamValues, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::prelude::DataFrame;
+use datafusion::sql::parser::Statement as SqlStatement;
+use datafusion::sql::sqlparser::ast::{Expr, Value, visit_expressions_mut};
+use forebay_planner::sql::StatementText;
+use forebay_planner::sql::execute::{execute_plan, plan};
+use forebay_planner::sql::statement::{ModelStatement, Statement};
+use parking_lot::Mutex;
+
+use super::rights::{check_plan, check_statement};
+use super::session::Session;
+
+/// What a statement does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It gives rows, and changes nothing.
+    Query,
+    /// It changes something.
+    Update,
+}
+
+/// A statement, for one or many executions.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    statement: Statement,
+    pub(super) kind: Kind,
+    /// Of the rows that it gives.
+    pub(super) schema: SchemaRef,
+    /// Its parameters, in order. Types that nothing tells are text.
+    pub(super) parameters: SchemaRef,
+    /// Rows of values that the next execution takes.
+    bound: Mutex<Option<Arc<Bound>>>,
+}
+
+/// Values for the parameters of a statement: it runs once for each row.
+pub(super) type Bound = Vec<Vec<ScalarValue>>;
+
+impl Prepared {
+    /// Parses and plans a text of one statement; runs nothing.
+    pub(super) async fn new(session: &Session, text: &str) -> Result<Self> {
+        let mut statements = session.context.parse(text)?;
+        let mut statement = match (statements.pop(), statements.len()) {
+            (Some(statement), 0) => statement,
+            (None, _) => return plan_err!("the text holds no statement"),
+            (_, more) => return plan_err!("expected one statement, found {}", more + 1),
+        };
+        check_statement(&session.who, &session.roots, &statement)?;
+        let names = number_parameters(&mut statement);
+        let (kind, schema, parameters) = match &statement {
+            Statement::Model(model) => of_model_statement(session, model).await?,
+            Statement::Sql(sql) => of_sql(session, sql, &names).await?,
+        };
+        Ok(Self { statement, kind, schema, parameters, bound: Mutex::default() })
+    }
+
+    /// Sets the values of the next executions.
+    pub(super) fn bind(&self, batches: &[RecordBatch]) -> Result<()> {
+        let mut rows = vec![];
+        for batch in batches {
+            let wanted = self.parameters.fields().len();
+            if batch.num_columns() != wanted {
+                return plan_err!(
+                    "the statement has {wanted} parameters, and {} values are bound",
+                    batch.num_columns()
+                );
+            }
+            for row in 0..batch.num_rows() {
+                let value = |field: &Arc<Field>, at: usize| {
+                    // Clients number the columns of nameless values as they like.
+                    let is_named = field.name().parse::<usize>().is_err();
+                    let named = batch.column_by_name(field.name()).filter(|_| is_named);
+                    ScalarValue::try_from_array(named.unwrap_or(batch.column(at)), row)
+                };
+                let fields = self.parameters.fields().iter().enumerate();
+                rows.push(fields.map(|(at, field)| value(field, at)).collect::<Result<_>>()?);
+            }
+        }
+        *self.bound.lock() = Some(Arc::new(rows));
+        Ok(())
+    }
+
+    /// The rows of values that an execution takes: one without values if there are no parameters.
+    pub(super) fn values(&self) -> Result<Arc<Bound>> {
+        let wanted = self.parameters.fields().len();
+        match self.bound.lock().clone() {
+            Some(bound) => Ok(bound),
+            None if wanted == 0 => Ok(Arc::new(vec![vec![]])),
+            None => plan_err!("the statement has {wanted} parameters, and no values are bound"),
+        }
+    }
+
+    /// Of the rows that an execution with these values gives.
+    pub(super) async fn schema_with(
+        &self,
+        session: &Session,
+        values: &[ScalarValue],
+    ) -> Result<SchemaRef> {
+        match &self.statement {
+            Statement::Sql(sql) if !values.is_empty() => {
+                let plan = planned(session, sql, values).await?;
+                Ok(nullable(&*analyzed(session, plan)?))
+            }
+            _ => Ok(Arc::clone(&self.schema)),
+        }
+    }
+
+    /// Runs it once: a definition at once, a query when its rows are read.
+    pub(super) async fn execute(
+        &self,
+        session: &Session,
+        values: &[ScalarValue],
+    ) -> Result<DataFrame> {
+        match &self.statement {
+            Statement::Model(_) => session.context.execute(self.statement.clone()).await,
+            Statement::Sql(sql) => {
+                let text = StatementText(sql.to_string());
+                let plan = planned(session, sql, values).await?;
+                execute_plan(session.context.session(), plan, text).await
+            }
+        }
+    }
+}
+
+/// The plan of a statement with values for its parameters.
+async fn planned(
+    session: &Session,
+    sql: &SqlStatement,
+    values: &[ScalarValue],
+) -> Result<LogicalPlan> {
+    session.context.look_around().await?;
+    let mut sql = sql.clone();
+    write_values(&mut sql, values);
+    let plan = plan(session.context.session(), sql).await?;
+    let plan = match values.is_empty() {
+        true => plan,
+        false => plan.with_param_values(ParamValues::from(values.to_vec()))?,
+    };
+    check_plan(&session.who, &plan)?;
+    Ok(plan)
+}
+
+/// As the rows will be: the analyzer changes types.
+fn analyzed(session: &Session, plan: LogicalPlan) -> Result<SchemaRef> {
+    let state = session.context.session().state();
+    let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
+    Ok(Arc::clone(plan.schema().inner()))
+}
+
+type Known = (Kind, SchemaRef, SchemaRef);
+
+async fn of_model_statement(session: &Session, statement: &ModelStatement) -> Result<Known> {
+    let reads = matches!(
+        statement,
+        ModelStatement::Show | ModelStatement::ShowCreate { .. } | ModelStatement::Describe { .. }
+    );
+    let nothing = Arc::new(Schema::empty());
+    if !reads {
+        return Ok((Kind::Update, Arc::clone(&nothing), nothing));
+    }
+    let rows = session.context.execute(Statement::Model(statement.clone())).await?;
+    Ok((Kind::Query, Arc::clone(rows.schema().inner()), nothing))
+}
+
+async fn of_sql(session: &Session, sql: &SqlStatement, names: &[String]) -> Result<Known> {
+    session.context.look_around().await?;
+    let (plan, parameters) = with_parameters(session, sql, names).await?;
+    check_plan(&session.who, &plan)?;
+    let kind = match &plan {
+        LogicalPlan::Ddl(_)
+        | LogicalPlan::Dml(_)
+        | LogicalPlan::Copy(_)
+        | LogicalPlan::Statement(_) => Kind::Update,
+        _ => Kind::Query,
+    };
+    let schema = match &plan {
+        LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => Arc::new(Schema::empty()),
+        _ => match names.is_empty() {
+            true => analyzed(session, plan)?,
+            // A value may be null, and then what is made of it.
+            false => nullable(&*analyzed(session, plan)?),
+        },
+    };
+    Ok((kind, schema, Arc::new(Schema::new(parameters))))
+}
+
+/// The plan of a statement whose values are not known yet, and its parameters. Those whose type
+/// nothing tells are taken for text, because models want to know types.
+async fn with_parameters(
+    session: &Session,
+    sql: &SqlStatement,
+    names: &[String],
+) -> Result<(LogicalPlan, Vec<Field>)> {
+    let context = session.context.session();
+    let planned = plan(context, sql.clone()).await;
+    let types = match &planned {
+        Ok(plan) => plan.get_parameter_fields()?,
+        Err(_) => HashMap::new(),
+    };
+    let known = |at: usize| types.get(&format!("${}", at + 1)).and_then(Clone::clone);
+    let field = |(at, name): (usize, &String)| {
+        let data_type = known(at).map_or(DataType::Utf8, |field| field.data_type().clone());
+        Field::new(name, data_type, true)
+    };
+    let fields = names.iter().enumerate().map(field).collect();
+    if (0..names.len()).all(|at| known(at).is_some()) {
+        return Ok((planned?, fields));
+    }
+    let text = |at: usize| match known(at) {
+        Some(_) => ScalarValue::Null,
+        None => ScalarValue::from(""),
+    };
+    let mut as_text = sql.clone();
+    write_values(&mut as_text, &(0..names.len()).map(text).collect::<Vec<_>>());
+    match (plan(context, as_text).await, planned) {
+        (Ok(plan), _) => Ok((plan, fields)),
+        (Err(_), planned) => Ok((planned?, fields)),
+    }
+}
+
+fn nullable(schema: &Schema) -> SchemaRef {
+    let fields = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
+}
+
+/// Gives all parameters the form `$1`, `$2`, … and says what they were called: `?` is the next one
+/// each time.
+fn number_parameters(statement: &mut Statement) -> Vec<String> {
+    let mut names = vec![];
+    for_each_parameter(statement, |name| {
+        let number = match name.strip_prefix('$') {
+            Some(known) => names.iter().position(|name| name == known),
+            None => None,
+        };
+        let number = number.unwrap_or_else(|| {
+            let bare = name.strip_prefix('$').map(str::to_owned);
+            names.push(bare.unwrap_or_else(|| (names.len() + 1).to_string()));
+            names.len() - 1
+        });
+        Value::Placeholder(format!("${}", number + 1))
+    });
+    in_numeric_order(statement, names)
+}
+
+/// `$2` is the second value, wherever it stands.
+fn in_numeric_order(statement: &mut Statement, names: Vec<String>) -> Vec<String> {
+    let numbers: Option<Vec<usize>> = names.iter().map(|name| name.parse().ok()).collect();
+    let Some(numbers) = numbers.filter(|numbers| numbers.iter().all(|number| *number > 0)) else {
+        return names;
+    };
+    for_each_parameter(statement, |name| {
+        let at = name.strip_prefix('$').and_then(|at| at.parse::<usize>().ok()).unwrap_or(1);
+        Value::Placeholder(format!("${}", numbers.get(at - 1).copied().unwrap_or(at)))
+    });
+    let most = numbers.into_iter().max().unwrap_or(0);
+    (1..=most).map(|number| number.to_string()).collect()
+}
+
+fn for_each_parameter(statement: &mut Statement, mut change: impl FnMut(&str) -> Value) {
+    let Statement::Sql(sql) = statement else { return };
+    let parameters_of = |expr: &mut Expr| {
+        if let Expr::Value(value) = expr
+            && let Value::Placeholder(name) = &value.value
+        {
+            value.value = change(name);
+        }
+        ControlFlow::<()>::Continue(())
+    };
+    visit(sql, parameters_of);
+}
+
+fn visit(sql: &mut SqlStatement, change: impl FnMut(&mut Expr) -> ControlFlow<()>) {
+    match sql {
+        SqlStatement::Statement(statement) => {
+            let _ = visit_expressions_mut(statement.as_mut(), change);
+        }
+        SqlStatement::Explain(explain) => visit(&mut explain.statement, change),
+        _ => {}
+    }
+}
+
+/// Writes simple values in place of their parameters, as literals of the parsed statement, so that
+/// models know their types. All others stay parameters.
+fn write_values(sql: &mut SqlStatement, values: &[ScalarValue]) {
+    let written = |expr: &mut Expr| {
+        if let Expr::Value(value) = expr
+            && let Value::Placeholder(name) = &value.value
+            && let Some(at) = name.strip_prefix('$').and_then(|at| at.parse::<usize>().ok())
+            && let Some(literal) = values.get(at.wrapping_sub(1)).and_then(literal)
+        {
+            value.value = literal;
+        }
+        ControlFlow::<()>::Continue(())
+    };
+    if !values.is_empty() {
+        visit(sql, written);
+    }
+}
+
+fn literal(value: &ScalarValue) -> Option<Value> {
+    if value.is_null() {
+        return None;
+    }
+    let number = |text: String| Some(Value::Number(text, false));
+    match value {
+        ScalarValue::Utf8(Some(text))
+        | ScalarValue::LargeUtf8(Some(text))
+        | ScalarValue::Utf8View(Some(text)) => Some(Value::SingleQuotedString(text.clone())),
+        ScalarValue::Boolean(Some(value)) => Some(Value::Boolean(*value)),
+        // A number with a sign is an expression of its own, and the smallest has no positive twin.
+        ScalarValue::Int8(Some(value)) if *value >= 0 => number(value.to_string()),
+        ScalarValue::Int16(Some(value)) if *value >= 0 => number(value.to_string()),
+        ScalarValue::Int32(Some(value)) if *value >= 0 => number(value.to_string()),
+        ScalarValue::Int64(Some(value)) if *value >= 0 => number(value.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Catalog, ForebayContext};
+
+    fn numbered(sql: &str) -> (String, Vec<String>) {
+        let context = ForebayContext::builder().with_catalog(Catalog::in_memory()).build().unwrap();
+        let mut statement = context.parse(sql).unwrap().remove(0);
+        let names = number_parameters(&mut statement);
+        let Statement::Sql(sql) = statement else { unreachable!("a statement of DataFusion") };
+        (sql.to_string(), names)
+    }
+
+    #[test]
+    fn parameters_are_numbered_however_they_are_written() {
+        let cases = [
+            ("SELECT ? + ?", "SELECT $1 + $2", vec!["1", "2"]),
+            ("SELECT $2, $1, $2", "SELECT $2, $1, $2", vec!["1", "2"]),
+            ("SELECT $3", "SELECT $3", vec!["1", "2", "3"]),
+            ("SELECT $b, $a, $b", "SELECT $1, $2, $1", vec!["b", "a"]),
+            ("SELECT '?', 1", "SELECT '?', 1", vec![]),
+        ];
+        for (sql, text, names) in cases {
+            let names = names.into_iter().map(str::to_owned).collect();
+            assert_eq!(numbered(sql), (text.to_owned(), names), "{sql}");
+        }
+    }
+}

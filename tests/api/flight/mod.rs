@@ -1,0 +1,5 @@
+//! Arrow Flight SQL: its server in this process, with the clients of the arrow crates; and clients
+//! of others, in processes of their own.
+
+mod python;
+mod streams;

@@ -1,0 +1,63 @@
+"""Servers for tests with clients that are not ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREBAY = os.environ["FOREBAY_BINARY"]
+ECHO = ROOT / "tests/models/echo"
+SENTIMENT = ROOT / "tests/models/sentiment"
+
+INIT = f"""
+CREATE TABLE words AS SELECT column1 AS id, column2 AS word
+  FROM (VALUES (1, 'red'), (2, 'green'), (3, NULL));
+CREATE OR REPLACE MODEL echo LOCATION '{ECHO}';
+CREATE OR REPLACE MODEL sentiment LOCATION '{SENTIMENT}';
+"""
+
+
+class Server:
+    """A `forebay serve` of its own, on a free port."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        init = folder / "init.sql"
+        init.write_text(INIT)
+        command = [FOREBAY, "--catalog", str(folder / "catalog"), "serve", *arguments]
+        command += ["--init", str(init), "--flight-sql", "127.0.0.1:0"]
+        command += ["--cpus", "2", "--emulated-accelerators", "1"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("Arrow Flight SQL on "):
+                self.address = line.split()[-1]
+                break
+        else:
+            raise AssertionError(f"the server ended: {self.process.wait()}")
+
+    @property
+    def uri(self) -> str:
+        return f"grpc://{self.address}"
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(60) == 0, "the server did not end well"
+
+
+MODES = {
+    "embedded": ["--embedded"],
+    "cluster": ["--worker", "--bind", "127.0.0.1:0"],
+}
+
+
+@pytest.fixture(scope="session", params=MODES)
+def server(request, tmp_path_factory):
+    """Queries run in the server's process, or on a cluster."""
+    server = Server(tmp_path_factory.mktemp(request.param), *MODES[request.param])
+    yield server
+    server.stop()
