@@ -17,7 +17,7 @@ use crate::sql::scalar::MlPredict;
 
 /// Adds to a session what Forebay consists of:
 /// the models of `catalog` and the devices of this process, `ml_predict` in FROM and in
-/// expressions, vector functions, the optimizer rules, the physical planner and the options.
+/// expressions, functions of vectors and images, the optimizer rules, the physical planner and the options.
 ///
 /// Sets the session's query planner; a session with a planner of its own needs to delegate to
 /// [`ForebayQueryPlanner`](crate::physical::ForebayQueryPlanner).
