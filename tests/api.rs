@@ -11,6 +11,7 @@ mod api {
     mod cancellation;
     mod dataframe;
     mod failures;
+    mod files;
     mod minilm;
     mod random_plans;
     #[path = "../sql/wire.rs"]

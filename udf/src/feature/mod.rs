@@ -1,6 +1,7 @@
 //! SQL functions for the work around models.
 
-mod arguments;
+pub(crate) mod arguments;
+mod download;
 pub(crate) mod image;
 mod tensor;
 mod vector;
@@ -12,6 +13,6 @@ use datafusion::logical_expr::ScalarUDF;
 /// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names.
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
     static ALL: LazyLock<Vec<Arc<ScalarUDF>>> =
-        LazyLock::new(|| [vector::functions(), image::functions()].concat());
+        LazyLock::new(|| [vector::functions(), image::functions(), download::functions()].concat());
     ALL.clone()
 }

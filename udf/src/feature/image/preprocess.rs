@@ -52,7 +52,6 @@ impl Recipe {
     }
 
     /// Bytes of the result.
-    #[cfg(test)]
     pub(crate) fn bytes(self) -> usize {
         self.crop as usize * self.crop as usize * Mode::Rgb.channels()
     }
