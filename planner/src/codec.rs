@@ -94,13 +94,15 @@ impl ForebayPhysicalCodec {
         let message = frame.message;
         let input = || match inputs {
             [input] => Ok(Arc::clone(input)),
-            _ => exec_err!("it takes one input, found {}", inputs.len()),
+            _ => exec_err!("{} takes one input, found {}", frame.operator.name(), inputs.len()),
         };
         Ok(match frame.operator {
             Operator::ReadFiles if inputs.is_empty() => {
                 Arc::new(ReadFilesExec::from_wire(message)?)
             }
-            Operator::ReadFiles => return exec_err!("it takes no input, found {}", inputs.len()),
+            Operator::ReadFiles => {
+                return exec_err!("ReadFilesExec takes no input, found {}", inputs.len());
+            }
             Operator::Exchange => {
                 Arc::new(StreamingExchangeExec::from_wire(message, input()?, exprs)?)
             }

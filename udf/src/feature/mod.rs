@@ -12,7 +12,9 @@ use datafusion::logical_expr::ScalarUDF;
 
 /// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names.
 pub fn functions() -> Vec<Arc<ScalarUDF>> {
-    static ALL: LazyLock<Vec<Arc<ScalarUDF>>> =
-        LazyLock::new(|| [vector::functions(), image::functions(), download::functions()].concat());
+    static ALL: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+        [vector::functions(), image::functions(), tensor::functions(), download::functions()]
+            .concat()
+    });
     ALL.clone()
 }

@@ -6,7 +6,9 @@
 //! Elements are in row-major order.
 
 mod builder;
+mod functions;
 mod types;
 
 pub(super) use builder::TensorBuilder;
+pub(super) use functions::functions;
 pub(crate) use types::{fixed_shape_field, variable_shape_field};
