@@ -383,6 +383,9 @@ struct ExportArgs {
     /// Longest input in tokens [default: the source's]
     #[arg(long, value_name = "TOKENS")]
     max_tokens: Option<u32>,
+    /// For images: a model of image files, which are decoded, resized and normalized for it
+    #[arg(long)]
+    images: bool,
     /// For images: let the program normalize pixels, which then are from 0 to 1
     #[arg(long)]
     normalize: bool,

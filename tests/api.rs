@@ -12,6 +12,7 @@ mod api {
     mod dataframe;
     mod failures;
     mod flight;
+    mod files;
     mod minilm;
     mod random_plans;
     #[path = "../sql/wire.rs"]

@@ -2,6 +2,7 @@
 //!
 //! - [`device`]: what this process has, who holds which share of it, which models are loaded
 //! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
+//! - [`files`]: files as rows
 //! - [`inference`]: a model's transform and its forward pass as two operators
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //! - [`wire`]: what the bytes of these operators share when a plan is sent to another process
@@ -23,6 +24,7 @@ mod checker;
 pub mod device;
 pub mod error;
 pub mod exchange;
+pub mod files;
 pub mod inference;
 mod per_execution;
 mod report;
@@ -34,6 +36,7 @@ mod testing;
 pub use device::{Accelerator, Devices, Inventory, Lease, Placement};
 pub use error::EngineError;
 pub use exchange::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};
+pub use files::ReadFilesExec;
 pub use inference::{InferenceExec, TransformExec};
 pub use report::{InferenceReport, RunReport};
 

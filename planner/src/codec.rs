@@ -10,8 +10,8 @@
 //! both. The checksum is there because a message that is cut short still reads as a message, with
 //! options missing.
 //!
-//! Nothing here has a message of its own: see `engine/src/exchange/wire.rs` and
-//! `engine/src/inference/wire.rs`.
+//! Nothing here has a message of its own: see `engine/src/exchange/wire.rs`,
+//! `engine/src/inference/wire.rs` and `engine/src/files/wire.rs`.
 
 use std::sync::Arc;
 
@@ -29,7 +29,9 @@ use datafusion_proto::physical_plan::{
 };
 use datafusion_proto::protobuf::PhysicalExprNode;
 use forebay_engine::wire::ExprCodec;
-use forebay_engine::{InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec};
+use forebay_engine::{
+    InferenceExec, ReadFilesExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
+};
 use forebay_udf::feature;
 use prost::Message;
 
@@ -86,17 +88,27 @@ impl ForebayPhysicalCodec {
     fn operator(
         &self,
         frame: &Frame<'_>,
-        input: Arc<dyn ExecutionPlan>,
+        inputs: &[Arc<dyn ExecutionPlan>],
         exprs: &Exprs<'_>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let message = frame.message;
+        let input = || match inputs {
+            [input] => Ok(Arc::clone(input)),
+            _ => exec_err!("{} takes one input, found {}", frame.operator.name(), inputs.len()),
+        };
         Ok(match frame.operator {
-            Operator::Exchange => {
-                Arc::new(StreamingExchangeExec::from_wire(message, input, exprs)?)
+            Operator::ReadFiles if inputs.is_empty() => {
+                Arc::new(ReadFilesExec::from_wire(message)?)
             }
-            Operator::RestoreOrder => Arc::new(RestoreOrderExec::from_wire(message, input)?),
-            Operator::Transform => Arc::new(TransformExec::from_wire(message, input, exprs)?),
-            Operator::Inference => Arc::new(InferenceExec::from_wire(message, input)?),
+            Operator::ReadFiles => {
+                return exec_err!("ReadFilesExec takes no input, found {}", inputs.len());
+            }
+            Operator::Exchange => {
+                Arc::new(StreamingExchangeExec::from_wire(message, input()?, exprs)?)
+            }
+            Operator::RestoreOrder => Arc::new(RestoreOrderExec::from_wire(message, input()?)?),
+            Operator::Transform => Arc::new(TransformExec::from_wire(message, input()?, exprs)?),
+            Operator::Inference => Arc::new(InferenceExec::from_wire(message, input()?)?),
         })
     }
 }
@@ -109,10 +121,12 @@ enum Operator {
     RestoreOrder = 2,
     Transform = 3,
     Inference = 4,
+    ReadFiles = 5,
 }
 
 impl Operator {
-    const ALL: [Self; 4] = [Self::Exchange, Self::RestoreOrder, Self::Transform, Self::Inference];
+    const ALL: [Self; 5] =
+        [Self::Exchange, Self::RestoreOrder, Self::Transform, Self::Inference, Self::ReadFiles];
 
     fn name(self) -> &'static str {
         match self {
@@ -120,6 +134,7 @@ impl Operator {
             Self::RestoreOrder => "RestoreOrderExec",
             Self::Transform => "TransformExec",
             Self::Inference => "InferenceExec",
+            Self::ReadFiles => "ReadFilesExec",
         }
     }
 }
@@ -224,13 +239,9 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
         let Some(frame) = Frame::read(buf)? else {
             return self.inner.try_decode(buf, inputs, context, converter);
         };
-        let [input] = inputs else {
-            let found = inputs.len();
-            return exec_err!("{} takes one input, found {found}", frame.operator.name());
-        };
         let exprs = Exprs { codec: self, converter, context: Some(context) };
         let name = frame.operator.name();
-        let operator = self.operator(&frame, Arc::clone(input), &exprs);
+        let operator = self.operator(&frame, inputs, &exprs);
         operator.map_err(|error| error.context(format!("{name} cannot be decoded")))
     }
 
@@ -250,6 +261,8 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
                 (Operator::Transform, transform.to_wire(&exprs)?)
             } else if let Some(inference) = node.downcast_ref::<InferenceExec>() {
                 (Operator::Inference, inference.to_wire()?)
+            } else if let Some(files) = node.downcast_ref::<ReadFilesExec>() {
+                (Operator::ReadFiles, files.to_wire())
             } else if node.is::<VerdictExec>() {
                 return not_impl_err!(
                     "VerdictExec stays where the query was asked; send the plan below it"

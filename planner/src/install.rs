@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use datafusion::catalog::TableFunction;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
@@ -12,12 +13,13 @@ use forebay_udf::model::Catalog;
 use crate::config::ForebayConfig;
 use crate::optimizer;
 use crate::physical::{ForebayQueryPlanner, InsertExchanges};
+use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
 use crate::sql::scalar::MlPredict;
 
 /// Adds to a session what Forebay consists of:
 /// the models of `catalog` and the devices of this process, `ml_predict` in FROM and in
-/// expressions, vector functions, the optimizer rules, the physical planner and the options.
+/// expressions, functions of vectors and images, `read_files`, the optimizer rules, the physical planner and the options.
 ///
 /// Sets the session's query planner; a session with a planner of its own needs to delegate to
 /// [`ForebayQueryPlanner`](crate::physical::ForebayQueryPlanner).
@@ -53,6 +55,9 @@ pub fn install(
     let functions = builder.scalar_functions().get_or_insert_default();
     functions.push(Arc::new(ScalarUDF::from(MlPredict::new(catalog))));
     functions.extend(feature::functions());
+    let name = ReadFiles::NAME.to_owned();
+    let read_files = Arc::new(TableFunction::new(name.clone(), Arc::new(ReadFiles)));
+    builder.table_functions().get_or_insert_default().insert(name, read_files);
     // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));

@@ -16,6 +16,7 @@ mod install;
 pub mod logical;
 pub mod optimizer;
 pub mod physical;
+mod read_files;
 pub mod sql;
 
 pub use codec::ForebayPhysicalCodec;

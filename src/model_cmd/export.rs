@@ -40,7 +40,9 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
             command.arg(option).arg(file);
         }
     }
-    for (option, is_given) in [("--normalize", args.normalize), ("--force", args.force)] {
+    for (option, is_given) in
+        [("--images", args.images), ("--normalize", args.normalize), ("--force", args.force)]
+    {
         if is_given {
             command.arg(option);
         }

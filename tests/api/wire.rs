@@ -366,10 +366,10 @@ async fn functions_of_forebay_are_found_where_none_is_registered() {
     let create = "CREATE TABLE vectors AS \
                   SELECT arrow_cast([1.0, 2.0], 'FixedSizeList(2, Float32)') AS v";
     forebay.sql(create).await.unwrap().collect().await.unwrap();
-    for function in forebay_udf::feature::functions() {
-        let query = format!("SELECT {}(v, v) AS d FROM vectors", function.name());
+    for name in ["cosine_distance", "inner_product", "array_distance"] {
+        let query = format!("SELECT {name}(v, v) AS d FROM vectors");
         let plan = plan_of(&forebay, &query).await;
-        assert!(text(&plan).contains(function.name()), "{}", text(&plan));
+        assert!(text(&plan).contains(name), "{}", text(&plan));
         let bytes = encode(&plan);
         // Nothing is registered here; and DataFusion's of the same names are not ours.
         assert_eq!(text(&decode(&bytes)), text(&plan));

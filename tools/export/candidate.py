@@ -90,6 +90,15 @@ class Tensors:
 
 
 @dataclass(frozen=True)
+class Images(Tensors):
+    """The transform `image`: one `BINARY` column of image files → `[rows, 3, crop, crop]`."""
+
+    resize: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A model of any task on its way to a package."""
 

@@ -128,6 +128,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help="images: the program takes values from 0 to 1 and normalizes them itself",
     )
     parser.add_argument(
+        "--images",
+        action="store_true",
+        help="images: the model takes image files, which are decoded, resized and normalized for it",
+    )
+    parser.add_argument(
         "--weights", type=Path, help="torchvision: file of the weights (default: its download)"
     )
     parser.add_argument(

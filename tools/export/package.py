@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from candidate import Candidate, Column, Tensors, Tokens
+from candidate import Candidate, Column, Images, Tensors, Tokens
 
 MIB = 1024 * 1024
 BATCH_ROWS = 64
@@ -82,6 +82,16 @@ def _column(kind: str, column: Column) -> str:
 
 def _transform(transform: Tokens | Tensors) -> tuple[str, str, int]:
     """The sections [transform] and [batch], and the tokens (or rows) in the largest batch."""
+    if isinstance(transform, Images):
+        rows = BATCH_ROWS_TENSORS
+        section = f"""\
+kind = "image"
+resize = {transform.resize}
+crop = {transform.shape[-1]}
+layout = "chw"
+mean = {list(transform.mean)}
+std = {list(transform.std)}"""
+        return section, f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows
     if isinstance(transform, Tensors):
         rows = BATCH_ROWS_TENSORS
         return 'kind = "tensor"', f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows

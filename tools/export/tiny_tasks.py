@@ -4,13 +4,17 @@ Each entry of `MODELS` is a fixture: `build` saves it, `inputs` are the columns 
 `expected` gives the output columns that Forebay must give for these rows.
 """
 
+import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import transformers
+from PIL import Image
 from sentence_transformers import CrossEncoder
+from torchvision import transforms
 
 import tiny
 from texts import MIXED
@@ -21,7 +25,8 @@ LABELS = ("negative", "größer als", "neutral")
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")
 # Every text as a query, with another one as its passage: short and long on either side.
 PAIRS = tuple(zip(MIXED, (*MIXED[7:], *MIXED[:7]), strict=True))
-PIXELS = 32
+PIXELS, RESIZE = 32, 40
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,45 @@ def _classify_images(folder: Path, inputs: Columns) -> Columns:
     return {"label": labels, "score": best.tolist(), "scores": scores.tolist()}
 
 
+def _image_files(kind: type, **config: object) -> Tiny:
+    """As `_images`, of files: the recipe is Pillow's and torchvision's here, and ours there."""
+    of_pixels = _images(kind, **config)
+
+    def build(folder: Path) -> None:
+        of_pixels.build(folder)
+        steps = {"size": {"shortest_edge": RESIZE}, "crop_size": PIXELS}
+        text = json.dumps({**steps, "image_mean": MEAN, "image_std": DEVIATION})
+        (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
+
+    def expected(folder: Path, inputs: Columns) -> Columns:
+        steps = transforms.Compose(
+            [
+                transforms.Resize(RESIZE),
+                transforms.CenterCrop(PIXELS),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, DEVIATION),
+            ]
+        )
+        files = (io.BytesIO(bytes.fromhex(image)) for image in inputs["image"])
+        pixels = [steps(Image.open(file).convert("RGB")).flatten().tolist() for file in files]
+        return _classify_images(folder, {"pixels": pixels})
+
+    return Tiny(build, {"image": _files()}, expected, ("--images",))
+
+
+def _files() -> list[str]:
+    """PNG files in hexadecimal, of several sizes."""
+    generator = torch.Generator().manual_seed(12)
+    files = []
+    for width, height in ((64, 48), (40, 80), (50, 50), (33, 41)):
+        noise = torch.rand((3, 6, 6), generator=generator)
+        smooth = torch.nn.functional.interpolate(noise[None], (height, width), mode="bicubic")[0]
+        file = io.BytesIO()
+        transforms.ToPILImage()(smooth.clamp(0, 1)).save(file, "PNG")
+        files.append(file.getvalue().hex())
+    return files
+
+
 _RESNET = {
     "embedding_size": 8,
     "hidden_sizes": [8, 16],
@@ -171,5 +215,7 @@ MODELS: dict[str, Tiny] = {
     "tokens-electra": _tagger("electra"),
     "tokens-modernbert": _tagger("modernbert"),
     "images-resnet": _images(transformers.ResNetConfig, **_RESNET),
+    "images-resnet-files": _image_files(transformers.ResNetConfig, **_RESNET),
+    "images-vit-files": _image_files(transformers.ViTConfig, **_VIT),
     "images-vit": _images(transformers.ViTConfig, **_VIT),
 }

@@ -2,7 +2,8 @@
 
 The input is a `FLOAT[n]` column with the pixels of one image, channel by channel and row by row
 (`[3, height, width]`), normalized as the model wants them; with `--normalize`, as values from 0 to
-1, which the program then normalizes by itself.
+1, which the program then normalizes by itself. With `--images`, it is a `BINARY` column of image files,
+and the package says how they are resized, cropped and normalized.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from candidate import Candidate, Column, Tensors
+from candidate import Candidate, Column, Images, Tensors
 from classifier import best_of, label_columns
 from errors import ExportError
 from huggingface import labels_of, load, write_labels
@@ -56,33 +57,42 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
         model, labels, preset = _torchvision(source.torchvision, options)
         logits, channels = model, 3
         size, normalize = preset.crop_size[0], (tuple(preset.mean), tuple(preset.std))
+        resize = preset.resize_size[0]
     else:
         import transformers
 
         model = load(source.folder, transformers.AutoModelForImageClassification)
         labels, channels = labels_of(model.config), model.config.num_channels
-        size, normalize = _preprocessing(source.folder, model.config)
+        size, resize, normalize = _preprocessing(source.folder, model.config)
 
         def logits(pixels: torch.Tensor) -> torch.Tensor:
             return model(pixel_values=pixels).logits
 
     shape = (channels, size, size)
+    if options.images and (options.normalize or channels != 3):
+        raise ExportError(
+            "--images is for models of three channels, and normalizes; leave out --normalize"
+        )
     module = ImageClassifier(model, logits, normalize if options.normalize else None).eval()
+    transform, column = Tensors(shape), Column("pixels", f"FLOAT[{math.prod(shape)}]", shape=shape)
+    if options.images:
+        transform, column = Images(shape, resize, *normalize), Column("image", "BINARY")
     # Of the early layers, which are the widest: 64 channels at half the size, several at a time.
     row_bytes = 4 * 64 * size * size
     return Candidate(
         module=module,
-        inputs=(Column("pixels", f"FLOAT[{math.prod(shape)}]", shape=shape),),
+        inputs=(column,),
         outputs=label_columns(len(labels)),
-        transform=Tensors(shape),
+        transform=transform,
         description=f"Image classification, {len(labels)} labels",
         activation_bytes=lambda rows: rows * row_bytes,
         write_files=lambda package: write_labels(labels, package),
     )
 
 
-def _preprocessing(folder: Path, config: object) -> tuple[int, tuple]:
-    """The image size, and mean and deviation, from preprocessor_config.json."""
+def _preprocessing(folder: Path, config: object) -> tuple[int, int, tuple]:
+    """The image size, that of the shorter side before the crop, and mean and deviation, from
+    preprocessor_config.json."""
     path = folder / "preprocessor_config.json"
     stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     size = getattr(config, "image_size", None)
@@ -94,7 +104,10 @@ def _preprocessing(folder: Path, config: object) -> tuple[int, tuple]:
     if not isinstance(size, int):
         raise ExportError(f"{path}: the image size is {size}, expected one number of pixels")
     mean, deviation = stated.get("image_mean", MEAN), stated.get("image_std", DEVIATION)
-    return size, (tuple(mean), tuple(deviation))
+    resize = stated.get("size", size)
+    if isinstance(resize, dict):
+        resize = resize.get("shortest_edge") or resize.get("height") or size
+    return size, max(resize, size), (tuple(mean), tuple(deviation))
 
 
 def _torchvision(

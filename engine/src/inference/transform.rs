@@ -26,7 +26,7 @@ use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, StatisticsArgs,
 };
 use forebay_udf::ErrorClass;
-use forebay_udf::model::{ModelDeclaration, OnError, RowError, error_field};
+use forebay_udf::model::{ModelDeclaration, OnError, RowError, TransformKind, error_field};
 use forebay_udf::transform::{Transform, output_fields};
 use futures::StreamExt;
 
@@ -40,6 +40,8 @@ use crate::error::EngineError;
 
 /// Rows that are transformed between two points where other tasks may run.
 const SLICE_ROWS: usize = 1024;
+/// The same for images, which take longer and more: 64 of 224 pixels are 9 MiB.
+const IMAGE_SLICE_ROWS: usize = 64;
 
 /// Appends a model's prepared columns (token ids and the like) to its input, and drops columns of
 /// the input that nobody needs any more: the texts and images that only the model reads.
@@ -342,7 +344,7 @@ impl Transformer {
         inputs: Vec<ArrayRef>,
     ) -> Result<RecordBatch> {
         let _timer = self.baseline.elapsed_compute().timer();
-        let rows = batch.num_rows().min(SLICE_ROWS);
+        let rows = batch.num_rows().min(slice_rows(&self.model));
         let rest = batch.num_rows() - rows;
         let cut = |start, rows| -> Vec<ArrayRef> {
             inputs.iter().map(|input| input.slice(start, rows)).collect()
@@ -357,6 +359,14 @@ impl Transformer {
         let columns = batch.slice(0, rows).columns().iter().cloned().chain(prepared).collect();
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
         Ok(batch.record_output(&self.baseline))
+    }
+}
+
+/// How many rows are transformed at once.
+fn slice_rows(model: &ModelDeclaration) -> usize {
+    match model.transform {
+        TransformKind::Image { .. } => IMAGE_SLICE_ROWS,
+        TransformKind::Tokenize { .. } | TransformKind::Tensor => SLICE_ROWS,
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
         if let Some(max) = lesson.padded_max {
             let unit = match model.transform {
                 TransformKind::Tokenize { .. } => "tokens",
-                TransformKind::Tensor => "rows",
+                TransformKind::Tensor | TransformKind::Image { .. } => "rows",
             };
             add("learned", &format!("max_batch_{unit} on {device}"), max.to_string());
         }

@@ -1,5 +1,20 @@
 //! SQL functions for the work around models.
 
+pub(crate) mod arguments;
+mod download;
+pub(crate) mod image;
+mod tensor;
 mod vector;
 
-pub use vector::functions;
+use std::sync::{Arc, LazyLock};
+
+use datafusion::logical_expr::ScalarUDF;
+
+/// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names.
+pub fn functions() -> Vec<Arc<ScalarUDF>> {
+    static ALL: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+        [vector::functions(), image::functions(), tensor::functions(), download::functions()]
+            .concat()
+    });
+    ALL.clone()
+}

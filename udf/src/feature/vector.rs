@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
 use crate::model::type_name;
 
 /// Functions that replace DataFusion's own of the same names when they are registered.
-pub fn functions() -> Vec<Arc<ScalarUDF>> {
+pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     [
         (Kernel::Cosine, cosine_distance_udf()),
         (Kernel::InnerProduct, inner_product_udf()),

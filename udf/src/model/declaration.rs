@@ -70,6 +70,49 @@ pub enum TransformKind {
     },
     /// Numbers and vectors as they are.
     Tensor,
+    /// One column of image files → pixels of one size. They stay bytes until they are on the
+    /// model's device, which converts, normalizes and arranges them.
+    Image {
+        /// Pixels of the shorter side, before the crop.
+        resize: u32,
+        /// Pixels of both sides of what the program gets, the middle.
+        crop: u32,
+        /// In what order the program takes them.
+        layout: Layout,
+        /// By channel: what is subtracted from values of 0 to 1.
+        mean: [Number; 3],
+        /// By channel: what the rest is divided by.
+        std: [Number; 3],
+    },
+}
+
+/// The order of an image's dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// `[channels, height, width]`
+    Chw,
+    /// `[height, width, channels]`
+    Hwc,
+}
+
+/// A finite number, which equals itself.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Number(pub f64);
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Number {}
+
+impl std::hash::Hash for Number {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
 }
 
 /// What executes a model.
@@ -143,7 +186,9 @@ impl ModelDeclaration {
             (TransformKind::Tokenize { .. }, known) => {
                 self.batch.max_tokens = Some(known.map_or(max, |known| known.min(max)));
             }
-            (TransformKind::Tensor, _) => self.batch.max_rows = self.batch.max_rows.min(max),
+            (TransformKind::Tensor | TransformKind::Image { .. }, _) => {
+                self.batch.max_rows = self.batch.max_rows.min(max)
+            }
         }
         self
     }

@@ -6,12 +6,13 @@ use arrow::datatypes::{DataType, Fields};
 use serde::Deserialize;
 use url::Url;
 
-use super::declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
+use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, TransformKind};
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::package::is_safe_name;
 use super::resources::Resources;
 use super::signature::{ColumnText, Signature, SignatureText, type_name};
 use crate::error::{ModelError, nearest_hint};
+use crate::feature::image::Recipe;
 
 /// Name of the description within a package.
 pub(super) const MANIFEST: &str = "model.toml";
@@ -231,6 +232,23 @@ impl Manifest {
                     None => Ok(()),
                 }
             }
+            TransformKind::Image { resize, crop, mean, std, .. } => {
+                if inputs.len() != 1 || inputs[0].data_type() != &DataType::Binary {
+                    return Err("transform 'image' takes one [[input]] of type BINARY".to_owned());
+                }
+                Recipe::try_new(*resize, *crop)
+                    .map_err(|problem| format!("transform: {problem}"))?;
+                let is_usable = |number: &Number| number.0.is_finite();
+                if !mean.iter().all(is_usable) || !std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
+                    return Err(format!(
+                        "transform.mean is {:?} and transform.std is {:?}, expected numbers, and of \
+                         std those above 0",
+                        mean.map(|number| number.0),
+                        std.map(|number| number.0)
+                    ));
+                }
+                Ok(())
+            }
             // What is no tensor is passed on to a runtime that needs none.
             TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
             TransformKind::Tensor => {
@@ -314,7 +332,7 @@ impl Manifest {
         }
         let tokenizer = match &self.transform {
             TransformKind::Tokenize { tokenizer, .. } => Some(("transform.tokenizer", tokenizer)),
-            TransformKind::Tensor => None,
+            TransformKind::Tensor | TransformKind::Image { .. } => None,
         };
         let program = match &self.runtime {
             RuntimeKind::Torch { program } => Some(("runtime.program", program)),

@@ -5,6 +5,7 @@
 //! Its results travel as ordinary Arrow columns. Rows with a NULL input stay NULL and never reach
 //! the model.
 
+mod image;
 mod tensor;
 mod text;
 
@@ -37,6 +38,7 @@ pub fn output_fields(model: &ModelDeclaration) -> Vec<FieldRef> {
     match &model.transform {
         TransformKind::Tokenize { .. } => text::output_fields(model),
         TransformKind::Tensor => tensor::output_fields(&model.signature),
+        TransformKind::Image { crop, .. } => vec![image::output_field(*crop)],
     }
 }
 
@@ -51,5 +53,8 @@ pub fn load(
     Ok(match &model.transform {
         TransformKind::Tokenize { .. } => Arc::new(text::Tokenize::load(model, package)?),
         TransformKind::Tensor => Arc::new(tensor::Tensors::new(model)),
+        TransformKind::Image { resize, crop, .. } => {
+            Arc::new(image::Images::new(model, *resize, *crop)?)
+        }
     })
 }

@@ -114,7 +114,9 @@ impl Tokenize {
     pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
         let (file, max_tokens) = match &model.transform {
             TransformKind::Tokenize { tokenizer, max_tokens, .. } => (tokenizer, *max_tokens),
-            TransformKind::Tensor => return Err(load_error(model, "", "it has no tokenizer")),
+            TransformKind::Tensor | TransformKind::Image { .. } => {
+                return Err(load_error(model, "", "it has no tokenizer"));
+            }
         };
         let mut tokenizer = Tokenizer::from_file(package.file(file))
             .map_err(|e| load_error(model, file, &e.to_string()))?;

@@ -13,7 +13,9 @@ use super::output::Outputs;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, Precision, RuntimeKind, TransformKind};
+use crate::model::{
+    Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
+};
 use crate::transform::{TokenColumn, output_fields};
 
 /// A program with its weights, and what it takes to call it.
@@ -128,6 +130,41 @@ impl TorchReplica {
                 });
                 Ok((tensors.collect::<Result<_, _>>()?, None))
             }
+            TransformKind::Image { crop, layout, mean, std, .. } => {
+                Ok((vec![self.pixels(columns, *crop, *layout, [mean, std])?], None))
+            }
+        }
+    }
+
+    /// Bytes go to the device; what is made of them, four times as many, is made there.
+    fn pixels(
+        &self,
+        columns: &[ArrayRef],
+        crop: u32,
+        layout: Layout,
+        [mean, std]: [&[Number; 3]; 2],
+    ) -> Result<Tensor, TchError> {
+        let [column] = columns else {
+            return Err(TchError::Convert("expected one column of pixels".to_owned()));
+        };
+        let side = i64::from(crop);
+        // SAFETY: as in `arguments`; conversion to floating point copies.
+        let bytes = unsafe { borrow_column(column) }?;
+        let bytes = self.on_device(bytes.f_view([column.len() as i64, side, side, 3])?)?;
+        let of_channels = |numbers: &[Number; 3]| {
+            Tensor::f_from_slice(&numbers.map(|number| number.0 as f32))?.f_to(bytes.device())
+        };
+        let mut pixels = bytes.f_to_kind(Kind::Float)?;
+        pixels = pixels.f_div_scalar_(255.0)?;
+        pixels = pixels.f_sub_(&of_channels(mean)?)?;
+        pixels = pixels.f_div_(&of_channels(std)?)?;
+        if let Some(kind) = self.kind {
+            pixels = pixels.f_to_kind(kind)?;
+        }
+        match layout {
+            // The channels stay side by side in memory, which is what convolutions like best.
+            Layout::Chw => pixels.f_permute([0, 3, 1, 2]),
+            Layout::Hwc => Ok(pixels),
         }
     }
 

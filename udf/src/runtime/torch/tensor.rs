@@ -9,7 +9,9 @@ use arrow::array::{
     make_array,
 };
 use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, FieldRef, Float32Type, Float64Type, Int32Type, Int64Type};
+use arrow::datatypes::{
+    DataType, FieldRef, Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type,
+};
 use tch::{Kind, TchError, Tensor};
 
 use crate::model::type_name;
@@ -102,6 +104,7 @@ pub(super) unsafe fn borrow_column(column: &ArrayRef) -> Result<Tensor, TchError
             let bits: Vec<bool> = items.as_boolean().values().iter().collect();
             return Tensor::f_from_slice(&bits)?.f_reshape(&shape);
         }
+        DataType::UInt8 => (first_byte::<UInt8Type>(items), Kind::Uint8),
         DataType::Int32 => (first_byte::<Int32Type>(items), Kind::Int),
         DataType::Int64 => (first_byte::<Int64Type>(items), Kind::Int64),
         DataType::Float32 => (first_byte::<Float32Type>(items), Kind::Float),

@@ -110,7 +110,7 @@ fn reference(folder: &Path, kind: &str, fields: &Fields) -> Vec<ArrayRef> {
     decoder.flush().unwrap().unwrap().columns().to_vec()
 }
 
-/// Equal in all but floats, and these within 1e-5.
+/// Equal in all but floats, and these within 1e-5; 2e-3 for models of image files.
 fn assert_same(found: &ArrayRef, expected: &ArrayRef, what: &str) {
     assert_eq!(found.data_type(), expected.data_type(), "{what}");
     assert_eq!(found.len(), expected.len(), "{what}");
@@ -131,7 +131,11 @@ fn assert_same(found: &ArrayRef, expected: &ArrayRef, what: &str) {
         return assert_same(found.values(), expected.values(), what);
     }
     match found.data_type() {
-        DataType::Float32 => assert_close(&floats(found), &floats(expected), 1e-5),
+        DataType::Float32 => {
+            // A resized pixel may be rounded otherwise than torchvision rounds it.
+            let tolerance = if what.ends_with("-files") { 2e-3 } else { 1e-5 };
+            assert_close(&floats(found), &floats(expected), tolerance);
+        }
         _ => assert_eq!(found, expected, "{what}"),
     }
 }

@@ -1,0 +1,96 @@
+//! Files and URLs that fail while a query runs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use arrow::array::AsArray;
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::SessionConfig;
+use forebay::{Catalog, ForebayContext, Inventory};
+use forebay_testkit::web::Web;
+
+fn session() -> ForebayContext {
+    ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_inventory(Inventory::detect().with_cpus(2))
+        .with_config(SessionConfig::new().with_target_partitions(2))
+        .build()
+        .unwrap()
+}
+
+/// Three files, one of which is gone when they are read.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.bin", "b.bin", "c.bin"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    folder
+}
+
+async fn with_one_gone(forebay: &ForebayContext, select: &str) -> Result<String, String> {
+    let folder = folder();
+    let sql = select.replace("FOLDER", folder.path().to_str().unwrap());
+    let frame = forebay.sql(&sql).await.unwrap();
+    let plan = frame.create_physical_plan().await.unwrap();
+    fs::remove_file(folder.path().join("b.bin")).unwrap();
+    let context = forebay.session().task_ctx();
+    let batches = collect(plan, context).await;
+    let batches = batches.map_err(|error| error.to_string())?;
+    Ok(pretty_format_batches(&batches).unwrap().to_string())
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_ends_the_query_or_is_null() {
+    let forebay = session();
+    let select =
+        "SELECT count(*) AS files, count(bytes) AS contents FROM read_files('FOLDER/*.bin'";
+    let error = with_one_gone(&forebay, &format!("{select})")).await.unwrap_err();
+    assert!(error.contains("b.bin cannot be read; read_files(…, 'null') gives NULL"), "{error}");
+    let rows = with_one_gone(&forebay, &format!("{select}, 'null')")).await.unwrap();
+    assert!(rows.contains("| 3     | 2        |"), "{rows}");
+    let analyzed = format!("EXPLAIN ANALYZE {select}, 'null')");
+    let text = with_one_gone(&forebay, &analyzed).await.unwrap();
+    assert!(text.contains("files_failed=1") && text.contains("files_read=2"), "{text}");
+}
+
+#[tokio::test]
+async fn downloads_are_tried_again_and_end_in_time() {
+    let forebay = session();
+    let folder = folder();
+    let web = Web::start(folder.path()).await;
+    // Accepts and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    let urls = [format!("{}/a.bin", web.url()), format!("{}/none.bin", web.url()), silent];
+    let values: Vec<String> = urls.iter().map(|url| format!("('{url}')")).collect();
+    let create = format!("CREATE TABLE links (url VARCHAR) AS VALUES {}", values.join(", "));
+    forebay.sql(&create).await.unwrap().collect().await.unwrap();
+
+    // Twice out of service is not for good.
+    web.fail(2);
+    let start = Instant::now();
+    let select = "SELECT try_url_download(url, 1) AS content FROM links ORDER BY url = 'x', url";
+    let batches = forebay.sql(select).await.unwrap().collect().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_eq!(web.failed(), 2);
+    let found: Vec<Option<Vec<u8>>> = batches
+        .iter()
+        .flat_map(|batch| {
+            let contents = batch.column(0).as_binary_view();
+            contents.iter().map(|c| c.map(<[u8]>::to_vec)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(found.len(), 3);
+    assert_eq!(found.iter().flatten().collect::<Vec<_>>(), [b"a.bin"]);
+
+    for (url, expected) in [
+        (&urls[1], "none.bin: the server says 404 Not Found"),
+        (&urls[2], "it took longer than 1 s (3 attempts)"),
+    ] {
+        let select = format!("SELECT url_download(url, 1) FROM links WHERE url = '{url}'");
+        let error = forebay.sql(&select).await.unwrap().collect().await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains("try_url_download gives NULL"), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! The recipe of image classifiers in one step: the shorter side to `resize`, then the middle.
+//!
+//! ```text
+//!  bytes ──> JPEG at 1/4 or 1/8 ──> the part of it that stays ──> crop x crop x 3
+//!            (a large one)          resampled, made upright
+//! ```
+//!
+//! Only the part that stays is resampled, which gives the same pixels as resampling all and cutting
+//! out the middle.
+
+use super::decode::{Format, decode_stored, guarded};
+use super::jpeg::{self, Reduction};
+use super::limits::{PIXELS_MAX, check_size};
+use super::orientation::{Orientation, Part};
+use super::pixels::{Mode, Pixels, margin};
+use super::resize::{Filter, Resampler};
+
+/// A reduced image has at least this many times the pixels of a side that the result needs. With
+/// fewer, the difference to an image that was resampled as a whole can be seen.
+const HEADROOM: u32 = 2;
+
+/// What an image becomes: `crop` times `crop` pixels of RGB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Recipe {
+    /// Pixels of the shorter side, before the crop.
+    pub(crate) resize: u32,
+    /// Pixels of the sides of the result, which is the middle. Not more than `resize`.
+    pub(crate) crop: u32,
+}
+
+/// An image as it is stored, or less of it.
+struct Stored {
+    pixels: Pixels<'static>,
+    /// By how much its sides were divided.
+    divisor: u32,
+    /// Its size before that.
+    size: (u32, u32),
+    orientation: Orientation,
+}
+
+impl Recipe {
+    /// # Errors
+    /// If no such image can be made.
+    pub(crate) fn try_new(resize: u32, crop: u32) -> Result<Self, String> {
+        match resize > 0 && crop > 0 && crop <= resize && check_size(resize, resize).is_ok() {
+            true => Ok(Self { resize, crop }),
+            false => Err(format!(
+                "resize is {resize} and crop is {crop}, expected a crop of 1 to resize, and no \
+                 more than {PIXELS_MAX} pixels"
+            )),
+        }
+    }
+
+    /// Bytes of the result.
+    pub(crate) fn bytes(self) -> usize {
+        self.crop as usize * self.crop as usize * Mode::Rgb.channels()
+    }
+
+    /// The pixels of one image: [`Self::bytes`], row by row, RGB.
+    ///
+    /// # Errors
+    /// Why it cannot be decoded.
+    pub(crate) fn apply(self, bytes: &[u8], resampler: &mut Resampler) -> Result<Vec<u8>, String> {
+        guarded(
+            |format| {
+                let stored = self.decode(format, bytes)?;
+                let upright_size = stored.orientation.size(stored.size);
+                let part = stored.orientation.stored_part(self.part(upright_size), upright_size);
+                let part = within(&stored, part);
+                let size = (self.crop, self.crop);
+                let small = resampler.resize(&stored.pixels, Some(part), size, Filter::Bilinear)?;
+                Ok(stored.orientation.apply(small).into_mode(Mode::Rgb).data.into_owned())
+            },
+            bytes,
+        )
+    }
+
+    fn decode(self, format: Format, bytes: &[u8]) -> Result<Stored, String> {
+        if format == Format::Jpeg {
+            let header = jpeg::Header::read(bytes)?;
+            if let Some(reduction) = Reduction::leaving(&header, self.resize * HEADROOM) {
+                return Ok(Stored {
+                    pixels: jpeg::decode_reduced(bytes, &header, reduction)?,
+                    divisor: reduction.divisor(),
+                    size: (header.width, header.height),
+                    orientation: header.orientation,
+                });
+            }
+        }
+        let (pixels, orientation) = decode_stored(bytes, format)?;
+        // Before resampling, which would weigh colours by their opacity.
+        let pixels = if pixels.mode == Mode::L { pixels } else { pixels.into_mode(Mode::Rgb) };
+        let size = (pixels.width, pixels.height);
+        Ok(Stored { pixels, divisor: 1, size, orientation })
+    }
+
+    /// What of an image stays. Sizes and places are rounded as torchvision's `Resize` and
+    /// `CenterCrop` round them.
+    fn part(self, (width, height): (u32, u32)) -> Part {
+        let (shorter, longer) = (width.min(height), width.max(height));
+        let resized_longer = u64::from(self.resize) * u64::from(longer) / u64::from(shorter);
+        let side = |side: u32| {
+            let resized = if side == shorter { u64::from(self.resize) } else { resized_longer };
+            let start = margin(resized, self.crop);
+            let pixels = f64::from(side) / resized as f64;
+            (start * pixels, f64::from(self.crop) * pixels)
+        };
+        let ((left, width), (top, height)) = (side(width), side(height));
+        Part { left, top, width, height }
+    }
+}
+
+/// A part of the whole image as a part of what was decoded of it.
+fn within(stored: &Stored, part: Part) -> Part {
+    let divisor = f64::from(stored.divisor);
+    let side = |start: f64, length: f64, side: u32| {
+        let start = (start / divisor).max(0.0);
+        (start, (length / divisor).min(f64::from(side) - start))
+    };
+    let (left, width) = side(part.left, part.width, stored.pixels.width);
+    let (top, height) = side(part.top, part.height, stored.pixels.height);
+    Part { left, top, width, height }
+}

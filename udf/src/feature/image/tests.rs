@@ -1,0 +1,182 @@
+//! Against Pillow and torchvision, on the images that `make setup` makes.
+
+use std::fs;
+
+use serde::Deserialize;
+
+use super::decode::{decode, info};
+use super::encode::{Encoding, encode};
+use super::pixels::{Mode, Pixels};
+use super::preprocess::Recipe;
+use super::resize::{Filter, Resampler};
+use crate::fixture::prepared;
+
+#[derive(Deserialize)]
+struct Reference {
+    name: String,
+    format: String,
+    width: u32,
+    height: u32,
+    recipe: (u32, u32),
+}
+
+impl Reference {
+    fn all() -> Vec<Self> {
+        let text = fs::read_to_string(prepared("images/reference.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(prepared("images/good").join(&self.name)).unwrap()
+    }
+
+    fn expected(&self, what: &str) -> Vec<u8> {
+        fs::read(prepared("images/expected").join(format!("{}.{what}", self.name))).unwrap()
+    }
+
+    /// Decoders of lossy formats round differently.
+    fn is_lossy(&self) -> bool {
+        self.name.ends_with("jpg") || self.name == "lossy.webp"
+    }
+}
+
+/// How two images of a size differ, in steps of 256.
+#[derive(Debug)]
+struct Difference {
+    mean: f64,
+    max: u8,
+}
+
+fn difference(found: &[u8], expected: &[u8]) -> Difference {
+    assert_eq!(found.len(), expected.len());
+    let all = || found.iter().zip(expected).map(|(a, b)| a.abs_diff(*b));
+    let mean = all().map(f64::from).sum::<f64>() / found.len() as f64;
+    Difference { mean, max: all().max().unwrap_or_default() }
+}
+
+fn assert_close(found: &[u8], expected: &[u8], mean: f64, max: u8, what: &str) {
+    let found = difference(found, expected);
+    assert!(found.mean <= mean && found.max <= max, "{what}: {found:?}, allowed {mean} and {max}");
+}
+
+#[test]
+fn pixels_are_those_of_pillow() {
+    for reference in Reference::all() {
+        let bytes = reference.bytes();
+        let found = info(&bytes).unwrap();
+        assert_eq!(found.format.name(), reference.format);
+        assert_eq!((found.width, found.height), (reference.width, reference.height));
+        let expected = reference.expected("rgb");
+        if expected.is_empty() {
+            continue;
+        }
+        let image = decode(&bytes, Mode::Rgb).unwrap();
+        assert_eq!((image.width, image.height), (reference.width, reference.height));
+        // Colours that are stored at half the size are interpolated differently at their edges.
+        let (mean, max) = if reference.is_lossy() { (0.6, 24) } else { (0.0, 0) };
+        assert_close(&image.data, &expected, mean, max, &reference.name);
+    }
+}
+
+#[test]
+fn resized_images_are_those_of_pillow() {
+    for reference in Reference::all() {
+        let image = decode(&reference.bytes(), Mode::Rgb).unwrap();
+        let resize = |filter| Resampler::default().resize(&image, None, (37, 31), filter);
+        let found = resize(Filter::Bilinear).unwrap();
+        let max = if reference.is_lossy() { 6 } else { 1 };
+        assert_close(&found.data, &reference.expected("resized"), 0.5, max, &reference.name);
+    }
+}
+
+#[test]
+fn the_recipe_is_that_of_torchvision() {
+    for reference in Reference::all() {
+        let (resize, crop) = reference.recipe;
+        let recipe = Recipe::try_new(resize, crop).unwrap();
+        let found = recipe.apply(&reference.bytes(), &mut Resampler::default()).unwrap();
+        assert_eq!(found.len(), recipe.bytes());
+        let (mean, max) = match () {
+            // Decoded at a quarter of the size.
+            () if reference.name.starts_with("large") => (0.9, 8),
+            () if reference.is_lossy() => (0.6, 6),
+            () => (0.5, 1),
+        };
+        assert_close(&found, &reference.expected("recipe"), mean, max, &reference.name);
+    }
+}
+
+#[test]
+fn bad_images_are_errors_that_say_why() {
+    let cases = [
+        ("truncated.jpg", "jpeg of 7207 bytes cannot be decoded: the image ends before"),
+        ("truncated.png", "png of 7683 bytes cannot be decoded: the image ends before"),
+        ("header_only.jpg", "jpeg of 64 bytes cannot be decoded"),
+        ("empty.jpg", "there are no bytes"),
+        ("mislabelled.jpg", "the bytes, which begin with 3c 68 74 6d 6c 3e 3c 62, are no JPEG"),
+        ("bomb.png", "an image of 60000x60000 has 3600000000 pixels, more than"),
+        ("bomb.jpg", "an image of 65000x65000 has 4225000000 pixels, more than"),
+        ("noise.jpg", "jpeg of 4004 bytes cannot be decoded"),
+    ];
+    let recipe = Recipe::try_new(64, 56).unwrap();
+    for (name, expected) in cases {
+        let bytes = fs::read(prepared("images/bad").join(name)).unwrap();
+        let problem = decode(&bytes, Mode::Rgb).unwrap_err();
+        assert!(problem.contains(expected), "{name}: {problem}");
+        assert_eq!(recipe.apply(&bytes, &mut Resampler::default()).unwrap_err(), problem);
+    }
+}
+
+#[test]
+fn no_prefix_of_a_file_and_no_changed_byte_panics() {
+    let recipe = Recipe::try_new(8, 8).unwrap();
+    for reference in Reference::all().iter().filter(|reference| reference.bytes().len() < 20_000) {
+        let bytes = reference.bytes();
+        for length in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
+            let _ = recipe.apply(&bytes[..length], &mut Resampler::default());
+        }
+        for at in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x5a;
+            let _ = recipe.apply(&changed, &mut Resampler::default());
+        }
+    }
+}
+
+#[test]
+fn what_is_encoded_without_loss_is_decoded_again() {
+    let photo = decode(&fs::read(prepared("images/good/alpha.png")).unwrap(), Mode::Rgba).unwrap();
+    for mode in Mode::ALL {
+        let image = photo.clone().into_mode(mode);
+        for name in ["png", "webp", "bmp", "tiff"] {
+            let file = encode(image.clone(), Encoding::parse(name, None).unwrap());
+            let file = file.unwrap_or_else(|e| panic!("{name} of {mode:?}: {e}"));
+            assert_eq!(info(&file).unwrap().format.name(), name);
+            let again = decode(&file, mode).unwrap();
+            assert!(again == image, "{name} of {mode:?}");
+        }
+        let file = encode(image.clone(), Encoding::parse("jpeg", Some(95)).unwrap()).unwrap();
+        let (again, image) = (decode(&file, Mode::L).unwrap(), image.into_mode(Mode::L));
+        assert_close(&again.data, &image.data, 2.0, 30, "jpeg");
+    }
+}
+
+#[test]
+fn grey_and_opacity_are_those_of_pillow() {
+    let one = Pixels::try_new(1, 1, Mode::Rgba, vec![200, 100, 50, 7]).unwrap();
+    assert_eq!(*one.clone().into_mode(Mode::L).data, [124]);
+    assert_eq!(*one.clone().into_mode(Mode::Rgb).data, [200, 100, 50]);
+    assert_eq!(*one.into_mode(Mode::La).data, [124, 7]);
+}
+
+#[test]
+fn crops_are_within_the_image() {
+    let image = Pixels::try_new(3, 2, Mode::L, vec![1, 2, 3, 4, 5, 6]).unwrap();
+    assert_eq!(*image.crop(1, 0, 2, 2).unwrap().data, [2, 3, 5, 6]);
+    assert_eq!(*image.center_crop(1, 2).unwrap().data, [2, 5]);
+    for (left, top, width, height) in [(2, 0, 2, 1), (0, 0, 0, 1), (u32::MAX, 0, 2, 1)] {
+        let problem = image.crop(left, top, width, height).unwrap_err();
+        assert!(problem.contains("is not within an image of 3x2"), "{problem}");
+    }
+    assert!(image.center_crop(4, 1).is_err());
+}

@@ -1,0 +1,14 @@
+//! Tensors as columns, in the two types that Arrow defines for them.
+//!
+//! - all of one shape: `arrow.fixed_shape_tensor` over a fixed-size list, which is what models take
+//! - each of its own shape: `arrow.variable_shape_tensor` over `STRUCT<data, shape>`
+//!
+//! Elements are in row-major order.
+
+mod builder;
+mod functions;
+mod types;
+
+pub(super) use builder::TensorBuilder;
+pub(super) use functions::functions;
+pub(crate) use types::{fixed_shape_field, variable_shape_field};
