@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datafusion::common::Result;
-use forebay::{Functions, Scheduler, Worker};
+use forebay::{Scheduler, Worker};
 
 use crate::ServeArgs;
 use crate::shell::errors;
@@ -27,15 +27,15 @@ async fn serve(args: ServeArgs) -> Result<()> {
     let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
     args.listen.check(&ports, tls.as_ref())?;
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
-    let timeout = Duration::from_secs(args.worker_timeout);
-    let (runtime, functions) = (worker::runtime(None)?, Functions::default());
-    let (host_too, tls_too) = (host.clone(), tls.clone());
-    let scheduler =
-        Scheduler::start(args.bind, host_too, runtime, timeout, functions, tls_too).await?;
-    let _figures = match args.metrics {
-        Some(address) => Some(scheduler.serve_metrics(address).await?),
-        None => None,
+    let scheduler = Scheduler {
+        bind: args.bind,
+        host: host.clone(),
+        worker_timeout: Duration::from_secs(args.worker_timeout),
+        metrics: args.metrics,
+        tls: tls.clone(),
+        ..Scheduler::new(worker::runtime(None)?)
     };
+    let scheduler = scheduler.start().await?;
     println!("listening on {}", scheduler.address());
     if args.worker {
         let address = format!("{host}:{}", scheduler.address().port());
