@@ -23,11 +23,14 @@ mod context;
 pub mod errors;
 pub mod flight;
 pub mod folders;
+pub mod whole_writes;
 
 pub use context::{ForebayBuilder, ForebayContext};
 pub use forebay_engine::{Accelerator, Devices, InferenceReport, Inventory, RunReport};
 pub use forebay_planner::{DataFrameExt, ForebayConfig, install};
-pub use forebay_scheduler::{Cluster, Functions, Ports, Scheduler, Standalone, Tls, Worker};
+pub use forebay_scheduler::{
+    Cluster, Functions, Ports, RunningScheduler, RunningWorker, Scheduler, Standalone, Tls, Worker,
+};
 pub use forebay_udf::model::{Catalog, CatalogEntry};
 
 /// What a program that uses Forebay usually needs.

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output is its purpose")]
 
 mod doctor;
+mod logging;
 mod model_cmd;
 mod serve;
 mod shell;
@@ -243,7 +244,8 @@ struct ResourceArgs {
     /// Folder for what tasks write [default: a folder for temporary files]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// Bytes of blocks that --work-dir may hold at a time, such as 100GB [default: no limit]
+    /// Bytes of blocks and hash shuffles that --work-dir may hold at a time, such as 100GB
+    /// [default: no limit]
     #[arg(long, value_name = "BYTES")]
     work_limit: Option<bytesize::ByteSize>,
     /// Seconds that a worker which is told to leave gives its tasks, and those who read from it
@@ -273,11 +275,6 @@ impl FromStr for GpuChoice {
         }
     }
 }
-
-/// What is logged unless RUST_LOG says otherwise. Ballista calls it an error that a task ends after
-/// its job, which every cancelled job's tasks do, and logs each failed query on the scheduler.
-const LOGGED: &str = "warn,ballista_scheduler::state::task_manager=off,\
-                      ballista_scheduler::scheduler_server::query_stage_scheduler=off";
 
 /// As much as the main thread has: a plan's operators poll each other, one within the other.
 const STACK_BYTES: usize = 8 << 20;
@@ -451,7 +448,7 @@ fn ports(text: &str) -> Result<Ports, String> {
 
 fn main() {
     let cli = Cli::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(LOGGED)).init();
+    logging::start();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.enable_all().thread_stack_size(STACK_BYTES).build() {
         Ok(runtime) => runtime,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
-use forebay::{ForebayBuilder, ForebayContext, Functions, Scheduler, Worker};
+use forebay::{ForebayBuilder, ForebayContext, Scheduler, Worker};
 
 use crate::shell::{errors, stores};
 use crate::worker::{self, told_to_stop};
@@ -52,15 +52,15 @@ async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> 
     let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
     args.listen.check(&ports, tls.as_ref())?;
     let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
-    let timeout = Duration::from_secs(args.worker_timeout);
-    let (runtime, functions) = (worker::runtime(None)?, Functions::default());
-    let (host_too, tls_too) = (host.clone(), tls.clone());
-    let scheduler =
-        Scheduler::start(args.bind, host_too, runtime, timeout, functions, tls_too).await?;
-    let _figures = match args.metrics {
-        Some(address) => Some(scheduler.serve_metrics(address).await?),
-        None => None,
+    let scheduler = Scheduler {
+        bind: args.bind,
+        host: host.clone(),
+        worker_timeout: Duration::from_secs(args.worker_timeout),
+        metrics: args.metrics,
+        tls: tls.clone(),
+        ..Scheduler::new(worker::runtime(None)?)
     };
+    let scheduler = scheduler.start().await?;
     // This process reaches itself however others do.
     let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
     let address = format!("{own}:{}", scheduler.address().port());

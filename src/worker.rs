@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use forebay::{Accelerator, Devices, Functions, Inventory, Ports, Worker};
+use forebay::{Accelerator, Devices, Inventory, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::shell::EMULATED_MEMORY_BYTES;
@@ -50,22 +50,13 @@ async fn work(args: WorkerArgs) -> Result<()> {
 /// A worker of this machine, on loopback.
 pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
     let devices = Arc::new(Devices::new(inventory(&args)?));
-    let work_dir = args.work_dir.unwrap_or_else(|| std::env::temp_dir().join("forebay"));
+    let plain = Worker::new(scheduler, devices, runtime(args.memory_limit)?);
     Ok(Worker {
-        scheduler,
-        bind: std::net::Ipv4Addr::LOCALHOST.into(),
-        port: 0,
-        host: "127.0.0.1".to_owned(),
-        advertised: Ports::default(),
-        work_dir,
-        devices,
+        work_dir: args.work_dir.unwrap_or_else(|| plain.work_dir.clone()),
         work_limit: args.work_limit.map(|limit| limit.as_u64()),
-        runtime: runtime(args.memory_limit)?,
-        functions: Functions::default(),
         labels: args.labels.into_iter().collect(),
-        metrics: None,
         drain_limit: Duration::from_secs(args.drain_limit),
-        tls: None,
+        ..plain
     })
 }
 
@@ -120,7 +111,7 @@ pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
                 }
             }
             Err(error) => {
-                log::warn!("SIGTERM ends this process without draining: {error}");
+                tracing::warn!("SIGTERM ends this process without draining: {error}");
                 interrupted.await.ok();
             }
         }

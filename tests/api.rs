@@ -11,8 +11,8 @@ mod api {
     mod cancellation;
     mod dataframe;
     mod failures;
-    mod flight;
     mod files;
+    mod flight;
     mod minilm;
     mod random_plans;
     #[path = "../sql/wire.rs"]

@@ -355,8 +355,10 @@ fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
     home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
     let (metrics, worker_metrics) = (free_port(), free_port());
     let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), &["--metrics", &metrics]);
-    cluster.add_worker(&["--cpus", "1", "--metrics", &worker_metrics]);
-    cluster.add_worker(&["--cpus", "1", "--emulated-accelerators", "1"]);
+    let accelerator = ["--emulated-accelerators", "1"];
+    cluster
+        .add_worker(&[&["--cpus", "1", "--metrics", &worker_metrics], &accelerator[..]].concat());
+    cluster.add_worker(&["--cpus", "1"]);
     let shell = |sql: &str| {
         let address = cluster.address();
         home.run(&["shell", "--connect", address, "-q", "--format", "csv", "-c", sql]).succeeds()
@@ -397,6 +399,10 @@ fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
     let figures = get(&worker_metrics, "/metrics");
     assert!(figures.contains("forebay_worker_cpus 1\n"), "{figures}");
     assert!(figures.contains("forebay_worker_tasks 0\n"), "{figures}");
+    let busy = figures.lines().find_map(|line| {
+        line.strip_prefix("forebay_worker_accelerator_busy_seconds_total{device=\"emulated:0\"} ")
+    });
+    assert!(busy.unwrap_or("0").parse::<f64>().unwrap() > 0.0, "{figures}");
     assert!(workers.contains(cluster.worker(0).name()), "{workers}");
 }
 

@@ -30,7 +30,7 @@ pub mod tls;
 
 pub use ballista::client::Cluster;
 pub use ballista::functions::Functions;
-pub use ballista::scheduler::Scheduler;
+pub use ballista::scheduler::{RunningScheduler, Scheduler};
 pub use ballista::standalone::Standalone;
-pub use ballista::worker::{Ports, Worker};
+pub use ballista::worker::{Ports, RunningWorker, Worker};
 pub use tls::Tls;

@@ -51,12 +51,12 @@ impl Page {
         name: &str,
         help: &str,
         label: &str,
-        values: &[(L, u64)],
+        values: &[(L, f64)],
     ) -> Result<()> {
         let labels = [label].into_iter().filter(|label| !label.is_empty()).collect::<Vec<_>>();
         let counters = CounterVec::new(Opts::new(name, help), &labels).map_err(failed)?;
         for (of, value) in values {
-            counters.with_label_values(&[of.as_ref()][..labels.len()]).inc_by(*value as f64);
+            counters.with_label_values(&[of.as_ref()][..labels.len()]).inc_by(*value);
         }
         self.add(counters)
     }
@@ -104,7 +104,7 @@ impl Figures {
         let server = connection::serve(routes, listener, tls);
         let serving = SpawnedTask::spawn(async move {
             if let Err(error) = server.await {
-                log::error!("the port for metrics closed: {error}");
+                tracing::error!("the port for metrics closed: {error}");
             }
         });
         Ok(Self { address, _serving: serving })

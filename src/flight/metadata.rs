@@ -12,7 +12,9 @@ use arrow_flight::sql::{
     Searchable, SqlInfo, SqlNullOrdering, SqlSupportedCaseSensitivity, SqlSupportedTransaction,
     XdbcDataType,
 };
-use datafusion::common::Result;
+use datafusion::catalog::SchemaProvider;
+use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
+use datafusion::common::{Result, TableReference};
 use datafusion::datasource::TableType;
 use datafusion::prelude::SessionContext;
 
@@ -45,10 +47,22 @@ pub(super) fn schemas(
 
 fn schema_names(context: &SessionContext) -> Vec<(String, String)> {
     let of = |name: String| {
-        let schemas = context.catalog(&name).map(|found| found.schema_names()).unwrap_or_default();
+        let mut schemas =
+            context.catalog(&name).map(|found| found.schema_names()).unwrap_or_default();
+        // Of every catalog, and in no catalog's list.
+        schemas.push(INFORMATION_SCHEMA.to_owned());
         schemas.into_iter().map(move |schema| (name.clone(), schema))
     };
     context.catalog_names().into_iter().flat_map(of).collect()
+}
+
+fn schema_of(
+    context: &SessionContext,
+    catalog: &str,
+    schema: &str,
+) -> Option<Arc<dyn SchemaProvider>> {
+    let table = TableReference::full(catalog, schema, "");
+    context.state().schema_for_ref(table).ok()
 }
 
 /// Tables whose columns cannot be had (their files are gone) are listed without columns.
@@ -58,8 +72,7 @@ pub(super) async fn tables(
 ) -> Result<RecordBatch> {
     let mut rows = command.into_builder();
     for (catalog, schema) in schema_names(context) {
-        let found = context.catalog(&catalog).and_then(|catalog| catalog.schema(&schema));
-        let Some(found) = found else { continue };
+        let Some(found) = schema_of(context, &catalog, &schema) else { continue };
         for name in found.table_names() {
             let Ok(Some(table)) = found.table(&name).await else {
                 let nothing = Schema::empty();
@@ -159,7 +172,7 @@ pub(super) static SQL_INFO: LazyLock<Option<SqlInfoData>> = LazyLock::new(|| {
     info.append(SqlInfo::SqlBatchUpdatesSupported, true);
     info.append(SqlInfo::SqlSavepointsSupported, false);
     info.append(SqlInfo::SqlCorrelatedSubqueriesSupported, true);
-    info.build().inspect_err(|error| log::error!("what the server can do: {error}")).ok()
+    info.build().inspect_err(|error| tracing::error!("what the server can do: {error}")).ok()
 });
 
 /// The types of columns, as JDBC and ODBC number them.
@@ -204,7 +217,7 @@ pub(super) static TYPES: LazyLock<Option<XdbcTypeInfoData>> = LazyLock::new(|| {
         literal_suffix: Some("'".to_owned()),
         ..type_info("BYTEA", XdbcVarbinary, i32::MAX)
     });
-    types.build().inspect_err(|error| log::error!("the types of columns: {error}")).ok()
+    types.build().inspect_err(|error| tracing::error!("the types of columns: {error}")).ok()
 });
 
 fn type_info(name: &str, data_type: XdbcDataType, size: i32) -> XdbcTypeInfo {

@@ -27,6 +27,7 @@ use super::progress;
 use super::session::{Session, Slot};
 use super::statement::{Bound, Kind, Prepared};
 use super::status;
+use crate::whole_writes;
 
 /// Batches that wait for a client that polls, beside those of the exchanges.
 const BATCHES_WAITING_MAX: usize = 2;
@@ -285,7 +286,10 @@ async fn update(session: &Arc<Session>, prepared: &Prepared) -> Result<Vec<Recor
     let work = async {
         let mut said = vec![];
         for values in prepared.values()?.iter() {
-            said.extend(prepared.execute(session, values).await?.collect().await?);
+            let rows = prepared.execute(session, values).await?;
+            let context = Arc::new(rows.task_ctx());
+            let plan = rows.create_physical_plan().await?;
+            said.extend(whole_writes::execute(plan, context)?.try_collect::<Vec<_>>().await?);
         }
         Ok::<_, DataFusionError>(said)
     };

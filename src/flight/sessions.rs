@@ -103,6 +103,14 @@ impl Sessions {
 
     fn open(&self, who: Identity, key: Option<String>) -> Result<Arc<Session>, Status> {
         let context = self.template.new_session().map_err(|error| status::of(&error))?;
+        if matches!(self.roots, Roots::Below(_)) {
+            // They read whatever they are told to.
+            let session = context.session();
+            session.deregister_udtf("read_files");
+            for name in ["url_download", "try_url_download"] {
+                session.deregister_udf(name);
+            }
+        }
         let slots = Arc::clone(&self.slots);
         let session = Session::new(who, context, self.roots.clone(), self.limits, slots);
         let session = Arc::new(session);
@@ -121,7 +129,7 @@ impl Sessions {
         if let Some(key) = key {
             open.by_key.insert(key, session.id);
         }
-        log::info!("session {} of '{}' begins", session.id, session.who.name);
+        tracing::info!("session {} of '{}' begins", session.id, session.who.name);
         Ok(session)
     }
 
@@ -135,7 +143,7 @@ impl Sessions {
         let closed = self.open.lock().close(id);
         if let Some(session) = &closed {
             session.closed.cancel();
-            log::info!("session {id} of '{}' ends", session.who.name);
+            tracing::info!("session {id} of '{}' ends", session.who.name);
         }
         closed.is_some()
     }

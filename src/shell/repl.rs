@@ -93,13 +93,13 @@ fn open_history(editor: &mut SqlEditor, path: &Path) {
     if let Some(folder) = path.parent()
         && let Err(error) = std::fs::create_dir_all(folder)
     {
-        log::warn!("no history: {}: {error}", folder.display());
+        tracing::warn!("no history: {}: {error}", folder.display());
         return;
     }
     if path.exists()
         && let Err(error) = editor.load_history(path)
     {
-        log::warn!("no history: {}: {error}", path.display());
+        tracing::warn!("no history: {}: {error}", path.display());
     }
 }
 
@@ -110,6 +110,6 @@ fn remember(editor: &mut SqlEditor, path: &Path, text: &str) {
     }
     let added = editor.add_history_entry(text.trim_end());
     if let Err(error) = added.and_then(|_| editor.append_history(path)) {
-        log::warn!("no history: {}: {error}", path.display());
+        tracing::warn!("no history: {}: {error}", path.display());
     }
 }

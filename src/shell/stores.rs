@@ -57,7 +57,7 @@ pub(crate) async fn execute(context: &ForebayContext, statement: Statement) -> R
     let again = (!locations.is_empty()).then(|| statement.clone());
     match (context.execute(statement).await, again) {
         (Err(DataFusionError::ObjectStore(error)), Some(statement)) if is_s3(&error) => {
-            log::info!("trying again after detecting the bucket's region: {error}");
+            tracing::info!("trying again after detecting the bucket's region: {error}");
             for location in &locations {
                 register(session, location, Region::Detected).await?;
             }
@@ -126,7 +126,7 @@ async fn register_for_models(context: &ForebayContext) {
             continue;
         }
         if let Err(error) = open_url(context, &url).await {
-            log::warn!("{url}: {}", super::errors::readable(&error));
+            tracing::warn!("{url}: {}", super::errors::readable(&error));
         }
     }
 }

@@ -5,21 +5,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::prelude::SessionConfig;
-use forebay::{Catalog, ForebayContext, Functions, Inventory, Scheduler};
+use forebay::{Catalog, ForebayContext, Inventory, RunningScheduler, Scheduler};
 
 /// A scheduler without workers, and a session on it that plans for some.
-async fn cluster() -> (Scheduler, ForebayContext) {
-    let address = "127.0.0.1:0".parse().unwrap();
-    let scheduler = Scheduler::start(
-        address,
-        address.ip().to_string(),
-        Arc::new(RuntimeEnv::default()),
-        std::time::Duration::from_secs(10),
-        Functions::default(),
-        None,
-    )
-    .await
-    .unwrap();
+async fn cluster() -> (RunningScheduler, ForebayContext) {
+    let scheduler = Scheduler::new(Arc::new(RuntimeEnv::default())).start().await.unwrap();
     let session = ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30))

@@ -110,7 +110,7 @@ def test_models_are_made_listed_and_dropped(cursor):
     cursor.execute(f"CREATE MODEL other LOCATION '{ECHO}'")
     names = [row[0] for row in rows(cursor, "SHOW MODELS")]
     assert names == ["echo", "other", "sentiment"]
-    listed = rows(cursor, "SELECT model_name FROM information_schema.models ORDER BY 1")
+    listed = rows(cursor, "SELECT name FROM information_schema.models ORDER BY 1")
     assert ("other",) in listed
     cursor.execute("DROP MODEL other")
     assert "other" not in [row[0] for row in rows(cursor, "SHOW MODELS")]

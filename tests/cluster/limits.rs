@@ -41,6 +41,28 @@ async fn full_work_dirs_everywhere_are_an_error_that_says_so() {
     stage.until_nothing_is_left(&[0, 1]).await;
 }
 
+/// A hash shuffle has room, and gives it back; a larger one is an error that says what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hash_shuffles_are_within_the_limit_of_the_work_dir() {
+    const SHUFFLED: &str = "SELECT count(*) FROM (SELECT id, word FROM words GROUP BY id, word)";
+    let mut stage = Stage::new(10, &[&[CPU, &["--work-limit", "4MB"]].concat()]);
+    let session = stage.session().await;
+    let expected = run(&stage.local().await, SHUFFLED).await.unwrap();
+    for _ in 0..3 {
+        let rows = stage.run(&session, SHUFFLED).await;
+        let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+        assert_eq!(rows, expected);
+    }
+    stage.until_nothing_is_left(&[0]).await;
+
+    let mut stage = Stage::new(10, &[&[CPU, &["--work-limit", "8kB"]].concat()]);
+    let session = stage.session().await;
+    let error = stage.run(&session, SHUFFLED).await.unwrap_err().strip_backtrace();
+    assert!(error.contains("a task of a hash shuffle wrote"), "{error}");
+    assert!(error.contains("raise --work-limit"), "{error}");
+    stage.until_nothing_is_left(&[0]).await;
+}
+
 /// Stages that need a core, a whole accelerator, a core again and half of an accelerator; then a
 /// shuffle and a sort; one task at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

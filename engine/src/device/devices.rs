@@ -1,7 +1,9 @@
 //! The state of this process that all its queries share: inventory, leases, loaded models.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result as DataFusionResult, internal_datafusion_err};
@@ -47,6 +49,25 @@ pub struct Devices {
     models: Once<ModelKey, LoadedModel>,
     /// Of the models that are loaded or being loaded; the least recently asked for first.
     residents: Mutex<Vec<Resident>>,
+}
+
+/// What a device does, by its driver's account.
+#[derive(Debug)]
+pub struct Utilization {
+    percent: Arc<AtomicU32>,
+    _watch: Watch,
+}
+
+/// A device that tells nothing, or was not asked yet.
+const UNKNOWN: u32 = u32::MAX;
+
+impl Utilization {
+    /// Share of the time that it computed, when it was last asked: 0 to 1; `None` if it does not
+    /// tell.
+    pub fn share(&self) -> Option<f64> {
+        let percent = self.percent.load(Ordering::Relaxed);
+        (percent != UNKNOWN).then(|| f64::from(percent) / 100.0)
+    }
 }
 
 /// A model that takes memory of a device.
@@ -174,6 +195,22 @@ impl Devices {
     /// Thousandths of the device (of a core, on CPUs) that are leased at this moment.
     pub fn leased_millis(&self, device: Device) -> usize {
         self.leases.leased_millis(device)
+    }
+
+    /// For how long the device has computed: the time in which at least one batch did.
+    pub fn busy_time(&self, device: Device) -> Duration {
+        self.leases.busy_time(device)
+    }
+
+    /// Tells what a device does, by its driver's account, while the answer is held; `None` if that
+    /// is not measured.
+    pub fn utilization(&self, device: Device) -> Option<Utilization> {
+        let percent = Arc::new(AtomicU32::new(UNKNOWN));
+        let seen = Arc::clone(&percent);
+        let watch = self.watch(device, move |reading| {
+            seen.store(reading.busy_percent.unwrap_or(UNKNOWN), Ordering::Relaxed);
+        });
+        watch.map(|watch| Utilization { percent, _watch: watch })
     }
 
     /// A model's transform, without its weights.

@@ -11,11 +11,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_udf::model::ModelDeclaration;
 use forebay_udf::runtime::Device;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::busy::{BusyTime, Computing};
 
 /// Thousandths in one whole device or core.
 const ONE: u32 = 1000;
@@ -27,6 +30,7 @@ const CPU_MILLIS_MIN: u32 = 100;
 pub struct Lease {
     device: Device,
     permit: OwnedSemaphorePermit,
+    _computing: Computing,
 }
 
 impl Lease {
@@ -45,7 +49,14 @@ impl Lease {
 #[derive(Debug)]
 pub(crate) struct Leases {
     cpus: u32,
-    devices: Mutex<BTreeMap<Device, Arc<Semaphore>>>,
+    devices: Mutex<BTreeMap<Device, Shares>>,
+}
+
+/// What is left of a device, and how long it was used.
+#[derive(Clone, Debug)]
+struct Shares {
+    left: Arc<Semaphore>,
+    busy: Arc<BusyTime>,
 }
 
 impl Leases {
@@ -60,25 +71,32 @@ impl Leases {
         }
     }
 
-    fn semaphore(&self, device: Device) -> Arc<Semaphore> {
+    fn shares(&self, device: Device) -> Shares {
         let mut devices = self.devices.lock();
-        let semaphore = devices
-            .entry(device)
-            .or_insert_with(|| Arc::new(Semaphore::new(self.capacity(device) as usize)));
-        Arc::clone(semaphore)
+        let whole = || Shares {
+            left: Arc::new(Semaphore::new(self.capacity(device) as usize)),
+            busy: Arc::default(),
+        };
+        devices.entry(device).or_insert_with(whole).clone()
     }
 
     pub(crate) async fn lease(&self, device: Device, model: &ModelDeclaration) -> Lease {
         let millis = share_millis(device, model).min(self.capacity(device));
+        let Shares { left, busy } = self.shares(device);
         #[expect(clippy::expect_used, reason = "the semaphores of a process are never closed")]
-        let permit =
-            self.semaphore(device).acquire_many_owned(millis).await.expect("an open semaphore");
-        Lease { device, permit }
+        let permit = left.acquire_many_owned(millis).await.expect("an open semaphore");
+        Lease { device, permit, _computing: busy.begin() }
     }
 
     /// Thousandths that are out at this moment.
     pub(crate) fn leased_millis(&self, device: Device) -> usize {
-        (self.capacity(device) as usize).saturating_sub(self.semaphore(device).available_permits())
+        (self.capacity(device) as usize)
+            .saturating_sub(self.shares(device).left.available_permits())
+    }
+
+    /// For how long some share of a device was out.
+    pub(crate) fn busy_time(&self, device: Device) -> Duration {
+        self.shares(device).busy.total()
     }
 }
 

@@ -14,6 +14,7 @@
 //! let config = SessionConfig::new().with_extension(devices);
 //! ```
 
+mod busy;
 mod devices;
 mod inventory;
 mod lease;
@@ -23,7 +24,7 @@ mod placement;
 mod sampler;
 mod slot;
 
-pub use devices::{Devices, LoadedModel};
+pub use devices::{Devices, LoadedModel, Utilization};
 pub use inventory::{Accelerator, Inventory, Owner};
 pub use lease::Lease;
 pub use nvml::{Driver, Gpu};

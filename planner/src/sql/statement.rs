@@ -117,8 +117,9 @@ const LISTINGS: [(&[&str], &str); 2] = [
     ),
     (
         &["SHOW", "WORKERS"],
-        "SELECT worker_id, address, state, tasks, cpus_used, cpus, accelerators_used, \
-         accelerators, memory, block_bytes, labels FROM forebay.workers ORDER BY worker_id",
+        "SELECT worker_id, address, state, tasks, cpus_used, cpus, accelerators_busy, \
+         accelerators_used, accelerators, memory, block_bytes, labels FROM forebay.workers \
+         ORDER BY worker_id",
     ),
 ];
 

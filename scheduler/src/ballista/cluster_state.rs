@@ -79,7 +79,7 @@ impl ForebayClusterState {
         let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
         let running = RunningJob::new(id, session, Arc::clone(&config), staged, made)
             .with_name(graph.job_name(), queued_at(graph.status()));
-        log::info!("job {} starts: {}", running.id, running.name);
+        tracing::info!(job = %running.id, "starts: {}", running.name);
         let running = self.registry.add(running);
         *graph = Box::new(ForebayGraph::new(
             Arc::clone(&running),

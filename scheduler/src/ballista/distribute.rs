@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ballista_core::config::BallistaConfig;
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::memory::MemorySourceConfig;
@@ -21,11 +22,26 @@ use super::cluster_exec::ClusterExec;
 /// Sets the options that plans on a cluster need: what one operator tells another while both run
 /// (the value of a subquery, the keys of a join) does not travel between stages, and string views
 /// travel with all of the buffers that they point into. An exchange that keeps an order is not cut.
+///
+/// The smaller side of a join is read by all tasks up to a larger size than in one process, unless the
+/// program has chosen one: to shuffle both sides takes more, as it goes through files.
 #[must_use]
 pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
     let extensions = &mut config.options_mut().extensions;
     if extensions.get::<ForebayConfig>().is_none() {
         extensions.insert(ForebayConfig::default());
+    }
+    let usual = ConfigOptions::default().optimizer;
+    let (ballista, optimizer) = (BallistaConfig::default(), &mut config.options_mut().optimizer);
+    if optimizer.hash_join_single_partition_threshold == usual.hash_join_single_partition_threshold
+    {
+        optimizer.hash_join_single_partition_threshold = ballista.broadcast_join_threshold_bytes();
+    }
+    if optimizer.hash_join_single_partition_threshold_rows
+        == usual.hash_join_single_partition_threshold_rows
+    {
+        optimizer.hash_join_single_partition_threshold_rows =
+            ballista.broadcast_join_threshold_rows();
     }
     config
         .set_bool("datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery", false)

@@ -22,6 +22,7 @@ use forebay_engine::{Devices, InferenceExec};
 use forebay_planner::ForebayConfig;
 
 use super::{session, status};
+use crate::block::shuffle::ShuffleFiles;
 use crate::block::store::Sealed;
 use crate::block::{BlockId, BlockStore, BlockWriterExec};
 use crate::rpc::attendance::Mouth;
@@ -99,6 +100,7 @@ impl ExecutionEngine for TaskEngine {
             }));
         }
         let shuffle = Arc::clone(&plan);
+        let job = job_id.to_string();
         let inner = self.inner.create_query_stage_exec(
             job_id,
             stage_id,
@@ -108,7 +110,14 @@ impl ExecutionEngine for TaskEngine {
             work_dir,
             config,
         )?;
-        Ok(Arc::new(ShuffleTask { inner, plan: shuffle }))
+        let stage = u32::try_from(stage_id).unwrap_or(u32::MAX);
+        Ok(Arc::new(ShuffleTask {
+            job,
+            stage,
+            inner,
+            plan: shuffle,
+            store: Arc::clone(&self.store),
+        }))
     }
 }
 
@@ -136,6 +145,12 @@ impl QueryStageExecutor for BlockTask {
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
         let on_sealed = |id: BlockId, sealed: Sealed| {
+            tracing::debug!(
+                seq = id.seq,
+                rows = sealed.rows,
+                bytes = sealed.bytes,
+                "sealed a block"
+            );
             self.mouth.say(from_worker::Say::Sealed(messages::Sealed {
                 job: self.job.clone(),
                 id,
@@ -145,7 +160,7 @@ impl QueryStageExecutor for BlockTask {
             }));
         };
         let task = u32::try_from(task_id).unwrap_or(u32::MAX);
-        log_options(self, task_id, &context);
+        log_options(&context);
         let written =
             self.writer.write(&self.store, &self.job, self.stage, task, context, &on_sealed);
         let blocks = written.await.map_err(status::sealed_failure)?;
@@ -162,6 +177,9 @@ impl QueryStageExecutor for BlockTask {
 /// A task of Ballista's, whose errors keep their kind.
 #[derive(Debug)]
 struct ShuffleTask {
+    job: String,
+    stage: u32,
+    store: Arc<BlockStore>,
     inner: Arc<dyn QueryStageExecutor>,
     plan: Arc<dyn ExecutionPlan>,
 }
@@ -179,8 +197,15 @@ impl QueryStageExecutor for ShuffleTask {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
-        log_options(self, task_id, &context);
-        self.inner.execute_query_stage(task_id, context).await.map_err(status::sealed_failure)
+        log_options(&context);
+        let task = u32::try_from(task_id).unwrap_or(u32::MAX);
+        let run = async {
+            let files = ShuffleFiles::new(&self.store, &self.job, self.stage, task)?;
+            let written = self.inner.execute_query_stage(task_id, context).await?;
+            files.keep().await?;
+            Ok(written)
+        };
+        run.await.map_err(status::sealed_failure)
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
@@ -193,8 +218,8 @@ impl QueryStageExecutor for ShuffleTask {
 }
 
 /// Says with which options a task runs that are not at their defaults.
-fn log_options(stage: &dyn fmt::Display, task: usize, context: &TaskContext) {
-    if !log::log_enabled!(log::Level::Debug) {
+fn log_options(context: &TaskContext) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
     let ballista = session::config().options().entries().into_iter();
@@ -205,7 +230,7 @@ fn log_options(stage: &dyn fmt::Display, task: usize, context: &TaskContext) {
     let set = context.session_config().options().entries().into_iter();
     let set = set.filter(|entry| usual.get(&entry.key) != Some(&entry.value));
     let set = set.map(|entry| format!("{} = {}", entry.key, entry.value.unwrap_or_default()));
-    log::debug!("{stage}, task {task} runs with {}", set.collect::<Vec<_>>().join("; "));
+    tracing::debug!("runs with {}", set.collect::<Vec<_>>().join("; "));
 }
 
 /// The metrics of each operator, in the order in which `EXPLAIN` shows them. None is left out, so

@@ -86,7 +86,7 @@ impl ForebayGraph {
         self.registry.apply(&self.job, event);
     }
 
-    fn report(&self, report: TaskStatus) {
+    fn report(&self, worker: &str, report: TaskStatus) {
         let task = StageId(report.stage_id).task(report.task_id);
         let event = match report.status {
             Some(Status::Successful(success)) => {
@@ -108,7 +108,10 @@ impl ForebayGraph {
                 match status::failure(failed, unit_of) {
                     Some(failure) => {
                         let Failure { kind, message } = &failure;
-                        log::info!("job {}: task {task} failed ({kind:?}): {message}", self.id);
+                        tracing::info!(
+                            job = %self.id, stage = task.stage.0, task = task.index, worker,
+                            "failed ({kind:?}): {message}"
+                        );
                         Event::TaskFailed { task, failure }
                     }
                     None => Event::TaskEnded { task },
@@ -238,13 +241,13 @@ impl ExecutionGraph for ForebayGraph {
 
     fn update_task_status(
         &mut self,
-        _: &ExecutorMetadata,
+        worker: &ExecutorMetadata,
         reports: Vec<TaskStatus>,
         _: usize,
         _: usize,
     ) -> Result<Vec<QueryStageSchedulerEvent>> {
         for report in reports {
-            self.report(report);
+            self.report(&worker.id, report);
         }
         Ok(self.end().into_iter().collect())
     }

@@ -31,6 +31,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
+use tracing::{Instrument, Span};
 
 use super::cluster_state::no_panic;
 use super::engine::TaskEngine;
@@ -169,11 +170,25 @@ impl TaskService {
     fn start(&self, task: TaskDefinition) {
         let service = self.clone();
         let threads = if is_accelerated(&task.plan) { &self.accelerated } else { &self.plain };
-        threads.spawn(async move {
+        let span = self.span(&task);
+        let run = async move {
             let ended = service.run(task).await;
             // If nobody reports any more, nobody waits for it.
             service.reports.send(ended).await.ok();
-        });
+        };
+        threads.spawn(run.instrument(span));
+    }
+
+    /// What everything belongs to that a task says. Of the highest level, so that warnings have it.
+    fn span(&self, task: &TaskDefinition) -> Span {
+        tracing::error_span!(
+            "task",
+            job = %task.job_id,
+            stage = task.stage_id,
+            task = task.task_id,
+            attempt = task.task_attempt_num,
+            worker = %self.executor.metadata.id,
+        )
     }
 
     async fn run(&self, task: TaskDefinition) -> TaskStatus {
@@ -181,7 +196,7 @@ impl TaskService {
             "{}/{}.{}/{}.{}",
             task.job_id, task.stage_id, task.stage_attempt_num, task.task_id, task.task_attempt_num
         );
-        log::info!("Execute task {name}");
+        tracing::info!("Execute task");
         let (stage_attempt_num, launch_time) = (task.stage_attempt_num as u32, task.launch_time);
         let key =
             TaskKey { job_id: task.job_id.clone(), stage_id: task.stage_id, task_id: task.task_id };
@@ -190,7 +205,7 @@ impl TaskService {
             Ok((ended, metrics)) => (ended, metrics),
             Err(error) => (Err(error.into()), vec![]),
         };
-        log::info!("Finished task {name}");
+        tracing::info!("Finished task");
         TaskStatus {
             task_id: key.task_id as u32,
             job_id: key.job_id.into(),
@@ -249,7 +264,7 @@ impl TaskService {
                 ..SuccessfulTask::default()
             }),
             Err(error) => {
-                log::info!("a task failed: {error}");
+                tracing::info!("failed: {error}");
                 task_status::Status::Failed(FailedTask::from(error))
             }
         }
@@ -315,7 +330,7 @@ impl ExecutorGrpc for TaskService {
             let (stage, id) = (task.stage_id as usize, task.task_id as usize);
             let job = task.job_id.clone();
             if let Err(error) = self.executor.cancel_task(task.job_id.into(), stage, id).await {
-                log::warn!("task {stage}/{id} of job {job}: {error}");
+                tracing::warn!(%job, stage, task = id, "cannot be stopped: {error}");
                 cancelled = false;
             }
         }
@@ -327,16 +342,9 @@ impl ExecutorGrpc for TaskService {
         request: Request<RemoveJobDataParams>,
     ) -> Result<Response<RemoveJobDataResult>, Status> {
         let request = request.into_inner();
-        let job = self.store.job_folder(&request.job_id);
-        let job = job.map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
-        let folders = match request.remove_stage_ids.as_slice() {
-            [] => vec![job],
-            stages => stages.iter().map(|stage| job.join(stage.to_string())).collect(),
-        };
-        for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
-            if let Err(error) = tokio::fs::remove_dir_all(&folder).await {
-                log::warn!("{} stays: {error}", folder.display());
-            }
+        match request.remove_stage_ids.as_slice() {
+            [] => self.store.remove_job(&request.job_id),
+            stages => self.store.remove_stages(&request.job_id, stages),
         }
         Ok(Response::new(RemoveJobDataResult {}))
     }
@@ -355,7 +363,9 @@ pub(super) async fn report(
             UpdateTaskStatusParams { executor_id, task_status: std::mem::take(&mut task_status) };
         // It would wait for these tasks for ever. If it is gone, so is the line, and this ends too.
         while let Err(status) = scheduler.update_task_status(params.clone()).await {
-            log::warn!("the scheduler did not hear how tasks ended: {status}; it is told again");
+            tracing::warn!(
+                "the scheduler did not hear how tasks ended: {status}; it is told again"
+            );
             tokio::time::sleep(REPORT_AGAIN_AFTER).await;
         }
     }
@@ -375,7 +385,7 @@ pub(super) async fn live(mut scheduler: SchedulerGrpcClient<Channel>, executor: 
             metadata: Some(executor.metadata.clone()),
         };
         if let Err(status) = scheduler.heart_beat_from_executor(params).await {
-            log::warn!("the scheduler did not hear that this worker lives: {status}");
+            tracing::warn!("the scheduler did not hear that this worker lives: {status}");
         }
     }
 }

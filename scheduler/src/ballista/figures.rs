@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ballista_executor::executor::Executor;
 use datafusion::common::Result;
+use forebay_engine::device::Utilization;
 use forebay_engine::{Accelerator, Devices};
+use forebay_udf::runtime::Device;
 
 use super::observe::job_state;
 use super::registry::Registry;
@@ -59,17 +62,14 @@ impl Totals {
 pub(super) fn of_scheduler(registry: &Registry, page: &Page) -> Result<()> {
     let totals = registry.totals();
     let of = |counts: &BTreeMap<&'static str, u64>, states: &[&'static str]| {
-        let count = |state: &&'static str| (*state, counts.get(state).copied().unwrap_or(0));
+        let count = |state: &&'static str| (*state, counts.get(state).copied().unwrap_or(0) as f64);
         states.iter().map(count).collect::<Vec<_>>()
     };
-    let now = |counts: Vec<(&'static str, u64)>| {
-        counts.into_iter().map(|(state, n)| (state, n as f64)).collect::<Vec<_>>()
-    };
-    let jobs = now(of(&totals.jobs, &["queued", "running"]));
+    let jobs = of(&totals.jobs, &["queued", "running"]);
     page.gauges("forebay_jobs", "Jobs that have not ended.", "state", &jobs)?;
     let ended = of(&totals.jobs, &["finished", "failed", "canceled"]);
     page.counters("forebay_jobs_ended_total", "Jobs that have ended.", "state", &ended)?;
-    let tasks = now(of(&totals.tasks, &["running", "draining"]));
+    let tasks = of(&totals.tasks, &["running", "draining"]);
     page.gauges("forebay_tasks", "Tasks that have not ended.", "state", &tasks)?;
     let ended = of(&totals.tasks, &["finished", "failed", "canceled", "lost"]);
     page.counters("forebay_tasks_ended_total", "Tasks that have ended.", "state", &ended)?;
@@ -80,7 +80,7 @@ pub(super) fn of_scheduler(registry: &Registry, page: &Page) -> Result<()> {
         ("forebay_rows_written_total", "Rows that tasks wrote.", totals.rows_written),
         ("forebay_bytes_written_total", "Bytes that tasks wrote.", totals.bytes_written),
     ] {
-        page.counters(name, help, "", &[("", value)])?;
+        page.counters(name, help, "", &[("", value as f64)])?;
     }
     of_workers(&registry.worker_rows(), page)
 }
@@ -127,6 +127,59 @@ pub(super) struct WorkerFigures {
     pub(super) store: Arc<BlockStore>,
     pub(super) devices: Arc<Devices>,
     pub(super) accelerators: Vec<Accelerator>,
+    /// Of those that tell.
+    pub(super) utilizations: Vec<(Device, Utilization)>,
+}
+
+impl WorkerFigures {
+    /// Looks at the accelerators from now on.
+    pub(super) fn new(
+        executor: Arc<Executor>,
+        store: Arc<BlockStore>,
+        devices: Arc<Devices>,
+    ) -> Self {
+        let accelerators = accelerators(&devices);
+        let all = accelerators.iter().map(|found| found.device);
+        let look = |device| Some((device, devices.utilization(device)?));
+        let utilizations = all.filter_map(look).collect();
+        Self { executor, store, devices, accelerators, utilizations }
+    }
+}
+
+/// All that a worker offers.
+pub(super) fn accelerators(devices: &Devices) -> Vec<Accelerator> {
+    let cuda = devices.cuda().unwrap_or_default();
+    cuda.into_iter().chain(devices.inventory().emulated().iter().cloned()).collect()
+}
+
+/// How many accelerators compute, on average since this was last asked, in thousandths.
+pub(super) struct BusyMeter {
+    devices: Arc<Devices>,
+    accelerators: Vec<Accelerator>,
+    before: (Instant, Duration),
+}
+
+impl BusyMeter {
+    pub(super) fn new(devices: Arc<Devices>) -> Self {
+        let accelerators = accelerators(&devices);
+        let mut meter = Self { devices, accelerators, before: (Instant::now(), Duration::ZERO) };
+        meter.before.1 = meter.busy_time();
+        meter
+    }
+
+    fn busy_time(&self) -> Duration {
+        let each = self.accelerators.iter().map(|found| self.devices.busy_time(found.device));
+        each.sum()
+    }
+
+    pub(super) fn milli(&mut self) -> u32 {
+        let now = (Instant::now(), self.busy_time());
+        let (elapsed, busy) = (now.0 - self.before.0, now.1.saturating_sub(self.before.1));
+        self.before = now;
+        let milli = 1000.0 * busy.as_secs_f64() / elapsed.as_secs_f64().max(f64::EPSILON);
+        // What was asked of one device before another may add up to a little more than there is.
+        (milli.round() as u32).min(1000 * self.accelerators.len() as u32)
+    }
 }
 
 /// The figures of a worker.
@@ -145,5 +198,16 @@ pub(super) fn of_worker(worker: &WorkerFigures, page: &Page) -> Result<()> {
     };
     let leased: Vec<_> = worker.accelerators.iter().map(leased).collect();
     let help = "Share of an accelerator that replicas hold.";
-    page.gauges("forebay_worker_accelerator_leased", help, "device", &leased)
+    page.gauges("forebay_worker_accelerator_leased", help, "device", &leased)?;
+    let busy = |found: &Accelerator| {
+        (found.device.to_string(), worker.devices.busy_time(found.device).as_secs_f64())
+    };
+    let busy: Vec<_> = worker.accelerators.iter().map(busy).collect();
+    let help = "Time in which an accelerator computed a batch or several.";
+    page.counters("forebay_worker_accelerator_busy_seconds_total", help, "device", &busy)?;
+    let told = worker.utilizations.iter();
+    let told = told.filter_map(|(device, found)| Some((device.to_string(), found.share()?)));
+    let told: Vec<_> = told.collect();
+    let help = "Share of the time that an accelerator computes, by its driver's account.";
+    page.gauges("forebay_worker_accelerator_utilization", help, "device", &told)
 }

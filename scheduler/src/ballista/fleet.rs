@@ -66,8 +66,13 @@ mod tests {
         let accelerators =
             vec![accelerator("cuda", 3), accelerator("emulated", 0), accelerator("emulated", 1)];
         let inventory = Inventory { cpus: 1, memory: 1, accelerators, labels: vec![] };
-        let worker =
-            Worker { id: "w".to_owned(), address: String::new(), inventory, draining: false };
+        let worker = Worker {
+            id: "w".to_owned(),
+            address: String::new(),
+            inventory,
+            draining: false,
+            busy_milli: 0,
+        };
         let workers = [worker_state(&worker)];
         let leased = |worker: &str, devices: &[u32]| {
             super::leased(&workers, &WorkerId::new(worker), &Lease { devices: devices.to_vec() })

@@ -169,7 +169,7 @@ impl Drop for Interest {
         if !self.is_over
             && let Err(error) = self.abandoned.try_send(self.job.clone())
         {
-            log::warn!("a job whose client has gone runs on: {error}");
+            tracing::warn!(job = %self.job, "its client has gone, and it runs on: {error}");
         }
         self.registry.forget(self.job.as_ref());
     }

@@ -123,6 +123,20 @@ impl Registry {
         self.addresses.read().clone()
     }
 
+    /// Drops the addresses of workers that are gone, once no job has anything there.
+    pub(super) fn forget_gone(&self) {
+        // In this order: who has an address has attended before.
+        let known: Vec<String> = self.addresses.read().keys().cloned().collect();
+        let attending = self.attendance.workers();
+        let is_gone = |id: &String| attending.iter().all(|worker| worker.id != *id);
+        for id in known.into_iter().filter(is_gone) {
+            let worker = WorkerId::new(id.as_str());
+            if !self.all().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
+                self.addresses.write().remove(&id);
+            }
+        }
+    }
+
     /// Something happened to a job; workers are told what follows from it.
     pub(super) fn apply(&self, job: &Mutex<RunningJob>, event: Event) {
         let is_announcement = matches!(event, Event::BlockSealed { .. });

@@ -132,7 +132,7 @@ impl Reading {
                     let Some(whole) = whole_blocks(&answer.blocks, first, rows) else {
                         return Ok(Err(error));
                     };
-                    log::info!("{lost}; waiting for it to be made again");
+                    tracing::info!("{lost}; waiting for it to be made again");
                     read.keep(answer, whole);
                     let (id, problem) = (lost.id, lost.problem.clone());
                     return Ok(Ok(Some(LostBlock { id, problem })));

@@ -28,7 +28,8 @@ use crate::graph::{
 use crate::placement::{PaperBudget, WorkerState};
 use crate::rpc::messages::{Cancel, Free, ReadAnswer, ReadDone, to_worker};
 
-/// Workers by id, those that have left included: what they wrote is asked for until it is lost.
+/// Workers by id, those that have left included as long as a job has something there: what they wrote
+/// is asked for until it is lost.
 pub(super) type Addresses = HashMap<String, ExecutorMetadata>;
 
 /// A job that runs, or has run.
@@ -152,21 +153,19 @@ impl RunningJob {
                 Some((worker, to_worker::Say::Cancel(Cancel { job, stage, task })))
             }
             Action::FreeBlock { block, task, worker } => {
-                // A shuffle's files go with its stage.
                 let file = BlockId { stage: task.stage.0, task: task.index, seq: block.seq };
-                let free = to_worker::Say::Free(Free { job, id: file });
-                (!self.is_shuffle(task.stage)).then_some((worker, free))
+                Some((worker, to_worker::Say::Free(Free { job, id: file })))
             }
             Action::Recomputing { unit, why } => {
-                log::info!("job {job}: unit {unit} runs again: {why}");
+                tracing::info!(%job, %unit, "runs again: {why}");
                 None
             }
             Action::JobFinished => {
-                log::info!("job {job} finished");
+                tracing::info!(%job, "finished");
                 None
             }
             Action::JobFailed { reason } => {
-                log::info!("job {job} failed: {reason}");
+                tracing::info!(%job, "failed: {reason}");
                 None
             }
         }

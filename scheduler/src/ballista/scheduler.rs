@@ -1,7 +1,7 @@
 //! The scheduler's process.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,47 +44,74 @@ const LOSSES_MAX: usize = 1024;
 /// Jobs that wait to be looked at.
 const NUDGES_MAX: usize = 4096;
 
+/// After which silence a worker is lost, unless a scheduler is told otherwise.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How often waits are looked at.
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// How often jobs are looked at that no worker can run.
+/// How often jobs are looked at that no worker can run, and workers that are gone.
 const GIVE_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// Jobs without a client that wait to be cancelled.
 const ABANDONED_MAX: usize = 65_536;
 
-/// A scheduler that listens.
+/// What a scheduler is.
 #[derive(Debug)]
 pub struct Scheduler {
+    /// Where to listen; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// Name or address by which workers and sessions reach this machine.
+    pub host: String,
+    /// Object stores that plans may name.
+    pub runtime: Arc<RuntimeEnv>,
+    /// A worker is lost when nothing has been heard of it for so long; as long does a job wait if
+    /// none is left that can run it.
+    pub worker_timeout: Duration,
+    /// Functions of this program that plans may name.
+    pub functions: Functions,
+    /// Where to serve figures for Prometheus; port 0 takes a free one.
+    pub metrics: Option<SocketAddr>,
+    /// With it, this scheduler speaks only to those who have a certificate of its authority;
+    /// without, with anyone.
+    pub tls: Option<Tls>,
+}
+
+/// A scheduler that listens, until it is dropped.
+#[derive(Debug)]
+pub struct RunningScheduler {
     address: SocketAddr,
     attendance: Attendance,
-    registry: Registry,
-    tls: Option<Tls>,
+    _figures: Option<Figures>,
     _tasks: Vec<SpawnedTask<()>>,
 }
 
 impl Scheduler {
-    /// Starts a scheduler at `address`; port 0 takes a free one. Workers reach it as `host`. A
-    /// worker is lost when nothing has been heard of it for `worker_timeout`; as long does a job
-    /// wait if none is left that can run it. Plans may name `functions`. With `tls` it speaks only
-    /// to those who have a certificate of its authority; without, with anyone.
+    /// A scheduler on a free port of loopback, without functions, figures or encryption.
+    pub fn new(runtime: Arc<RuntimeEnv>) -> Self {
+        Self {
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            host: Ipv4Addr::LOCALHOST.to_string(),
+            runtime,
+            worker_timeout: WORKER_TIMEOUT,
+            functions: Functions::default(),
+            metrics: None,
+            tls: None,
+        }
+    }
+
+    /// Starts it.
     ///
     /// # Errors
-    /// If it cannot listen there, or its certificate is not one for `host`.
-    pub async fn start(
-        address: SocketAddr,
-        host: String,
-        runtime: Arc<RuntimeEnv>,
-        worker_timeout: Duration,
-        functions: Functions,
-        tls: Option<Tls>,
-    ) -> Result<Self> {
+    /// If it cannot listen, or its certificate is not one for its host.
+    pub async fn start(self) -> Result<RunningScheduler> {
+        let Self { bind, host, runtime, worker_timeout, functions, metrics, tls } = self;
         if let Some(tls) = &tls {
             tls.check_host(&host)?;
         }
-        let listener = TcpListener::bind(address)
+        let listener = TcpListener::bind(bind)
             .await
-            .map_err(|error| exec_datafusion_err!("cannot listen on {address}: {error}"))?;
+            .map_err(|error| exec_datafusion_err!("cannot listen on {bind}: {error}"))?;
         let address = listener.local_addr()?;
         let state = session::decoding_state(runtime, functions);
         let config = config(address, host, state.clone(), worker_timeout);
@@ -124,32 +151,36 @@ impl Scheduler {
         let server = connection::serve(routes, listener, tls.clone());
         tasks.push(SpawnedTask::spawn(async move {
             if let Err(error) = server.await {
-                log::error!("the scheduler's port closed: {error}");
+                tracing::error!("the scheduler's port closed: {error}");
             }
         }));
-        Ok(Self { address, attendance, registry, tls, _tasks: tasks })
+        let figures = match metrics {
+            Some(address) => Some(serve_metrics(address, registry, tls).await?),
+            None => None,
+        };
+        Ok(RunningScheduler { address, attendance, _figures: figures, _tasks: tasks })
     }
+}
 
+impl RunningScheduler {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Serves figures for Prometheus at `http://ADDRESS/metrics`, or `https` if it has a
-    /// certificate, as long as the answer is held.
-    ///
-    /// # Errors
-    /// If it cannot listen there.
-    pub async fn serve_metrics(&self, address: SocketAddr) -> Result<Figures> {
-        let registry = self.registry.clone();
-        let fill = move |page: &Page| figures::of_scheduler(&registry, page);
-        Figures::serve(address, self.tls.clone(), fill).await
     }
 
     /// The workers that attend.
     pub fn attendance(&self) -> &Attendance {
         &self.attendance
     }
+}
+
+async fn serve_metrics(
+    address: SocketAddr,
+    registry: Registry,
+    tls: Option<Tls>,
+) -> Result<Figures> {
+    let fill = move |page: &Page| figures::of_scheduler(&registry, page);
+    Figures::serve(address, tls, fill).await
 }
 
 /// Ballista's scheduler, with workers and tasks as we bind them.
@@ -164,15 +195,15 @@ async fn ballista(registry: &Registry, config: Arc<SchedulerConfig>) -> Result<B
 fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
     Arc::new(move |news| match news {
         News::Lost(id) => {
-            log::info!("worker {id} is gone");
+            tracing::info!(worker = %id, "is gone");
             if let Err(error) = lost.try_send(id) {
-                log::warn!("a loss is noticed by its heartbeats only: {error}");
+                tracing::warn!("a loss is noticed by its heartbeats only: {error}");
             }
         }
         News::Sealed(sealed) => registry.sealed(&sealed),
         News::Full(id) => registry.worker_full(&id),
-        News::Came(id) => log::info!("worker {id} came"),
-        News::Drains(id) => log::info!("worker {id} drains"),
+        News::Came(id) => tracing::info!(worker = %id, "came"),
+        News::Drains(id) => tracing::info!(worker = %id, "drains"),
     })
 }
 
@@ -192,7 +223,7 @@ async fn nudge(scheduler: Ballista, registry: Registry, mut nudged: mpsc::Receiv
         let task_status: Vec<TaskStatus> = ids.into_iter().map(nobody).collect();
         let params = UpdateTaskStatusParams { executor_id: NUDGER.to_owned(), task_status };
         if let Err(error) = scheduler.update_task_status(Request::new(params)).await {
-            log::warn!("the event loop does not listen: {error}");
+            tracing::warn!("the event loop does not listen: {error}");
         }
     }
 }
@@ -211,6 +242,7 @@ async fn give_up(registry: Registry, patience: Duration) {
     loop {
         ticks.tick().await;
         registry.give_up(patience);
+        registry.forget_gone();
     }
 }
 
@@ -220,7 +252,7 @@ async fn tell_losses(scheduler: Ballista, mut losses: mpsc::Receiver<String>) {
         let reason = "its line to the scheduler broke".to_owned();
         let params = ExecutorStoppedParams { executor_id, reason };
         if let Err(error) = scheduler.executor_stopped(Request::new(params)).await {
-            log::warn!("a worker's loss: {error}");
+            tracing::warn!("a worker's loss: {error}");
         }
     }
 }
@@ -228,7 +260,7 @@ async fn tell_losses(scheduler: Ballista, mut losses: mpsc::Receiver<String>) {
 async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>) {
     while let Some(job) = orphans.recv().await {
         if let Err(error) = scheduler.cancel_job(job).await {
-            log::warn!("a job without a client: {error}");
+            tracing::warn!("a job without a client: {error}");
         }
     }
 }

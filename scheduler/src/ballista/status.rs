@@ -34,6 +34,7 @@ enum Kind {
     User,
     Data,
     Passing,
+    NoProgress,
     OutOfMemory,
     DiskFull,
     DeviceBroken,
@@ -66,6 +67,7 @@ fn kind(error: &DataFusionError) -> Kind {
         match cause.downcast_ref::<EngineError>() {
             Some(EngineError::Runtime(source)) => return runtime_kind(source),
             Some(EngineError::Batch { source, .. }) => return runtime_kind(source),
+            Some(EngineError::NoProgress { .. }) => return Kind::NoProgress,
             Some(EngineError::TooManyErrors { .. }) => return Kind::Data,
             Some(EngineError::Model(ModelError::Unreachable { .. })) => return Kind::Passing,
             _ => {}
@@ -146,6 +148,7 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
         Kind::User => FailureKind::User,
         Kind::Data => FailureKind::Data,
         Kind::Passing => FailureKind::Passing,
+        Kind::NoProgress => FailureKind::NoProgress,
         Kind::OutOfMemory => FailureKind::OutOfMemory,
         Kind::DiskFull => FailureKind::DiskFull,
         Kind::DeviceBroken => FailureKind::DeviceBroken,
@@ -219,6 +222,9 @@ mod tests {
         let (location, problem) = ("http://a/b".to_owned(), "503".to_owned());
         let silent = ModelError::Unreachable { location, problem };
         assert_eq!(decided(EngineError::from(silent)), FailureKind::Passing);
+        let (operator, waits_for) = ("InferenceExec".to_owned(), "a batch".to_owned());
+        let stuck = EngineError::NoProgress { operator, seconds: 600, waits_for };
+        assert_eq!(decided(stuck), FailureKind::NoProgress);
         let (library, problem) = ("libc10.so".to_owned(), "no such file".to_owned());
         let lacks = RuntimeError::Library { library, problem };
         assert_eq!(decided(EngineError::from(lacks)), FailureKind::DeviceBroken);

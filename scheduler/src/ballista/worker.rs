@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +26,13 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_engine::Devices;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tonic::transport::Channel;
 use tonic::transport::server::Router;
 
 use super::engine::TaskEngine;
 use super::executor::{self, TaskService, TaskThreads};
-use super::figures::{self, WorkerFigures};
+use super::figures::{self, BusyMeter, WorkerFigures};
 use super::functions::Functions;
 use super::{calls, session};
 use crate::block::BlockStore;
@@ -51,6 +51,9 @@ const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(8);
 /// How often a worker says that it is full.
 const TELL_FULL_EVERY: Duration = Duration::from_millis(100);
 
+/// How often a worker looks how busy its accelerators are.
+const TELL_BUSY_EVERY: Duration = Duration::from_secs(1);
+
 /// What a worker is and has.
 #[derive(Debug)]
 pub struct Worker {
@@ -68,7 +71,7 @@ pub struct Worker {
     pub work_dir: PathBuf,
     /// What tasks run models on.
     pub devices: Arc<Devices>,
-    /// Bytes of blocks that may be kept at a time.
+    /// Bytes of blocks and hash shuffles that may be kept at a time.
     pub work_limit: Option<u64>,
     /// Memory, disk and object stores of all tasks together.
     pub runtime: Arc<RuntimeEnv>,
@@ -104,7 +107,58 @@ impl Ports {
     }
 }
 
+/// A worker of this process, which works until it is dropped.
+#[derive(Debug)]
+pub struct RunningWorker {
+    _working: SpawnedTask<()>,
+}
+
 impl Worker {
+    /// A worker on a free port of loopback, which keeps what tasks write in a folder for temporary
+    /// files.
+    pub fn new(scheduler: String, devices: Arc<Devices>, runtime: Arc<RuntimeEnv>) -> Self {
+        Self {
+            scheduler,
+            bind: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            host: Ipv4Addr::LOCALHOST.to_string(),
+            advertised: Ports::default(),
+            work_dir: std::env::temp_dir().join("forebay"),
+            devices,
+            work_limit: None,
+            runtime,
+            functions: Functions::default(),
+            labels: BTreeMap::new(),
+            metrics: None,
+            drain_limit: Duration::ZERO,
+            tls: None,
+        }
+    }
+
+    /// Starts it and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn start(self) -> Result<RunningWorker> {
+        let (ready, is_ready) = oneshot::channel();
+        let (failed, failure) = oneshot::channel();
+        let working = SpawnedTask::spawn(async move {
+            let on_ready = |_: &str| {
+                ready.send(()).ok();
+            };
+            if let Err(error) = Box::pin(self.run(on_ready, std::future::pending())).await {
+                tracing::error!("the worker of this process: {error}");
+                failed.send(error).ok();
+            }
+        });
+        match is_ready.await {
+            Ok(()) => Ok(RunningWorker { _working: working }),
+            Err(_) => Err(failure.await.unwrap_or_else(|_| {
+                exec_datafusion_err!("the worker of this process ended before it was ready")
+            })),
+        }
+    }
+
     /// Works until `stop` is ready or the scheduler is gone; calls `on_ready` with its name. Then
     /// it takes nothing new, finishes what runs, serves what is still to be read, and leaves.
     ///
@@ -122,7 +176,7 @@ impl Worker {
         let folder = Folder::create(&self.work_dir, &id)?;
         let channel = self.connect().await?;
         let (port, number) = listen(SocketAddr::new(self.bind, self.port)).await?;
-        log::info!("worker {id} listens on port {number}");
+        tracing::info!(worker = %id, "listens on port {number}");
         let advertised = self.advertised.or(number);
         let registration = self.registration(&id, advertised);
         let blocks_max = self.work_limit.unwrap_or(u64::MAX);
@@ -168,8 +222,13 @@ impl Worker {
         let report = executor::report(scheduler.clone(), id.clone(), ends);
         let live = executor::live(scheduler.clone(), Arc::clone(&executor));
         let full = tell_when_full(Arc::clone(&store), line.mouth());
-        let _talking =
-            [SpawnedTask::spawn(report), SpawnedTask::spawn(live), SpawnedTask::spawn(full)];
+        let busy = tell_busy(BusyMeter::new(Arc::clone(&self.devices)), line.mouth());
+        let _talking = [
+            SpawnedTask::spawn(report),
+            SpawnedTask::spawn(live),
+            SpawnedTask::spawn(full),
+            SpawnedTask::spawn(busy),
+        ];
         let _figures = self.serve_metrics(&executor, &store).await?;
         on_ready(&id);
         let lost = tokio::select! {
@@ -186,8 +245,8 @@ impl Worker {
         line.drain();
         tokio::select! {
             () = may_leave.notified() => {}
-            why = line.closed() => log::warn!("the scheduler at {}: {why}", self.scheduler),
-            () = tokio::time::sleep(self.drain_limit) => log::warn!(
+            why = line.closed() => tracing::warn!("the scheduler at {}: {why}", self.scheduler),
+            () = tokio::time::sleep(self.drain_limit) => tracing::warn!(
                 "what this worker runs or holds was still needed after {:?}; it is made again \
                  elsewhere",
                 self.drain_limit
@@ -204,14 +263,8 @@ impl Worker {
         store: &Arc<BlockStore>,
     ) -> Result<Option<Figures>> {
         let Some(address) = self.metrics else { return Ok(None) };
-        let cuda = self.devices.cuda().unwrap_or_default().into_iter();
-        let emulated = self.devices.inventory().emulated().iter().cloned();
-        let worker = WorkerFigures {
-            executor: Arc::clone(executor),
-            store: Arc::clone(store),
-            devices: Arc::clone(&self.devices),
-            accelerators: cuda.chain(emulated).collect(),
-        };
+        let (executor, store) = (Arc::clone(executor), Arc::clone(store));
+        let worker = WorkerFigures::new(executor, store, Arc::clone(&self.devices));
         let fill = move |page: &Page| figures::of_worker(&worker, page);
         Figures::serve(address, self.tls.clone(), fill).await.map(Some)
     }
@@ -235,6 +288,7 @@ impl Worker {
             address: format!("{}:{port}", self.host),
             inventory: inventory::to_message(&self.devices, labels),
             draining: false,
+            busy_milli: 0,
         }
     }
 
@@ -304,7 +358,7 @@ impl Hear for Ears {
                 let job = JobId::new(&task.job);
                 let (stage, id) = (task.stage as usize, task.task as usize);
                 if let Err(error) = self.executor.cancel_task(job, stage, id).await {
-                    log::warn!("task {stage}/{id} of job {}: {error}", task.job);
+                    tracing::warn!(job = %task.job, stage, task = id, "cannot be stopped: {error}");
                 }
             }
             to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
@@ -326,6 +380,18 @@ async fn tell_when_full(store: Arc<BlockStore>, mouth: Mouth) {
         store.wanted().await;
         mouth.say(from_worker::Say::Full(messages::Full {}));
         tokio::time::sleep(TELL_FULL_EVERY).await;
+    }
+}
+
+/// Tells the scheduler how busy the accelerators are, when that has changed.
+async fn tell_busy(mut meter: BusyMeter, mouth: Mouth) {
+    let mut told = 0;
+    loop {
+        tokio::time::sleep(TELL_BUSY_EVERY).await;
+        let milli = meter.milli();
+        if std::mem::replace(&mut told, milli) != milli {
+            mouth.say(from_worker::Say::Busy(messages::Busy { milli }));
+        }
     }
 }
 
@@ -395,6 +461,6 @@ fn remove_if_left(folder: &Path) {
     if lock.try_lock().is_ok()
         && let Err(error) = fs::remove_dir_all(folder)
     {
-        log::warn!("what a crashed worker left in {} stays: {error}", folder.display());
+        tracing::warn!("what a crashed worker left in {} stays: {error}", folder.display());
     }
 }

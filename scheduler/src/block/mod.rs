@@ -9,6 +9,7 @@
 //!
 //! - [`location`]: where a block is, and what it must hold
 //! - [`store`]: the files of one worker; [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
+//! - [`shuffle`]: what hash shuffles write, in the same room
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
 //! - [`service`]: serves blocks to other workers
 //! - [`failure`]: what a reader says of a block that it cannot have
@@ -23,6 +24,7 @@ pub mod location;
 pub mod reader;
 pub mod room;
 pub mod service;
+pub mod shuffle;
 pub mod store;
 pub mod wire;
 pub mod writer;

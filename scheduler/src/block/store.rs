@@ -1,4 +1,4 @@
-//! The block files of one worker.
+//! The block files of one worker, and the room that they and those of hash shuffles take.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -30,9 +30,14 @@ pub struct BlockStore {
     room: Arc<Room>,
     /// Sizes of what is sealed, by job.
     sealed: Mutex<HashMap<String, HashMap<BlockId, u64>>>,
+    /// Sizes of what tasks of hash shuffles wrote, by job.
+    shuffled: Mutex<HashMap<String, HashMap<ShuffleTask, u64>>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
     forgotten: Mutex<VecDeque<String>>,
 }
+
+/// A task of a hash shuffle: its stage and its number.
+pub(super) type ShuffleTask = (u32, u32);
 
 /// Jobs to remember as forgotten.
 const FORGOTTEN_MAX: usize = 1000;
@@ -56,6 +61,7 @@ impl BlockStore {
             folder,
             room: Room::new(bytes_max),
             sealed: Mutex::default(),
+            shuffled: Mutex::default(),
             forgotten: Mutex::default(),
         }
     }
@@ -65,7 +71,11 @@ impl BlockStore {
         &self.worker
     }
 
-    /// Bytes of all block files.
+    pub(super) fn room(&self) -> Arc<Room> {
+        Arc::clone(&self.room)
+    }
+
+    /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.room.taken()
     }
@@ -117,23 +127,70 @@ impl BlockStore {
         Ok(Bytes::from(bytes))
     }
 
-    /// Removes a block, if it is here.
+    /// Removes a block, or the files of a task of a hash shuffle, if they are here.
     pub fn remove(&self, job: &str, id: BlockId) {
+        if self.remove_shuffle(job, (id.stage, id.task)) {
+            return;
+        }
         let Ok(path) = self.path(job, id) else { return };
         let size = self.sealed.lock().get_mut(job).and_then(|blocks| blocks.remove(&id));
         fs::remove_file(&path).ok();
         self.room.give_back_sealed(size.unwrap_or(0));
     }
 
-    /// Accounts for the removal of all that a job has.
+    fn remove_shuffle(&self, job: &str, task: ShuffleTask) -> bool {
+        let size = self.shuffled.lock().get_mut(job).and_then(|tasks| tasks.remove(&task));
+        let (Some(bytes), Ok(folder)) = (size, self.job_folder(job)) else { return false };
+        let (stage, task) = task;
+        fs::remove_dir_all(folder.join(stage.to_string()).join(task.to_string())).ok();
+        self.room.give_back_sealed(bytes);
+        true
+    }
+
+    /// Removes all that a job has. What a task of it still completes is not kept.
     pub fn forget(&self, job: &str) {
-        let Ok(folder) = self.job_folder(job) else { return };
         self.remember_forgotten(job);
-        for stage in fs::read_dir(folder).into_iter().flatten().flatten() {
-            fs::remove_dir_all(stage.path().join(BLOCKS)).ok();
+        self.remove_job(job);
+    }
+
+    /// Removes all that a job has until now.
+    pub fn remove_job(&self, job: &str) {
+        let Ok(folder) = self.job_folder(job) else { return };
+        remove_folder(&folder);
+        let blocks = self.sealed.lock().remove(job).unwrap_or_default();
+        let shuffled = self.shuffled.lock().remove(job).unwrap_or_default();
+        let removed = blocks.into_values().chain(shuffled.into_values());
+        self.room.give_back_sealed(removed.sum());
+    }
+
+    /// Removes all that some stages of a job have until now.
+    pub fn remove_stages(&self, job: &str, stages: &[u32]) {
+        let Ok(folder) = self.job_folder(job) else { return };
+        for stage in stages {
+            remove_folder(&folder.join(stage.to_string()));
         }
-        let removed = self.sealed.lock().remove(job).unwrap_or_default();
-        self.room.give_back_sealed(removed.into_values().sum());
+        let mut removed = 0;
+        if let Some(blocks) = self.sealed.lock().get_mut(job) {
+            let gone = blocks.extract_if(|id, _| stages.contains(&id.stage));
+            removed += gone.map(|(_, bytes)| bytes).sum::<u64>();
+        }
+        if let Some(tasks) = self.shuffled.lock().get_mut(job) {
+            let gone = tasks.extract_if(|(stage, _), _| stages.contains(stage));
+            removed += gone.map(|(_, bytes)| bytes).sum::<u64>();
+        }
+        self.room.give_back_sealed(removed);
+    }
+
+    /// Counts what a task of a hash shuffle wrote.
+    pub(super) fn keep_shuffle(&self, job: &str, task: ShuffleTask, bytes: u64) -> Result<()> {
+        let mut shuffled = self.shuffled.lock();
+        // Under the lock: a job is not forgotten between this and the next line.
+        if self.is_forgotten(job) {
+            return exec_err!("job {job} is over");
+        }
+        shuffled.entry(job.to_owned()).or_default().insert(task, bytes);
+        self.room.seal(bytes);
+        Ok(())
     }
 
     /// Counts a block that is complete.
@@ -176,17 +233,26 @@ impl BlockStore {
 
     /// What is full, and what to do about it.
     fn full(&self, full: Full) -> String {
-        format!(
-            "the blocks of worker {} take {full} in {}; raise --work-limit, or lower \
-             forebay.edge_budget",
-            self.worker,
-            self.folder.display()
-        )
+        format!("{}; raise --work-limit, or lower forebay.edge_budget", self.taken(full))
+    }
+
+    pub(super) fn taken(&self, full: Full) -> String {
+        let (worker, folder) = (&self.worker, self.folder.display());
+        format!("blocks and hash shuffles of worker {worker} take {full} in {folder}")
     }
 }
 
-/// Within a stage's folder, which Ballista removes with the job.
+/// Within a stage's folder.
 const BLOCKS: &str = "blocks";
+
+fn remove_folder(folder: &Path) {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("{} stays: {error}", folder.display());
+        }
+        _ => {}
+    }
+}
 
 /// Whether these are the bytes of the block.
 ///

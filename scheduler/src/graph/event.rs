@@ -97,6 +97,8 @@ pub enum FailureKind {
     Data,
     /// May pass, such as a broken connection to an object store.
     Passing,
+    /// Nothing happened in the task for too long. May pass elsewhere, but each attempt takes long.
+    NoProgress,
     /// The task did not fit into memory, beside what else ran there.
     OutOfMemory,
     /// The worker's disk, or what it may use of it, is full.

@@ -55,6 +55,12 @@ impl JobGraph {
                 .is_some_and(|held| held.iter().any(|block| self.is_needed(*block)))
     }
 
+    /// Whether this job, while it runs, has tasks or blocks on a worker.
+    pub fn uses_worker(&self, worker: &WorkerId) -> bool {
+        self.is_running_job()
+            && (self.seats.contains_key(worker) || self.holdings.contains_key(worker))
+    }
+
     /// Brings the place of a block among the kept ones up to date. What only the client reads is
     /// of no use once it is read: nothing is made of it that could be lost.
     pub(super) fn refresh_kept(&mut self, id: BlockId) {

@@ -69,7 +69,8 @@ impl JobGraph {
 
     fn retry(&mut self, unit: UnitId, task: TaskId, message: String, now: Millis) {
         let worker = self.task(task).worker.clone();
-        let Limits { unit_failures_max, stage_failures_max, .. } = self.limits;
+        let Limits { unit_failures_max, stage_failures_max, no_progress_max, .. } = self.limits;
+        let stuck = self.attempts_without_progress(unit);
         let stage = &mut self.stages[unit.stage.at()];
         stage.failures += 1;
         let in_stage = stage.failures;
@@ -81,7 +82,9 @@ impl JobGraph {
         if !found.failed_on.contains(&worker) {
             found.failed_on.push(worker);
         }
-        let limit = if failures >= unit_failures_max {
+        let limit = if stuck >= no_progress_max {
+            Some(format!("{stuck} attempts without progress"))
+        } else if failures >= unit_failures_max {
             Some(format!("{failures} failures of one unit"))
         } else if in_stage >= stage_failures_max {
             Some(format!("{in_stage} failures in one stage"))
@@ -94,6 +97,12 @@ impl JobGraph {
         }
         self.hold(unit, now.after(self.backoff_ms(failures)));
         self.give_back(unit);
+    }
+
+    fn attempts_without_progress(&self, unit: UnitId) -> u32 {
+        let stuck = TaskState::Failed(FailureKind::NoProgress);
+        let tasks = self.stages[unit.stage.at()].tasks.iter();
+        tasks.filter(|task| task.unit == unit.index && task.state == stuck).count() as u32
     }
 
     /// Keeps a unit from being bound before `until`.

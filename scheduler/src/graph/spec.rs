@@ -152,6 +152,8 @@ pub enum Granularity {
 pub struct Limits {
     /// Failures of one unit before the job fails.
     pub unit_failures_max: u32,
+    /// Attempts at one unit that made no progress before the job fails.
+    pub no_progress_max: u32,
     /// Failures in one stage before the job fails. A quarter of its units if that is more.
     pub stage_failures_max: u32,
     /// How often the work of one unit may be lost with a worker before the job fails.
@@ -174,6 +176,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             unit_failures_max: 4,
+            no_progress_max: 2,
             stage_failures_max: 64,
             unit_losses_max: 16,
             block_losses_max: 8,

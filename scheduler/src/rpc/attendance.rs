@@ -23,7 +23,7 @@ impl Mouth {
     /// Says something. The scheduler learns what it misses from the task's end.
     pub fn say(&self, say: from_worker::Say) {
         if let Err(error) = self.0.try_send(FromWorker { say: Some(say) }) {
-            log::warn!("the scheduler does not hear: {error}");
+            tracing::warn!("the scheduler does not hear: {error}");
         }
     }
 }

@@ -94,10 +94,15 @@ pub(crate) async fn serve(
 #[derive(Debug, Default)]
 pub struct Peers {
     tls: Option<Tls>,
-    channels: Mutex<HashMap<String, Channel>>,
+    /// Those that are used, and when that was last.
+    channels: Mutex<HashMap<String, (Channel, Instant)>>,
     /// Addresses where nobody answered, and when that was.
     silent: Mutex<HashMap<String, Instant>>,
 }
+
+/// After which time a connection that nobody used is given up: the worker may be gone, and another
+/// one is soon made.
+const UNUSED_FOR: Duration = Duration::from_secs(300);
 
 /// For how long a worker counts as one that was silent.
 const SILENT_FOR: Duration = Duration::from_secs(30);
@@ -114,13 +119,16 @@ impl Peers {
     /// If the address is none.
     pub(crate) fn channel(&self, address: &str, patience: Duration) -> Result<Channel, Status> {
         let mut channels = self.channels.lock();
-        if let Some(channel) = channels.get(address) {
+        let now = Instant::now();
+        channels.retain(|other, (_, used)| other == address || now - *used < UNUSED_FOR);
+        if let Some((channel, used)) = channels.get_mut(address) {
+            *used = now;
             return Ok(channel.clone());
         }
         let endpoint = endpoint(address, self.tls.as_ref())
             .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
         let channel = endpoint.connect_timeout(patience).connect_lazy();
-        channels.insert(address.to_owned(), channel.clone());
+        channels.insert(address.to_owned(), (channel.clone(), now));
         Ok(channel)
     }
 
@@ -148,4 +156,28 @@ impl Peers {
 /// What people want to know of a call that failed: what the other side said, or why it did not.
 pub(crate) fn said(status: &Status) -> String {
     status.source().map_or_else(|| status.message().to_owned(), root_cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_nobody_uses_is_given_up() {
+        let peers = Peers::default();
+        let call = |address: &str| peers.channel(address, CONNECT_LIMIT).unwrap();
+        let addresses = || {
+            let mut found: Vec<_> = peers.channels.lock().keys().cloned().collect();
+            found.sort();
+            found
+        };
+        call("127.0.0.1:1");
+        call("127.0.0.1:2");
+        assert_eq!(addresses(), ["127.0.0.1:1", "127.0.0.1:2"]);
+        for (_, used) in peers.channels.lock().values_mut() {
+            *used = used.checked_sub(UNUSED_FOR).unwrap();
+        }
+        call("127.0.0.1:2");
+        assert_eq!(addresses(), ["127.0.0.1:2"]);
+    }
 }

@@ -68,13 +68,16 @@ pub struct Worker {
     /// Whether it takes no more tasks.
     #[prost(bool, tag = "4")]
     pub draining: bool,
+    /// How many of its accelerators computed, in thousandths, when it last said so.
+    #[prost(uint32, tag = "5")]
+    pub busy_milli: u32,
 }
 
 /// From a worker to the scheduler.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromWorker {
     /// What it says.
-    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4, 5")]
     pub say: Option<from_worker::Say>,
 }
 
@@ -95,7 +98,18 @@ pub mod from_worker {
         /// A task waits for room for its blocks.
         #[prost(message, tag = "4")]
         Full(super::Full),
+        /// What its accelerators did since it said so before.
+        #[prost(message, tag = "5")]
+        Busy(super::Busy),
     }
+}
+
+/// What the accelerators of a worker did.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Busy {
+    /// How many of them computed, on average, in thousandths.
+    #[prost(uint32, tag = "1")]
+    pub milli: u32,
 }
 
 /// A task waits for room for its blocks.

@@ -74,7 +74,7 @@ impl Attendance {
         let workers = self.workers.read();
         let Some(attending) = workers.get(worker) else { return };
         if let Err(error) = attending.out.try_send(Ok(ToWorker { say: Some(say) })) {
-            log::warn!("worker {worker} does not listen: {error}");
+            tracing::warn!(%worker, "does not listen: {error}");
         }
     }
 
@@ -94,6 +94,11 @@ impl Attendance {
                 self.news(News::Drains(id.to_owned()));
             }
             Some(from_worker::Say::Sealed(sealed)) => self.news(News::Sealed(sealed)),
+            Some(from_worker::Say::Busy(busy)) => {
+                if let Some(attending) = self.workers.write().get_mut(id) {
+                    attending.worker.busy_milli = busy.milli;
+                }
+            }
             Some(from_worker::Say::Full(_)) => self.news(News::Full(id.to_owned())),
             Some(from_worker::Say::Hello(_)) | None => {}
         }
@@ -319,7 +324,13 @@ mod tests {
 
     fn worker(id: &str) -> Worker {
         let inventory = Inventory { cpus: 1, memory: 1, accelerators: vec![], labels: vec![] };
-        Worker { id: id.to_owned(), address: String::new(), inventory, draining: false }
+        Worker {
+            id: id.to_owned(),
+            address: String::new(),
+            inventory,
+            draining: false,
+            busy_milli: 0,
+        }
     }
 
     #[tokio::test]

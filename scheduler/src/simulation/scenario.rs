@@ -34,6 +34,7 @@ impl Scenario {
         }
         spec.limits = Limits {
             unit_failures_max: 6,
+            no_progress_max: 3,
             stage_failures_max: 20,
             unit_losses_max: 10,
             block_losses_max: 5,

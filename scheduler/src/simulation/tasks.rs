@@ -74,6 +74,7 @@ impl World {
         }
         let kinds = [
             FailureKind::Passing,
+            FailureKind::NoProgress,
             FailureKind::OutOfMemory,
             FailureKind::DiskFull,
             FailureKind::DeviceBroken,

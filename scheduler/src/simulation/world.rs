@@ -130,6 +130,7 @@ impl World {
         let mut scenario = Scenario::random(&mut rng);
         let limits = &mut scenario.spec.limits;
         (limits.unit_failures_max, limits.stage_failures_max) = (u32::MAX, u32::MAX);
+        limits.no_progress_max = u32::MAX;
         (limits.unit_losses_max, limits.block_losses_max) = (u32::MAX, u32::MAX);
         let weather = Weather {
             failure: 30,

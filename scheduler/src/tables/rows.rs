@@ -202,6 +202,7 @@ pub fn workers(rows: &[WorkerRow]) -> Result<RecordBatch> {
         .milli("cpus_used", |row| u64::from(row.state.used_cpus_milli))
         .count("accelerators", devices)
         .milli("accelerators_used", used)
+        .milli("accelerators_busy", |row| u64::from(row.worker.busy_milli))
         .text("devices", |row| {
             let all = row.worker.inventory.accelerators.iter();
             all.map(|found| found.name.clone()).collect::<Vec<_>>().join(", ")

@@ -45,10 +45,10 @@ async fn greet(
         Ok(Ok(greeted)) => return Some(Ok(greeted)),
         // Ballista's scheduler tries without encryption whether a new worker's port is there.
         Ok(Err(error)) => match refusal::of_caller(&error) {
-            Some(flaw) => log::warn!("{who} was refused: it {flaw}"),
-            None => log::info!("{who} hung up or does not speak TLS: {error}"),
+            Some(flaw) => tracing::warn!("{who} was refused: it {flaw}"),
+            None => tracing::info!("{who} hung up or does not speak TLS: {error}"),
         },
-        Err(_) => log::info!("{who} was refused: it said nothing for {HANDSHAKE_LIMIT:?}"),
+        Err(_) => tracing::info!("{who} was refused: it said nothing for {HANDSHAKE_LIMIT:?}"),
     }
     None
 }

@@ -162,7 +162,7 @@ impl Catalog {
     pub fn list(&self) -> Result<Vec<CatalogEntry>, ModelError> {
         let (stored, damaged) = self.storage.read_all()?;
         for error in damaged {
-            log::warn!("{error}");
+            tracing::warn!("{error}");
         }
         let mut entries: BTreeMap<String, CatalogEntry> =
             stored.into_iter().map(|entry| (entry.name().to_owned(), entry)).collect();

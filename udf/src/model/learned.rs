@@ -100,7 +100,7 @@ impl Learned {
         });
         let Some(dir) = &self.dir else { return };
         if let Err(error) = store(dir, &model.content_hash, &lessons) {
-            log::warn!("{}: what was learned cannot be kept: {error}", dir.display());
+            tracing::warn!("{}: what was learned cannot be kept: {error}", dir.display());
         }
     }
 }
@@ -116,7 +116,7 @@ fn path(dir: &Path, content_hash: &str) -> PathBuf {
 fn load(path: &Path) -> Lessons {
     let Ok(text) = fs::read_to_string(path) else { return Lessons::new() };
     toml::from_str(&text).unwrap_or_else(|error| {
-        log::warn!("{}: ignored: {error}", path.display());
+        tracing::warn!("{}: ignored: {error}", path.display());
         Lessons::new()
     })
 }

@@ -33,6 +33,19 @@ fn a_passing_failure_waits_longer_each_time_and_then_ends_the_job() {
 }
 
 #[test]
+fn a_unit_that_makes_no_progress_is_tried_once_more_elsewhere() {
+    let mut fixture = Fixture::pair();
+    let task = fixture.bind(unit(0, 0), "a").task;
+    fixture.fail(task, FailureKind::NoProgress);
+    assert_eq!(fixture.graph.failed_on(unit(0, 0)), [worker("a")]);
+    fixture.graph.advance(Millis(1_000_000));
+    let task = fixture.bind(unit(0, 0), "b").task;
+    fixture.fail(task, FailureKind::NoProgress);
+    let failure = fixture.failure();
+    assert!(failure.contains("2 attempts without progress; 2 attempts, on a, b"), "{failure}");
+}
+
+#[test]
 fn a_unit_that_waits_cannot_be_bound() {
     let mut fixture = Fixture::pair();
     let task = fixture.bind(unit(0, 0), "a").task;

@@ -90,7 +90,7 @@ pub(super) fn make_room(packages: &Path, limit: u64) -> io::Result<()> {
         }
     }
     if bytes > limit {
-        log::warn!(
+        tracing::warn!(
             "the packages in {} take {bytes} bytes, all of them are in use, and {LIMIT_VARIABLE} \
              is {limit}",
             packages.display()
@@ -123,7 +123,7 @@ impl Kept {
         // The file under the lock goes first: who waits for it sees that it is gone.
         let removed = fs::remove_file(manifest).and_then(|()| fs::remove_dir_all(&self.dir));
         if let Err(error) = &removed {
-            log::warn!("the package in {} cannot be removed: {error}", self.dir.display());
+            tracing::warn!("the package in {} cannot be removed: {error}", self.dir.display());
         }
         removed.is_ok()
     }

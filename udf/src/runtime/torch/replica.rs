@@ -78,7 +78,7 @@ impl TorchReplica {
         let warm = enter_thread(model, self.device)
             .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
         if let Err(error) = warm {
-            log::debug!("model '{}' was not warmed up: {error}", self.model);
+            tracing::debug!("model '{}' was not warmed up: {error}", self.model);
         }
     }
 

@@ -6,6 +6,7 @@
 //! - tasks: what 2,000 empty tasks cost, each
 //! - memory: loads that expand, under memory limits, with each mechanism switched off in turn (the
 //!   memory experiment of the streaming batch model, arXiv 2501.12407, figure 9, at a tenth)
+//! - relational: queries without a model, against stock Ballista
 //!
 //! `cargo bench --bench cluster`, or some of it: `cargo bench --bench cluster -- overlap`
 
@@ -16,7 +17,6 @@
 )]
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,14 +26,16 @@ use arrow::array::{
 };
 use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Int64Type};
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use forebay::prelude::*;
-use forebay::{Catalog, Devices, Functions, Inventory, Ports, Scheduler, Worker};
+use forebay::{
+    Catalog, Devices, Functions, Inventory, RunningScheduler, RunningWorker, Scheduler, Worker,
+};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
+
+mod relational;
 
 fn main() {
     // Work that sleeps holds a thread.
@@ -53,6 +55,9 @@ fn main() {
                 memory(limit_mb).await;
             }
         }
+        if is_asked("relational") {
+            relational::relational().await;
+        }
     });
 }
 
@@ -65,27 +70,30 @@ struct Has {
 
 /// A scheduler and workers, gone when it is dropped.
 struct Cluster {
-    scheduler: Scheduler,
-    _workers: Vec<SpawnedTask<()>>,
+    scheduler: RunningScheduler,
+    _workers: Vec<RunningWorker>,
     folder: TempDir,
 }
 
 impl Cluster {
     async fn start(workers: &[Has]) -> Self {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let host = Ipv4Addr::LOCALHOST.to_string();
-        let runtime = RuntimeEnvBuilder::new().build_arc().unwrap();
-        let timeout = Duration::from_secs(60);
-        let scheduler = Scheduler::start(address, host, runtime, timeout, functions(), None);
-        let scheduler = scheduler.await.unwrap();
         // In memory where there is such a folder: disks differ, and are not what is measured.
         let folder = match Path::new("/dev/shm").is_dir() {
             true => TempDir::new_in("/dev/shm").unwrap(),
             false => TempDir::new().unwrap(),
         };
+        Self::start_in(folder, workers).await
+    }
+
+    async fn start_in(folder: TempDir, workers: &[Has]) -> Self {
+        let scheduler = Scheduler {
+            functions: functions(),
+            ..Scheduler::new(RuntimeEnvBuilder::new().build_arc().unwrap())
+        };
+        let scheduler = scheduler.start().await.unwrap();
         let mut running = vec![];
         for has in workers {
-            running.push(start_worker(&scheduler, folder.path(), has).await);
+            running.push(has.start(&scheduler, folder.path()).await);
         }
         Self { scheduler, _workers: running, folder }
     }
@@ -106,31 +114,22 @@ impl Cluster {
     }
 }
 
-async fn start_worker(scheduler: &Scheduler, folder: &Path, has: &Has) -> SpawnedTask<()> {
-    let inventory = Inventory::detect().with_cpus(has.cpus).with_cuda(vec![]);
-    let worker = Worker {
-        scheduler: scheduler.address().to_string(),
-        bind: Ipv4Addr::LOCALHOST.into(),
-        port: 0,
-        host: Ipv4Addr::LOCALHOST.to_string(),
-        advertised: Ports::default(),
-        work_dir: folder.to_owned(),
-        devices: Arc::new(Devices::new(inventory.with_emulated(has.accelerators, 1 << 40))),
-        work_limit: has.work_limit,
-        runtime: RuntimeEnvBuilder::new().build_arc().unwrap(),
-        functions: functions(),
-        labels: BTreeMap::new(),
-        metrics: None,
-        drain_limit: Duration::ZERO,
-        tls: None,
-    };
-    let (ready, is_ready) = oneshot::channel();
-    let running = SpawnedTask::spawn(async move {
-        let on_ready = |_: &str| ready.send(()).unwrap();
-        Box::pin(worker.run(on_ready, std::future::pending())).await.unwrap();
-    });
-    is_ready.await.unwrap();
-    running
+impl Has {
+    async fn start(&self, scheduler: &RunningScheduler, folder: &Path) -> RunningWorker {
+        let inventory = Inventory::detect().with_cpus(self.cpus).with_cuda(vec![]);
+        let devices = Devices::new(inventory.with_emulated(self.accelerators, 1 << 40));
+        let worker = Worker {
+            work_dir: folder.to_owned(),
+            work_limit: self.work_limit,
+            functions: functions(),
+            ..Worker::new(
+                scheduler.address().to_string(),
+                Arc::new(devices),
+                RuntimeEnvBuilder::new().build_arc().unwrap(),
+            )
+        };
+        worker.start().await.unwrap()
+    }
 }
 
 fn size(folder: &Path) -> u64 {

@@ -1,0 +1,149 @@
+//! What hash shuffles write, in the same room as blocks.
+//!
+//! Their files are Ballista's, which asks nobody before it writes: a folder per task,
+//! `<work dir>/<job>/<stage>/<task>`. They are counted when the task ends. If they do not fit then,
+//! the task waits like a writer of blocks, and at last fails as one does; its files go with it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datafusion::common::{DataFusionError, Result};
+
+use super::failure::DiskFull;
+use super::room::Full;
+use super::store::BlockStore;
+
+/// The files of one task of a hash shuffle; gone if they are not kept.
+#[derive(Debug)]
+pub struct ShuffleFiles {
+    store: Arc<BlockStore>,
+    job: String,
+    stage: u32,
+    task: u32,
+    folder: PathBuf,
+    is_kept: bool,
+}
+
+impl ShuffleFiles {
+    /// Those that a task will write.
+    ///
+    /// # Errors
+    /// If the job has no plain name.
+    pub fn new(store: &Arc<BlockStore>, job: &str, stage: u32, task: u32) -> Result<Self> {
+        let folder = store.job_folder(job)?.join(stage.to_string()).join(task.to_string());
+        let (store, job) = (Arc::clone(store), job.to_owned());
+        Ok(Self { store, job, stage, task, folder, is_kept: false })
+    }
+
+    /// Counts them, once there is room, until they are removed.
+    ///
+    /// # Errors
+    /// If there is no room, or the job is over.
+    pub async fn keep(mut self) -> Result<()> {
+        let bytes = size(&self.folder)?;
+        let room = self.store.room();
+        room.wait(bytes).await.map_err(|full| self.full(bytes, full))?;
+        if let Err(error) = self.store.keep_shuffle(&self.job, (self.stage, self.task), bytes) {
+            room.give_back_open(bytes);
+            return Err(error);
+        }
+        self.is_kept = true;
+        Ok(())
+    }
+
+    fn full(&self, bytes: u64, full: Full) -> DataFusionError {
+        let problem = format!(
+            "a task of a hash shuffle wrote {bytes} bytes, and {}; raise --work-limit, or add \
+             workers, so that each has a smaller part of the shuffle",
+            self.store.taken(full)
+        );
+        DataFusionError::External(Box::new(DiskFull { problem }))
+    }
+}
+
+impl Drop for ShuffleFiles {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            fs::remove_dir_all(&self.folder).ok();
+        }
+    }
+}
+
+/// Bytes of all files of a folder; none if it is not there: a task without rows may write nothing.
+fn size(folder: &Path) -> io::Result<u64> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        let found = entry.metadata()?;
+        bytes += if found.is_dir() { size(&entry.path())? } else { found.len() };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::block::BlockId;
+
+    fn store(folder: &TempDir, bytes_max: u64) -> Arc<BlockStore> {
+        Arc::new(BlockStore::new("w".to_owned(), folder.path().to_owned(), bytes_max))
+    }
+
+    /// A task that wrote so much.
+    fn written(store: &Arc<BlockStore>, task: u32, bytes: usize) -> ShuffleFiles {
+        let files = ShuffleFiles::new(store, "job", 1, task).unwrap();
+        fs::create_dir_all(&files.folder).unwrap();
+        fs::write(files.folder.join("data.arrow"), vec![0; bytes]).unwrap();
+        files
+    }
+
+    #[tokio::test]
+    async fn files_count_until_they_are_removed() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, 100);
+        written(&store, 7, 60).keep().await.unwrap();
+        written(&store, 8, 40).keep().await.unwrap();
+        assert_eq!(store.bytes(), 100);
+        store.remove("job", BlockId { stage: 1, task: 7, seq: 0 });
+        assert_eq!(store.bytes(), 40);
+        assert!(!folder.path().join("job/1/7").exists());
+        store.remove_stages("job", &[0]);
+        assert_eq!(store.bytes(), 40);
+        store.remove_stages("job", &[1]);
+        assert_eq!(store.bytes(), 0);
+        assert!(!folder.path().join("job/1").exists());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_is_an_error_that_names_the_remedy_and_leaves_nothing() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, 100);
+        let error = written(&store, 7, 101).keep().await.unwrap_err().to_string();
+        for part in ["wrote 101 bytes", "0 of 100 bytes", "raise --work-limit"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert_eq!(store.bytes(), 0);
+        assert!(!folder.path().join("job/1/7").exists());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_does_not_end_well_and_one_that_ends_too_late_leave_nothing() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, 100);
+        drop(written(&store, 7, 60));
+        assert!(!folder.path().join("job/1/7").exists());
+        let late = written(&store, 8, 60);
+        store.forget("job");
+        assert!(late.keep().await.is_err());
+        assert_eq!(store.bytes(), 0);
+        assert!(!folder.path().join("job/1/8").exists());
+    }
+}
