@@ -2,10 +2,12 @@
 //! other clients.
 
 use std::fs;
+use std::io::{Write, stdout};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
@@ -39,7 +41,7 @@ async fn serve_embedded(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()>
     let builder = builder(catalog)?.with_runtime(runtime);
     let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
     let flight = open(context, &args.flight).await?;
-    println!("Arrow Flight SQL on {}", flight.address());
+    say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
         () = told_to_stop() => Ok(()),
         ended = flight.stopped() => ended,
@@ -69,13 +71,20 @@ async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> 
         Some(tls) => builder.with_tls(tls.clone()).connect(&address).await?,
         None => builder.connect(&address).await?,
     };
+    let worker = match args.worker {
+        true => {
+            let worker = worker::open(args.resources, address)?;
+            let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
+            // Before the first statement, which may need it.
+            Some(SpawnedTask::spawn(worker.run(|_| (), told_to_stop())))
+        }
+        false => None,
+    };
     let flight = open(context, &args.flight).await?;
-    println!("listening on {}", scheduler.address());
-    println!("Arrow Flight SQL on {}", flight.address());
-    if args.worker {
-        let worker = worker::open(args.resources, address)?;
-        let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
-        return Box::pin(worker.run(|_| (), told_to_stop())).await;
+    say(&format!("listening on {}", scheduler.address()));
+    say(&format!("Arrow Flight SQL on {}", flight.address()));
+    if let Some(worker) = worker {
+        return worker.join().await.map_err(|error| exec_datafusion_err!("the worker: {error}"))?;
     }
     tokio::select! {
         () = told_to_stop() => Ok(()),
@@ -135,6 +144,11 @@ async fn run_file(context: &ForebayContext, path: &Path) -> Result<()> {
         done.await.map_err(|error| said(errors::readable(&error)))?;
     }
     Ok(())
+}
+
+/// A line on standard output, for whoever still reads it.
+fn say(line: &str) {
+    writeln!(stdout(), "{line}").ok();
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -1,8 +1,10 @@
 //! What a role may do, and which files clients may name.
 
+use std::error::Error;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use datafusion::common::{Result, plan_err};
+use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::{LogicalPlan, Statement as PlanStatement};
 use datafusion::sql::parser::Statement as SqlStatement;
@@ -52,7 +54,9 @@ impl Roots {
         if roots.iter().any(is_below) {
             return Ok(());
         }
-        plan_err!("'{text}' is outside of the folders that this server lets clients name (--root)")
+        denied(format!(
+            "'{text}' is outside of the folders that this server lets clients name (--root)"
+        ))
     }
 }
 
@@ -140,7 +144,8 @@ pub(super) fn check_plan(who: &Identity, plan: &LogicalPlan) -> Result<()> {
     if let LogicalPlan::Statement(PlanStatement::SetVariable(set)) = plan
         && set.variable.to_lowercase().starts_with("datafusion.runtime.")
     {
-        return plan_err!("{} is the server's, not a session's: its start sets it", set.variable);
+        let variable = &set.variable;
+        return denied(format!("{variable} is the server's, not a session's: its start sets it"));
     }
     if who.role >= Role::Write {
         return Ok(());
@@ -156,7 +161,23 @@ fn needs(who: &Identity, role: Role, what: &str) -> Result<()> {
     if who.role >= role {
         return Ok(());
     }
-    plan_err!("{what} needs the role {role}; '{}' has {}", who.name, who.role)
+    denied(format!("{what} needs the role {role}; '{}' has {}", who.name, who.role))
+}
+
+/// What a client may not do.
+#[derive(Debug)]
+pub(super) struct Denied(String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Denied {}
+
+fn denied<T>(why: String) -> Result<T> {
+    Err(DataFusionError::External(Box::new(Denied(why))))
 }
 
 #[cfg(test)]

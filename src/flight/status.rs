@@ -4,6 +4,7 @@ use arrow_flight::error::FlightError;
 use datafusion::error::DataFusionError;
 use tonic::Status;
 
+use super::rights::Denied;
 use crate::errors::readable;
 
 /// An error of DataFusion or Forebay, with the code by which clients tell what they may do.
@@ -14,6 +15,9 @@ pub(super) fn of(error: &DataFusionError) -> Status {
         | DataFusionError::Plan(_)
         | DataFusionError::SchemaError(..)
         | DataFusionError::Configuration(_) => Status::invalid_argument(text),
+        DataFusionError::External(source) if source.is::<Denied>() => {
+            Status::permission_denied(text)
+        }
         DataFusionError::NotImplemented(_) => Status::unimplemented(text),
         DataFusionError::ResourcesExhausted(_) => Status::resource_exhausted(text),
         DataFusionError::ObjectStore(source)

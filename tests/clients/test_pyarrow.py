@@ -53,7 +53,7 @@ def test_tickets_are_refused_that_are_forged_or_whose_session_has_ended(server):
             forged[at] ^= 1
             with pytest.raises((flight.FlightError, pyarrow.ArrowException)):
                 client.do_get(flight.Ticket(bytes(forged))).read_all()
-        for damaged in (b"", b"x", good[:-1], good + b"x" * 1000):
+        for damaged in (b"", b"x", good[:-1], good[1:]):
             with pytest.raises((flight.FlightError, pyarrow.ArrowException)):
                 client.do_get(flight.Ticket(damaged)).read_all()
         assert client.do_get(flight.Ticket(good)).read_all().num_rows == 1
@@ -129,14 +129,14 @@ def test_roles_say_what_may_be_done(guarded):
                 read(client, statement, rita)
         for statement in changes:
             read(client, statement, will)
-        models = ["DROP MODEL echo", "ALTER MODEL echo SET ('max_rows' = '2')",
+        models = ["DROP MODEL echo", "ALTER MODEL echo SET ('max_batch_rows' = '2')",
                   "CREATE MODEL m LOCATION '/tmp'"]
         for statement in models:
             with pytest.raises(flight.FlightError, match="needs the role admin"):
                 read(client, statement, will)
         assert read(client, "SELECT count(*) AS n FROM files", rita)["n"].to_pylist() == [4]
         assert read(client, "SHOW MODELS", rita).num_rows == 2
-        read(client, "ALTER MODEL echo SET ('max_rows' = '2')", ada)
+        read(client, "ALTER MODEL echo SET ('max_batch_rows' = '2')", ada)
 
 
 def test_files_outside_of_the_roots_cannot_be_named(guarded):
@@ -154,11 +154,11 @@ def test_files_outside_of_the_roots_cannot_be_named(guarded):
             with pytest.raises(flight.FlightError, match="outside of the folders"):
                 read(client, statement, ada)
         for statement in ["SELECT * FROM '/etc/passwd'", "SELECT * FROM '/etc/hosts.csv'"]:
-            with pytest.raises(flight.FlightError, match="not found"):
+            with pytest.raises(pyarrow.ArrowInvalid, match="not found"):
                 read(client, statement, ada)
         for statement in ["SELECT * FROM read_files('/etc/*')",
                           "SELECT url_download('file:///etc/passwd')"]:
-            with pytest.raises(flight.FlightError, match="read_files|url_download"):
+            with pytest.raises(pyarrow.ArrowInvalid, match="read_files|url_download"):
                 read(client, statement, ada)
         with pytest.raises(flight.FlightError, match="is the server's"):
             read(client, "SET datafusion.runtime.temp_directory = '/etc'", ada)
