@@ -26,8 +26,9 @@ async fn a_worker_that_joins_gets_its_share() {
         panic!("it got nothing to do\n{}", stage.cluster.said());
     };
     let since = both.iter().filter(|task| task.started >= first).count();
-    assert!(its.len() >= since / 4, "it got {} of {since} tasks", its.len());
     if is_long() {
+        // In a short query little is left by the time it is there.
+        assert!(its.len() >= since / 4, "it got {} of {since} tasks", its.len());
         print_time_saved(&alone, &both, first);
     }
 }
