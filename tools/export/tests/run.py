@@ -1,11 +1,14 @@
 """What a reader of a package computes, in Python: the format's description, as a program."""
 
+import io
 import json
 import tomllib
 from pathlib import Path
 
 import torch
+from PIL import Image
 from tokenizers import Tokenizer
+from torchvision import transforms
 
 Columns = dict[str, list]
 
@@ -42,6 +45,8 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
     if transform["kind"] == "tensor":
         shapes = [column["shape"] for column in about["input"]]
         return [torch.tensor(v).reshape(-1, *s) for v, s in zip(batch, shapes, strict=True)]
+    if transform["kind"] == "image":
+        return [_pixels(transform, batch[0])]
     tokenizer = Tokenizer.from_file(str(package / transform["tokenizer"]))
     tokenizer.enable_truncation(transform["max_tokens"])
     tokenizer.enable_padding(pad_id=transform["pad_id"])
@@ -65,3 +70,17 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
         "token_ends": offsets(1),
     }
     return [torch.tensor(made[name]) for name in transform["arguments"]]
+
+
+def _pixels(transform: dict, files: list[str]) -> torch.Tensor:
+    """Files in hexadecimal → normalized `[rows, 3, crop, crop]`."""
+    steps = transforms.Compose(
+        [
+            transforms.Resize(transform["resize"]),
+            transforms.CenterCrop(transform["crop"]),
+            transforms.ToTensor(),
+            transforms.Normalize(transform["mean"], transform["std"]),
+        ]
+    )
+    images = [Image.open(io.BytesIO(bytes.fromhex(file))).convert("RGB") for file in files]
+    return torch.stack([steps(image) for image in images])

@@ -156,8 +156,10 @@ def test_signatures(exported: tuple[str, Path, Path]) -> None:
         assert typed == (name in ("rerank-bert", "rerank-electra"))
     if name in ("classification-bert", "images-resnet"):
         assert types == {"label": "STRING", "score": "FLOAT", "scores": "FLOAT[3]"}
+    pixels = {"name": "pixels", "type": "FLOAT[3072]", "shape": [3, 32, 32]}
     if name.startswith("images"):
-        assert about["input"] == [{"name": "pixels", "type": "FLOAT[3072]", "shape": [3, 32, 32]}]
+        files = name.endswith("-files")
+        assert about["input"] == [{"name": "image", "type": "BINARY"} if files else pixels]
 
 
 def test_one_label_is_taken_for_a_cross_encoder(classifier: Path, tmp_path: Path) -> None:
