@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 LABELS_FILE = "labels.json"
+# Pillow's numbers of filters, as preprocessors of images name them.
+FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Images(Tensors):
     resize: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    filter: str = "bilinear"
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ def _transform(transform: Tokens | Tensors) -> tuple[str, str, int]:
 kind = "image"
 resize = {transform.resize}
 crop = {transform.shape[-1]}
+filter = {_quote(transform.filter)}
 layout = "chw"
 mean = {list(transform.mean)}
 std = {list(transform.std)}"""

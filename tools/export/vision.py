@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from candidate import Candidate, Column, Images, Tensors
+from candidate import FILTERS, Candidate, Column, Images, Tensors
 from classifier import best_of, label_columns
 from errors import ExportError
 from huggingface import labels_of, load, write_labels
@@ -53,17 +53,18 @@ class ImageClassifier(torch.nn.Module):
 
 def image_classification(source: Source, options: argparse.Namespace) -> Candidate:
     """The candidate of an image classifier."""
+    resample = "bilinear"
     if source.torchvision is not None:
         model, labels, preset = _torchvision(source.torchvision, options)
         logits, channels = model, 3
         size, normalize = preset.crop_size[0], (tuple(preset.mean), tuple(preset.std))
-        resize = preset.resize_size[0]
+        resize, resample = preset.resize_size[0], preset.interpolation.value
     else:
         import transformers
 
         model = load(source.folder, transformers.AutoModelForImageClassification)
         labels, channels = labels_of(model.config), model.config.num_channels
-        size, resize, normalize = _preprocessing(source.folder, model.config)
+        size, resize, normalize, resample = _preprocessing(source.folder, model.config)
 
         def logits(pixels: torch.Tensor) -> torch.Tensor:
             return model(pixel_values=pixels).logits
@@ -76,7 +77,7 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
     module = ImageClassifier(model, logits, normalize if options.normalize else None).eval()
     transform, column = Tensors(shape), Column("pixels", f"FLOAT[{math.prod(shape)}]", shape=shape)
     if options.images:
-        transform, column = Images(shape, resize, *normalize), Column("image", "BINARY")
+        transform, column = Images(shape, resize, *normalize, resample), Column("image", "BINARY")
     # Of the early layers, which are the widest: 64 channels at half the size, several at a time.
     row_bytes = 4 * 64 * size * size
     return Candidate(
@@ -90,9 +91,9 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
     )
 
 
-def _preprocessing(folder: Path, config: object) -> tuple[int, int, tuple]:
-    """The image size, that of the shorter side before the crop, and mean and deviation, from
-    preprocessor_config.json."""
+def _preprocessing(folder: Path, config: object) -> tuple[int, int, tuple, str]:
+    """The image size, that of the shorter side before the crop, mean and deviation, and how pixels
+    are resampled, from preprocessor_config.json."""
     path = folder / "preprocessor_config.json"
     stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     size = getattr(config, "image_size", None)
@@ -107,7 +108,10 @@ def _preprocessing(folder: Path, config: object) -> tuple[int, int, tuple]:
     resize = stated.get("size", size)
     if isinstance(resize, dict):
         resize = resize.get("shortest_edge") or resize.get("height") or size
-    return size, max(resize, size), (tuple(mean), tuple(deviation))
+    number = stated.get("resample", 2)
+    if number not in FILTERS:
+        raise ExportError(f"{path}: there is no filter {number}, expected one of {sorted(FILTERS)}")
+    return size, max(resize, size), (tuple(mean), tuple(deviation)), FILTERS[number]
 
 
 def _torchvision(

@@ -76,7 +76,10 @@ def _pixels(transform: dict, files: list[str]) -> torch.Tensor:
     """Files in hexadecimal → normalized `[rows, 3, crop, crop]`."""
     steps = transforms.Compose(
         [
-            transforms.Resize(transform["resize"]),
+            transforms.Resize(
+                transform["resize"],
+                transforms.InterpolationMode(transform.get("filter", "bilinear")),
+            ),
             transforms.CenterCrop(transform["crop"]),
             transforms.ToTensor(),
             transforms.Normalize(transform["mean"], transform["std"]),

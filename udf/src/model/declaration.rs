@@ -9,6 +9,7 @@ use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
 use crate::error::ModelError;
+pub use crate::feature::image::Filter;
 
 /// A named, versioned function from input columns to output columns, with what it needs.
 ///
@@ -77,6 +78,9 @@ pub enum TransformKind {
         resize: u32,
         /// Pixels of both sides of what the program gets, the middle.
         crop: u32,
+        /// How pixels are resampled.
+        #[serde(default)]
+        filter: Filter,
         /// In what order the program takes them.
         layout: Layout,
         /// By channel: what is subtracted from values of 0 to 1.

@@ -15,7 +15,9 @@ mod row_error;
 mod signature;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
-pub use declaration::{BatchLimits, Layout, ModelDeclaration, Number, RuntimeKind, TransformKind};
+pub use declaration::{
+    BatchLimits, Filter, Layout, ModelDeclaration, Number, RuntimeKind, TransformKind,
+};
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use super::Transform;
 use crate::error::RuntimeError;
 use crate::feature::arguments::BytesColumn;
-use crate::feature::image::{Recipe, Resampler};
+use crate::feature::image::{Filter, Recipe, Resampler};
 use crate::model::{ModelDeclaration, type_name};
 
 /// What is prepared of each image: `crop` times `crop` pixels of three bytes.
@@ -31,13 +31,13 @@ pub(super) struct Images {
 impl Images {
     pub(super) fn new(
         model: &ModelDeclaration,
-        resize: u32,
-        crop: u32,
+        (resize, crop): (u32, u32),
+        filter: Filter,
     ) -> Result<Self, RuntimeError> {
         let input = model.signature.inputs.first().map(|field| field.name().clone());
         let (model, input) = (model.name.clone(), input.unwrap_or_default());
         match Recipe::try_new(resize, crop) {
-            Ok(recipe) => Ok(Self { model, input, recipe }),
+            Ok(recipe) => Ok(Self { model, input, recipe: recipe.with_filter(filter) }),
             Err(problem) => Err(RuntimeError::Transform { model, input, problem }),
         }
     }

@@ -27,4 +27,5 @@ mod tests;
 
 pub(super) use functions::functions;
 pub(crate) use preprocess::Recipe;
+pub use resize::Filter;
 pub(crate) use resize::Resampler;

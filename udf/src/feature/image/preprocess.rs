@@ -26,6 +26,8 @@ pub(crate) struct Recipe {
     pub(crate) resize: u32,
     /// Pixels of the sides of the result, which is the middle. Not more than `resize`.
     pub(crate) crop: u32,
+    /// How pixels are resampled.
+    filter: Filter,
 }
 
 /// An image as it is stored, or less of it.
@@ -43,12 +45,17 @@ impl Recipe {
     /// If no such image can be made.
     pub(crate) fn try_new(resize: u32, crop: u32) -> Result<Self, String> {
         match resize > 0 && crop > 0 && crop <= resize && check_size(resize, resize).is_ok() {
-            true => Ok(Self { resize, crop }),
+            true => Ok(Self { resize, crop, filter: Filter::default() }),
             false => Err(format!(
                 "resize is {resize} and crop is {crop}, expected a crop of 1 to resize, and no \
                  more than {PIXELS_MAX} pixels"
             )),
         }
+    }
+
+    /// The same by another filter.
+    pub(crate) fn with_filter(self, filter: Filter) -> Self {
+        Self { filter, ..self }
     }
 
     /// Bytes of the result.
@@ -68,7 +75,7 @@ impl Recipe {
                 let part = stored.orientation.stored_part(self.part(upright_size), upright_size);
                 let part = within(&stored, part);
                 let size = (self.crop, self.crop);
-                let small = resampler.resize(&stored.pixels, Some(part), size, Filter::Bilinear)?;
+                let small = resampler.resize(&stored.pixels, Some(part), size, self.filter)?;
                 Ok(stored.orientation.apply(small).into_mode(Mode::Rgb).data.into_owned())
             },
             bytes,

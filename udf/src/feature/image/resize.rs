@@ -2,18 +2,26 @@
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use serde::{Deserialize, Serialize};
 
 use super::limits::check_size;
 use super::orientation::Part;
 use super::pixels::{Mode, Pixels};
 
 /// How a pixel is made from those around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Filter {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filter {
+    /// The pixel that is nearest, without antialiasing.
     Nearest,
+    /// The mean of the pixels that become one.
     Box,
+    /// Weights that fall in a straight line.
+    #[default]
     Bilinear,
+    /// A cubic curve, sharper.
     Bicubic,
+    /// A windowed sinc of three lobes, the sharpest.
     Lanczos,
 }
 
