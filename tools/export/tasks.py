@@ -19,6 +19,8 @@ TASKS = {
     "rerank": "cross-encoders, …ForSequenceClassification over two texts",
     "token-classification": "…ForTokenClassification",
     "image-classification": "…ForImageClassification, torchvision/NAME",
+    "clip-image": "CLIPModel, its half for images",
+    "clip-text": "CLIPModel, its half for texts",
 }
 # In this order: the ends of class names of transformers, and `None` for those of no task.
 _BY_HEAD = {
@@ -29,10 +31,11 @@ _BY_HEAD = {
     "ForImageClassification": "image-classification",
     "ForMaskedLM": "embedding",
     "ForPreTraining": "embedding",
+    "CLIPModel": "clip-text",
     "Model": "embedding",
 }
 _FAMILIES = """
-    BERT, DistilBERT, RoBERTa, XLM-RoBERTa, MPNet, MiniLM, ELECTRA, ModernBERT; ResNet, ViT
+    BERT, DistilBERT, RoBERTa, XLM-RoBERTa, MPNet, MiniLM, ELECTRA, ModernBERT; ResNet, ViT; CLIP
 """.strip()
 
 
@@ -43,6 +46,8 @@ def find_task(source: Source, requested: str | None) -> str:
         return stated
     if {requested, stated} == {"classification", "rerank"}:
         return requested  # One head: how many texts it takes is up to its training.
+    if {requested, stated} == {"clip-image", "clip-text"}:
+        return requested
     raise ExportError(
         f"{source.name}: --task {requested} takes {TASKS[requested]}; this is a model for {stated}"
     )
@@ -68,6 +73,14 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from tagger import token_classification
 
             return token_classification(folder, tokens)
+        case "clip-image":
+            from clip import clip_image
+
+            return clip_image(folder, options.images)
+        case "clip-text":
+            from clip import clip_text
+
+            return clip_text(folder, tokens)
         case _:
             from vision import image_classification
 

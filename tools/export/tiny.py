@@ -57,6 +57,13 @@ def _byte_pairs() -> Tokenizer:
     return _assemble(tokenizer.model, normalizers.Sequence([]), splitter, first="<s>", last="</s>")
 
 
+def byte_pairs(first: str, last: str) -> Tokenizer:
+    """The same with other tokens around a text, which are the last of the vocabulary."""
+    tokenizer = _byte_pairs()
+    tokenizer.add_special_tokens([first, last])
+    return _surround(tokenizer, first, last, f"{first} $A {last} $B {last}")
+
+
 def _unigram() -> Tokenizer:
     normalizer, splitter = normalizers.NFKC(), pre_tokenizers.Metaspace()
     words, characters = _pieces(normalizer, splitter)
@@ -91,6 +98,10 @@ def _assemble(
     pair = f"{first} $A {last} {last} $B {last}"
     if first == "[CLS]":
         pair = f"{first} $A {last} $B:1 {last}:1"
+    return _surround(tokenizer, first, last, pair)
+
+
+def _surround(tokenizer: Tokenizer, first: str, last: str, pair: str) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=pair,

@@ -195,6 +195,74 @@ _VIT = {
     "initializer_range": 0.2,
 }
 
+
+def _clip(task: str, inputs: Columns, *arguments: str) -> Tiny:
+    return Tiny(_build_clip, inputs, _embed_clip, ("--task", task, *arguments))
+
+
+def _build_clip(folder: Path) -> None:
+    """As OpenAI's: the token that ends a text is the last of the vocabulary, and fills batches too."""
+    first, last = "<|startoftext|>", "<|endoftext|>"
+    tokenizer = tiny.byte_pairs(first, last)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    # Wide initial weights: small ones would make all embeddings alike.
+    sizes |= {"intermediate_size": 64, "initializer_factor": 10.0}
+    text = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "max_position_embeddings": tiny.MAX_TOKENS,
+        "eos_token_id": tokenizer.token_to_id(last),
+        "bos_token_id": tokenizer.token_to_id(first),
+        "pad_token_id": tokenizer.token_to_id(last),
+    }
+    torch.manual_seed(13)
+    config = transformers.CLIPConfig(
+        text_config={**sizes, **text},
+        vision_config={**sizes, "image_size": PIXELS, "patch_size": 8},
+        projection_dim=16,
+    )
+    transformers.CLIPModel(config).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=last,
+        model_max_length=tiny.MAX_TOKENS,
+        model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)
+    steps = {"size": {"shortest_edge": PIXELS}, "crop_size": {"height": PIXELS, "width": PIXELS}}
+    steps |= {"resample": 3, "image_mean": MEAN, "image_std": DEVIATION}
+    (folder / "preprocessor_config.json").write_text(json.dumps(steps), encoding="utf-8")
+
+
+def _embed_clip(folder: Path, inputs: Columns) -> Columns:
+    """What transformers' CLIP gives, one row at a time."""
+    model = transformers.CLIPModel.from_pretrained(str(folder)).eval()
+    with torch.no_grad():
+        if "text" in inputs:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+            rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in inputs["text"]]
+            pooled = [model.text_model(**row).pooler_output for row in rows]
+            embedded = model.text_projection(torch.cat(pooled))
+        else:
+            pixels = _clip_pixels(inputs)
+            pooled = model.vision_model(pixel_values=pixels).pooler_output
+            embedded = model.visual_projection(pooled)
+    return {"embedding": (embedded / embedded.norm(dim=-1, keepdim=True)).tolist()}
+
+
+def _clip_pixels(inputs: Columns) -> torch.Tensor:
+    if "pixels" in inputs:
+        return torch.tensor(inputs["pixels"]).reshape(-1, 3, PIXELS, PIXELS)
+    steps = transforms.Compose(
+        [
+            transforms.Resize(PIXELS, transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(PIXELS),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, DEVIATION),
+        ]
+    )
+    files = (io.BytesIO(bytes.fromhex(image)) for image in inputs["image"])
+    return torch.stack([steps(Image.open(file).convert("RGB")) for file in files])
+
+
 MODELS: dict[str, Tiny] = {
     "classification-bert": _classifier("bert"),
     "classification-distilbert": _classifier("distilbert", LABELS[:2]),
@@ -218,4 +286,7 @@ MODELS: dict[str, Tiny] = {
     "images-resnet-files": _image_files(transformers.ResNetConfig, **_RESNET),
     "images-vit-files": _image_files(transformers.ViTConfig, **_VIT),
     "images-vit": _images(transformers.ViTConfig, **_VIT),
+    "clip-text": _clip("clip-text", {"text": list(MIXED)}),
+    "clip-image": _clip("clip-image", {"pixels": _pixels()}),
+    "clip-image-files": _clip("clip-image", {"image": _files()}, "--images"),
 }

@@ -1,0 +1,135 @@
+"""The tasks `clip-image` and `clip-text`: the two halves of a CLIP model, one package each.
+
+Both give vectors of length 1 in one space, so `inner_product(image, text)` is how well they fit.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+import transformers
+
+from candidate import (
+    FILTERS,
+    Candidate,
+    Column,
+    Images,
+    Tensors,
+    Tokens,
+    encoder_activation_bytes,
+)
+from errors import ExportError
+from huggingface import load, load_tokenizer, max_tokens
+from tokenizer import pad_id, write_tokenizer
+
+# Where a folder does not say it: those of OpenAI's models.
+MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+
+class ImageEncoder(torch.nn.Module):
+    """`[rows, 3, size, size]` pixels in; one vector per row out."""
+
+    def __init__(self, model: transformers.CLIPModel) -> None:
+        super().__init__()
+        self.encoder = model.vision_model
+        self.projection = model.visual_projection
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Embeds images."""
+        pooled = self.encoder(pixel_values=pixels).pooler_output
+        return torch.nn.functional.normalize(self.projection(pooled), dim=-1)
+
+
+class TextEncoder(torch.nn.Module):
+    """`[rows, tokens]` ids in; one vector per row out."""
+
+    def __init__(self, model: transformers.CLIPModel) -> None:
+        super().__init__()
+        self.encoder = model.text_model
+        self.projection = model.text_projection
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Embeds texts, by the last token of each: the one that says that it ends."""
+        states = self.encoder(input_ids=input_ids).last_hidden_state
+        last = (attention_mask.sum(dim=1) - 1).reshape(-1, 1, 1).expand(-1, 1, states.shape[2])
+        pooled = states.gather(1, last).squeeze(1)
+        return torch.nn.functional.normalize(self.projection(pooled), dim=-1)
+
+
+def clip_image(folder: Path, images: bool) -> Candidate:
+    """The candidate of the half for images: of pixels, or of image files."""
+    model = _load(folder)
+    size = model.config.vision_config.image_size
+    shape = (model.config.vision_config.num_channels, size, size)
+    transform, column = Tensors(shape), Column("pixels", f"FLOAT[{math.prod(shape)}]", shape=shape)
+    if images:
+        transform, column = _files(folder, shape), Column("image", "BINARY")
+    dimensions = model.config.projection_dim
+    width = model.config.vision_config.hidden_size
+    patches = (size // model.config.vision_config.patch_size) ** 2 + 1
+    return Candidate(
+        module=ImageEncoder(model).eval(),
+        inputs=(column,),
+        outputs=(Column("embedding", f"FLOAT[{dimensions}]"),),
+        transform=transform,
+        description=f"CLIP image embeddings, {dimensions} dimensions",
+        activation_bytes=lambda rows: 4 * rows * patches * (16 * width + 24 * patches),
+    )
+
+
+def clip_text(folder: Path, tokens: int | None) -> Candidate:
+    """The candidate of the half for texts; `tokens` overrides the limit that the folder states."""
+    model, tokenizer = _load(folder), load_tokenizer(folder)
+    config = model.config.text_config
+    stated = min(tokenizer.model_max_length, config.max_position_embeddings)
+    longest = max_tokens(model.text_model, tokens or stated)
+    transform = Tokens(
+        max_tokens=min(longest, config.max_position_embeddings),
+        pad_id=pad_id(tokenizer),
+        vocabulary=min(len(tokenizer), config.vocab_size),
+    )
+    dimensions = model.config.projection_dim
+
+    def write_files(package: Path) -> None:
+        def preprocess(text: str) -> dict[str, torch.Tensor]:
+            most = transform.max_tokens
+            return tokenizer([text], truncation=True, max_length=most, return_tensors="pt")
+
+        write_tokenizer(tokenizer, package / "tokenizer.json", transform.max_tokens, preprocess)
+
+    return Candidate(
+        module=TextEncoder(model).eval(),
+        inputs=(Column("text", "STRING"),),
+        outputs=(Column("embedding", f"FLOAT[{dimensions}]"),),
+        transform=transform,
+        description=f"CLIP text embeddings, {dimensions} dimensions",
+        activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
+        write_files=write_files,
+    )
+
+
+def _load(folder: Path) -> transformers.CLIPModel:
+    return load(folder, transformers.CLIPModel)
+
+
+def _files(folder: Path, shape: tuple[int, int, int]) -> Images:
+    """How the folder's processor makes pixels of images."""
+    path = folder / "preprocessor_config.json"
+    stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    resize, crop = stated.get("size", shape[-1]), stated.get("crop_size", shape[-1])
+    if isinstance(resize, dict):
+        resize = resize.get("shortest_edge") or resize.get("height")
+    if isinstance(crop, dict):
+        crop = crop.get("height")
+    if crop != shape[-1] or not isinstance(resize, int) or resize < crop or shape[0] != 3:
+        raise ExportError(
+            f"{path}: images are resized to {stated.get('size')} and cropped to "
+            f"{stated.get('crop_size')}, expected a shorter side of {shape[-1]} or more, and a crop of "
+            f"{shape[-1]}; leave out --images to pass pixels"
+        )
+    number = stated.get("resample", 3)
+    if number not in FILTERS:
+        raise ExportError(f"{path}: there is no filter {number}, expected one of {sorted(FILTERS)}")
+    mean, deviation = stated.get("image_mean", MEAN), stated.get("image_std", DEVIATION)
+    return Images(shape, resize, tuple(mean), tuple(deviation), FILTERS[number])

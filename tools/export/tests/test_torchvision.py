@@ -1,0 +1,76 @@
+"""One small classifier of every family of torchvision, with seeded weights: exported, it gives what
+torchvision gives, and its package resizes as torchvision does."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision import models
+
+import export
+from run import run
+
+# Family → a small one of it. test_no_family_is_missing keeps the list whole.
+FAMILIES = {
+    "alexnet": "alexnet",
+    "convnext": "convnext_tiny",
+    "densenet": "densenet121",
+    "efficientnet": "efficientnet_b0",
+    "googlenet": "googlenet",
+    "inception": "inception_v3",
+    "maxvit": "maxvit_t",
+    "mnasnet": "mnasnet0_5",
+    "mobilenetv2": "mobilenet_v2",
+    "mobilenetv3": "mobilenet_v3_small",
+    "regnet": "regnet_x_400mf",
+    "resnet": "resnet18",
+    "shufflenetv2": "shufflenet_v2_x0_5",
+    "squeezenet": "squeezenet1_1",
+    "swin_transformer": "swin_v2_t",
+    "vgg": "vgg11",
+    "vision_transformer": "vit_b_32",
+}
+LABELS = ("first", "second", "third")
+
+
+def test_no_family_is_missing() -> None:
+    names = models.list_models(module=models)
+    files = {models.get_model_builder(name).__module__.rsplit(".", 1)[-1] for name in names}
+    assert files == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES.keys())
+def test_a_classifier_of_every_family_is_exported(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    model = models.get_model(name, weights=None, num_classes=len(LABELS)).eval()
+    # A state dictionary of PyTorch's own: MnasNet's says which version of it these weights are of.
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS))
+    files = ["--weights", str(tmp_path / "weights.pth")]
+    files += ["--labels", str(tmp_path / "labels.txt"), "--output", str(tmp_path / "package")]
+    assert export.main(["--source", f"torchvision/{name}", *files]) == 0
+    about = tomllib.loads((tmp_path / "package/model.toml").read_text())
+    shape = about["input"][0]["shape"]
+    preset = models.get_model_weights(name).DEFAULT.transforms()
+    assert shape == [3, *preset.crop_size * 2]
+    assert json.loads((tmp_path / "package/labels.json").read_text()) == list(LABELS)
+    pixels = torch.randn((2, *shape), generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        scores = model(pixels).softmax(-1)
+    found = run(tmp_path / "package", {"pixels": pixels.flatten(1).tolist()}, 2)
+    assert torch.allclose(torch.tensor(found["scores"]), scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "efficientnet_b0"])
+def test_packages_of_image_files_resize_as_torchvision_does(name: str, tmp_path: Path) -> None:
+    model = models.get_model(name, weights=None, num_classes=1000)
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    files = ["--weights", str(tmp_path / "weights.pth"), "--images"]
+    output = ["--output", str(tmp_path / "package")]
+    assert export.main(["--source", f"torchvision/{name}", *files, *output]) == 0
+    stated = tomllib.loads((tmp_path / "package/model.toml").read_text())["transform"]
+    preset = models.get_model_weights(name).DEFAULT.transforms()
+    assert stated["filter"] == preset.interpolation.value
+    assert [stated["resize"], stated["crop"]] == [*preset.resize_size, *preset.crop_size]
