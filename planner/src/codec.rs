@@ -11,13 +11,15 @@
 //! options missing.
 //!
 //! Nothing here has a message of its own: see `engine/src/exchange/wire.rs`,
-//! `engine/src/inference/wire.rs` and `engine/src/files/wire.rs`.
+//! `engine/src/inference/wire.rs`, `engine/src/files/wire.rs`, and `physical/field_expr.rs` for an
+//! expression.
 
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use datafusion::common::{Result, exec_datafusion_err, exec_err, not_impl_err};
 use datafusion::execution::TaskContext;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, WindowUDF};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::physical_expr::proto_decode::PhysicalExprDecodeCtx;
@@ -35,7 +37,7 @@ use forebay_engine::{
 use forebay_udf::feature;
 use prost::Message;
 
-use crate::physical::VerdictExec;
+use crate::physical::{FieldExpr, VerdictExec};
 
 const MAGIC: [u8; 8] = *b"\x89FOREBAY";
 
@@ -63,9 +65,11 @@ const MAGIC: [u8; 8] = *b"\x89FOREBAY";
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ForebayPhysicalCodec {
     inner: Arc<dyn PhysicalExtensionCodec>,
+    /// Where functions find packages of models.
+    stores: Arc<RuntimeEnv>,
 }
 
 impl Default for ForebayPhysicalCodec {
@@ -78,11 +82,18 @@ impl Default for ForebayPhysicalCodec {
 impl ForebayPhysicalCodec {
     /// The format that this build writes, and the only one that it reads. Goes up with every change
     /// of a message.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = 2;
 
     /// Leaves to `inner` what is not Forebay's.
     pub fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
-        Self { inner }
+        Self { inner, stores: Arc::default() }
+    }
+
+    /// The functions of decoded plans read packages of models from these stores; without this, from
+    /// local folders only.
+    #[must_use]
+    pub fn with_stores(self, stores: Arc<RuntimeEnv>) -> Self {
+        Self { stores, ..self }
     }
 
     fn operator(
@@ -109,6 +120,7 @@ impl ForebayPhysicalCodec {
             Operator::RestoreOrder => Arc::new(RestoreOrderExec::from_wire(message, input()?)?),
             Operator::Transform => Arc::new(TransformExec::from_wire(message, input()?, exprs)?),
             Operator::Inference => Arc::new(InferenceExec::from_wire(message, input()?)?),
+            Operator::Field => return exec_err!("an expression stands where an operator should"),
         })
     }
 }
@@ -122,11 +134,19 @@ enum Operator {
     Transform = 3,
     Inference = 4,
     ReadFiles = 5,
+    /// No operator, but an expression.
+    Field = 6,
 }
 
 impl Operator {
-    const ALL: [Self; 5] =
-        [Self::Exchange, Self::RestoreOrder, Self::Transform, Self::Inference, Self::ReadFiles];
+    const ALL: [Self; 6] = [
+        Self::Exchange,
+        Self::RestoreOrder,
+        Self::Transform,
+        Self::Inference,
+        Self::ReadFiles,
+        Self::Field,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -135,6 +155,7 @@ impl Operator {
             Self::Transform => "TransformExec",
             Self::Inference => "InferenceExec",
             Self::ReadFiles => "ReadFilesExec",
+            Self::Field => "FieldExpr",
         }
     }
 }
@@ -278,12 +299,13 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
         if buf != MAGIC {
             return self.inner.try_decode_udf(name, buf);
         }
-        let function = feature::functions().into_iter().find(|function| function.name() == name);
+        let mut functions = feature::functions(&self.stores).into_iter();
+        let function = functions.find(|function| function.name() == name);
         function.ok_or_else(|| damaged(&format!("there is no function {name}")))
     }
 
     fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        if !feature::functions().iter().any(|function| function.as_ref() == node) {
+        if !feature::functions(&self.stores).iter().any(|function| function.as_ref() == node) {
             return self.inner.try_encode_udf(node, buf);
         }
         // By name alone it would be whatever is registered over there: DataFusion has functions of
@@ -314,7 +336,15 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
         inputs: &[Arc<dyn PhysicalExpr>],
         context: &PhysicalExprDecodeCtx<'_>,
     ) -> Result<Arc<dyn PhysicalExpr>> {
-        self.inner.try_decode_expr(buf, inputs, context)
+        match Frame::read(buf)? {
+            Some(Frame { operator: Operator::Field, message }) => {
+                Ok(Arc::new(FieldExpr::from_wire(message, inputs)?))
+            }
+            Some(frame) => {
+                exec_err!("a {} stands where an expression should", frame.operator.name())
+            }
+            None => self.inner.try_decode_expr(buf, inputs, context),
+        }
     }
 
     fn try_encode_expr(
@@ -323,7 +353,11 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
         buf: &mut Vec<u8>,
         context: &PhysicalExprEncodeCtx<'_>,
     ) -> Result<()> {
-        self.inner.try_encode_expr(node, buf, context)
+        let Some(expr) = node.downcast_ref::<FieldExpr>() else {
+            return self.inner.try_encode_expr(node, buf, context);
+        };
+        Frame { operator: Operator::Field, message: &expr.to_wire()? }.write(buf);
+        Ok(())
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {

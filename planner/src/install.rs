@@ -12,14 +12,16 @@ use forebay_udf::model::Catalog;
 
 use crate::config::ForebayConfig;
 use crate::optimizer;
-use crate::physical::{ForebayQueryPlanner, InsertExchanges};
+use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
+use crate::physical::{ForebayQueryPlanner, InsertExchanges, KeepFields};
 use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
 use crate::sql::scalar::MlPredict;
 
 /// Adds to a session what Forebay consists of:
 /// the models of `catalog` and the devices of this process, `ml_predict` in FROM and in
-/// expressions, functions of vectors and images, `read_files`, the optimizer rules, the physical planner and the options.
+/// expressions, functions of vectors, images, audio and texts, `read_files`, the optimizer rules, the
+/// physical planner and the options.
 ///
 /// Sets the session's query planner; a session with a planner of its own needs to delegate to
 /// [`ForebayQueryPlanner`](crate::physical::ForebayQueryPlanner).
@@ -52,16 +54,21 @@ pub fn install(
     // Before DataFusion's own, which would take `ml_predict(…)` for a function it does not know.
     let relations = Arc::new(ForebayRelations::new(Arc::clone(&catalog)));
     builder.relation_planners().get_or_insert_default().insert(0, relations);
+    // Where the packages of tokenizers are: the session's, unless it is given another one later.
+    let stores = Arc::clone(builder.runtime_env().get_or_insert_default());
+    let features = feature::functions(&stores);
     let functions = builder.scalar_functions().get_or_insert_default();
-    functions.push(Arc::new(ScalarUDF::from(MlPredict::new(catalog))));
-    functions.extend(feature::functions());
+    functions.push(Arc::new(ScalarUDF::from(MlPredict::new(Arc::clone(&catalog)))));
+    functions.extend(features.iter().cloned());
     let name = ReadFiles::NAME.to_owned();
     let read_files = Arc::new(TableFunction::new(name.clone(), Arc::new(ReadFiles)));
     builder.table_functions().get_or_insert_default().insert(name, read_files);
     // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));
+    physical.rules.insert(0, Arc::new(KeepFields));
     *builder.physical_optimizers() = Some(physical);
+    builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &features)));
     for rule in optimizer::analyzer_rules() {
         builder = builder.with_analyzer_rule(rule);
     }

@@ -11,6 +11,7 @@ use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, internal_err, pl
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore, cast,
 };
+use forebay_udf::feature::column_type_name;
 use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, type_name};
 
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
@@ -274,7 +275,7 @@ pub(crate) fn check_inputs(model: &ModelDeclaration, given: &[FieldRef]) -> Resu
                 model.name,
                 type_name(wanted.data_type()),
                 wanted.name(),
-                type_name(given.data_type()),
+                column_type_name(given),
                 given.name()
             );
         }

@@ -9,6 +9,8 @@
 //! 3. [`compute_subqueries_below_inference`]: a model's input that needs a subquery's result
 //! 4. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
 //!
+//! Before them [`resolve_text_chunk`] looks up the models whose tokenizers cut texts.
+//!
 //! Optimizer rules, after DataFusion's in each of its passes:
 //!
 //! 5. [`merge_equal_inferences`]: the same model over the same columns runs once
@@ -29,6 +31,7 @@ pub mod merge_equal_inferences;
 pub mod prune_unused_columns;
 pub mod push_semi_joins_below_inference;
 pub mod push_topk_below_inference;
+pub mod resolve_text_chunk;
 mod through;
 
 use std::sync::Arc;

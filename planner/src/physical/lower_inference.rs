@@ -13,6 +13,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use forebay_engine::{Devices, InferenceExec, Placement, TransformExec};
 use forebay_udf::model::ModelDeclaration;
 
+use super::describe;
 use super::verdict::VerdictExec;
 use crate::config::ForebayConfig;
 use crate::logical::Inference;
@@ -40,6 +41,9 @@ pub async fn plan(
     logical_plan: &LogicalPlan,
     session: &dyn Session,
 ) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(described) = describe::tensors(logical_plan)? {
+        return Ok(described);
+    }
     let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
     planner.create_physical_plan(logical_plan, session).await
 }

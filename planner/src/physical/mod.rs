@@ -7,12 +7,17 @@
 //!    input's order. Partitions are now replicas; DataFusion's rules for distribution and sorting
 //!    run afterwards and see the declared properties.
 //!
-//! `verdict` puts the last line under `EXPLAIN ANALYZE`.
+//! `field_expr` runs before `insert_exchanges`: what a function says of its field beyond the type
+//! survives the way to another process. `describe` answers `DESCRIBE` for tensors, and `verdict` puts the last line under `EXPLAIN ANALYZE`.
 
+mod describe;
+mod field_expr;
 mod insert_exchanges;
 mod lower_inference;
 mod verdict;
 
+pub(crate) use field_expr::FieldExpr;
+pub use field_expr::KeepFields;
 pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::{ForebayQueryPlanner, plan, with_verdict};
 pub(crate) use verdict::VerdictExec;

@@ -130,6 +130,7 @@ impl TaskService {
 
     fn decode(&self, tasks: MultiTaskDefinition) -> Result<Vec<TaskDefinition>> {
         let functions = &self.executor.function_registry;
+        let stores = self.executor.produce_runtime(&self.executor.produce_config())?;
         let tasks = get_task_definition_vec(
             tasks,
             Arc::clone(&self.executor.runtime_producer),
@@ -138,7 +139,7 @@ impl TaskService {
             functions.aggregate_functions.clone(),
             functions.window_functions.clone(),
             functions.higher_order_functions.clone(),
-            session::codec(),
+            session::codec(stores),
         );
         tasks.map_err(BallistaError::into_datafusion)
     }

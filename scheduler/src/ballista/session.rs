@@ -67,7 +67,8 @@ pub(super) fn physical_codec() -> Arc<ForebayPhysicalCodec> {
     Arc::new(ForebayPhysicalCodec::new(Arc::new(BlockCodec::new(ballista))))
 }
 
-/// Both codecs, as Ballista's processes want them. Logical plans never travel.
-pub(super) fn codec() -> BallistaCodec<LogicalPlanNode, PhysicalPlanNode> {
-    BallistaCodec::new(Arc::new(BallistaLogicalExtensionCodec::default()), physical_codec())
+/// Both codecs, for a process that runs what it decodes. Logical plans never travel.
+pub(super) fn codec(stores: Arc<RuntimeEnv>) -> BallistaCodec<LogicalPlanNode, PhysicalPlanNode> {
+    let physical = Arc::unwrap_or_clone(physical_codec()).with_stores(stores);
+    BallistaCodec::new(Arc::new(BallistaLogicalExtensionCodec::default()), Arc::new(physical))
 }

@@ -86,14 +86,25 @@ pub(super) fn size_literal(
     function: &str,
     name: &str,
 ) -> Result<usize> {
+    bounded_literal(args, at, function, name, i64::from(u16::MAX))
+}
+
+/// The same of another size at most.
+pub(super) fn bounded_literal(
+    args: &ReturnFieldArgs<'_>,
+    at: usize,
+    function: &str,
+    name: &str,
+    most: i64,
+) -> Result<usize> {
     let number = args.scalar_arguments.get(at).copied().flatten();
     let number = number.map(|value| value.cast_to(&DataType::Int64)).transpose()?;
     match number {
-        Some(ScalarValue::Int64(Some(number))) if (1..=i64::from(u16::MAX)).contains(&number) => {
+        Some(ScalarValue::Int64(Some(number))) if (1..=most).contains(&number) => {
             Ok(number as usize)
         }
         Some(ScalarValue::Int64(Some(number))) => {
-            plan_err!("{function}: {name} is {number}, expected 1 to {}", u16::MAX)
+            plan_err!("{function}: {name} is {number}, expected 1 to {most}")
         }
         _ => plan_err!(
             "{function}: {name} must be a constant, because the type of the result depends on it"

@@ -1,20 +1,34 @@
 //! SQL functions for the work around models.
 
 pub(crate) mod arguments;
+mod audio;
 mod download;
 pub(crate) mod image;
 mod tensor;
+mod text;
 mod vector;
 
 use std::sync::{Arc, LazyLock};
 
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::ScalarUDF;
 
-/// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names.
-pub fn functions() -> Vec<Arc<ScalarUDF>> {
-    static ALL: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
-        [vector::functions(), image::functions(), tensor::functions(), download::functions()]
-            .concat()
+pub use self::tensor::{column_type_name, tensor_type_name};
+pub use self::text::{TEXT_CHUNK, TEXT_CHUNK_BY, TokenizerReference};
+
+/// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names, and
+/// some read packages of models from `stores`.
+pub fn functions(stores: &Arc<RuntimeEnv>) -> Vec<Arc<ScalarUDF>> {
+    static PURE: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+        [
+            vector::functions(),
+            image::functions(),
+            tensor::functions(),
+            audio::functions(),
+            text::by_words(),
+            download::functions(),
+        ]
+        .concat()
     });
-    ALL.clone()
+    [PURE.clone(), text::by_tokenizer(stores)].concat()
 }

@@ -1,7 +1,4 @@
-//! Builds a column of tensors of bytes.
-//!
-//! By the column's type alone: on their way to another process, functions lose what else their
-//! field says.
+//! Builds a column of tensors of bytes, by the column's type alone.
 
 use std::sync::Arc;
 

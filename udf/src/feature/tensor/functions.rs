@@ -1,6 +1,6 @@
 //! Functions of vectors of numbers: `to_list`, `softmax`, `argmax`, `top_k`.
 //!
-//! Vectors of a fixed length and lists are taken alike. Positions count from 1, as everywhere in SQL,
+//! Vectors of a fixed length and lists are taken alike, by `to_list` also tensors of their own shapes. Positions count from 1, as everywhere in SQL,
 //! so `labels[argmax(scores)]` is the best label.
 
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use datafusion::logical_expr::{
 };
 
 use super::super::arguments::whole_number;
+use super::types::TensorType;
 
-/// All functions of this folder.
+/// All functions of this file.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
     let udf = |function| {
         let signature = Signature::user_defined(Volatility::Immutable);
@@ -89,6 +90,7 @@ impl ScalarUDFImpl for VectorFunction {
         let numbers = || DataType::new_list(DataType::Float64, true);
         match (self.function, vector, found.len()) {
             (Function::ToList, Some(item), 1) => Ok(vec![DataType::new_list(item.clone(), true)]),
+            (Function::ToList, None, 1) if variable_item(&found[0]).is_some() => Ok(found.to_vec()),
             (Function::Softmax | Function::Argmax, Some(_), 1) => Ok(vec![numbers()]),
             (Function::TopK, Some(_), 2) if is_number(1) => Ok(vec![numbers(), DataType::Int64]),
             (Function::TopK, Some(_), 3) if is_number(1) && is_labels(2) => {
@@ -109,7 +111,10 @@ impl ScalarUDFImpl for VectorFunction {
 
     fn return_type(&self, found: &[DataType]) -> Result<DataType> {
         Ok(match self.function {
-            Function::ToList => found[0].clone(),
+            Function::ToList => match variable_item(&found[0]) {
+                Some(item) => DataType::new_list(item, false),
+                None => found[0].clone(),
+            },
             Function::Softmax => DataType::new_list(DataType::Float64, true),
             Function::Argmax => DataType::Int64,
             Function::TopK => {
@@ -133,6 +138,9 @@ impl ScalarUDFImpl for VectorFunction {
 
 impl VectorFunction {
     fn compute(&self, columns: &[ArrayRef]) -> Result<ArrayRef> {
+        if let Some(tensors) = columns.first().and_then(|column| column.as_struct_opt()) {
+            return data_of(tensors);
+        }
         let Some(vectors) = columns.first().and_then(|column| column.as_list_opt::<i32>()) else {
             return internal_err!("{} received no list after coercion", self.name());
         };
@@ -148,6 +156,24 @@ impl VectorFunction {
             Function::TopK => top_k(vectors, &columns[1], columns.get(2))?,
         })
     }
+}
+
+/// What a tensor of its own shape holds.
+fn variable_item(data_type: &DataType) -> Option<DataType> {
+    match TensorType::of_storage(data_type) {
+        Some(TensorType::Variable { item, .. }) => Some(item),
+        _ => None,
+    }
+}
+
+/// The elements of tensors of their own shapes.
+fn data_of(tensors: &StructArray) -> Result<ArrayRef> {
+    let Some(data) = tensors.column(0).as_list_opt::<i32>() else {
+        return internal_err!("a tensor's data are {}", tensors.column(0).data_type());
+    };
+    let nulls = NullBuffer::union(tensors.nulls(), data.nulls());
+    let (item, offsets, values, _) = data.clone().into_parts();
+    Ok(Arc::new(ListArray::try_new(item, offsets, values, nulls)?))
 }
 
 fn position(at: usize) -> i64 {

@@ -7,8 +7,18 @@
 
 mod builder;
 mod functions;
+mod shapes;
 mod types;
 
+use std::sync::Arc;
+
+use datafusion::logical_expr::ScalarUDF;
+
 pub(super) use builder::TensorBuilder;
-pub(super) use functions::functions;
+pub use types::{column_type_name, tensor_type_name};
 pub(crate) use types::{fixed_shape_field, variable_shape_field};
+
+/// All functions of this folder.
+pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
+    [functions::functions(), shapes::functions()].concat()
+}

@@ -146,6 +146,10 @@ fn every_exported_model_gives_what_its_own_library_gives() {
     let mut count = 0;
     for folder in folders {
         let (what, folder) = (folder.file_name().into_string().unwrap(), folder.path());
+        // ResNet-18 and its many images are tested in SQL.
+        if !folder.join("reference.json").exists() {
+            continue;
+        }
         let (model, package) = open(&folder.join("package"));
         let inputs = reference(&folder, "inputs", &model.signature.inputs);
         let expected = reference(&folder, "outputs", &model.signature.outputs);
