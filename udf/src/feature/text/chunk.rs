@@ -124,11 +124,12 @@ fn is_between(tokens: &[Token], at: usize) -> bool {
     tokens[at].start >= tokens[at - 1].end
 }
 
-/// The first word among the last `overlap` tokens of a chunk, or the token behind it.
+/// The first word among the last `overlap` tokens of a chunk, or the token behind it. In the middle of
+/// a word that was cut, the first token.
 fn next_start(tokens: &[Token], start: usize, end: usize, overlap: usize) -> usize {
     let first = end.saturating_sub(overlap).max(start + 1);
     let is_start = |at: &usize| tokens[*at].begins_word && is_between(tokens, *at);
-    let in_word = |at: &usize| is_between(tokens, *at);
+    let in_word = |at: &usize| !tokens[end].begins_word && is_between(tokens, *at);
     (first..end).find(is_start).or_else(|| (first..end).find(in_word)).unwrap_or(end)
 }
 
