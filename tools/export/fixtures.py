@@ -3,7 +3,8 @@
     tools/export/python tools/export/fixtures.py OUTPUT
 
 Writes OUTPUT/<name>/package, and beside it reference.json: columns of inputs, and the columns of
-outputs that the model's own library gives for them. Seeded: the same bytes each time.
+outputs that the model's own library gives for them; and OUTPUT/resnet18 with 500 images and their
+labels (resnet.py). Seeded: the same bytes each time.
 """
 
 import json
@@ -19,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # The models are tiny; more threa
 import transformers  # noqa: E402
 
 import export  # noqa: E402
+import resnet  # noqa: E402
 from reference import embed  # noqa: E402
 from texts import MIXED  # noqa: E402
 from tiny import ARCHITECTURES, build_model  # noqa: E402
@@ -48,7 +50,7 @@ def main() -> int:
             outputs = model.expected(source, model.inputs)
         reference = json.dumps({"inputs": model.inputs, "outputs": outputs}, ensure_ascii=False)
         (folder / "reference.json").write_text(reference, encoding="utf-8")
-    return 0
+    return resnet.make(output / "resnet18")
 
 
 def _encoder(architecture: str) -> Tiny:
