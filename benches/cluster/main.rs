@@ -193,8 +193,11 @@ fn load() -> ScalarUDF {
         let (rows, bytes) = (number(rows) as usize, number(bytes) as usize);
         let arrays = ColumnarValue::values_to_arrays(std::slice::from_ref(ids))?;
         let ids = arrays[0].as_primitive::<Int64Type>();
-        std::thread::sleep(Duration::from_millis(number(ms) * ids.len() as u64));
+        let start = Instant::now();
         let values = noise(rows * ids.len() * bytes, ids.values());
+        // It takes this time in all.
+        let whole = Duration::from_millis(number(ms) * ids.len() as u64);
+        std::thread::sleep(whole.saturating_sub(start.elapsed()));
         let offsets = OffsetBuffer::from_repeated_length(bytes, rows * ids.len());
         let values = BinaryArray::try_new(offsets, Buffer::from(values), None)?;
         let lists = OffsetBuffer::from_repeated_length(rows, ids.len());

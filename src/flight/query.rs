@@ -207,18 +207,24 @@ impl Query {
         let context = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await?;
         *self.plan.lock() = Some(Arc::clone(&plan));
-        let rows = execute_stream(plan, context)?;
-        if rows.schema() == *self.schema() {
-            return Ok(rows);
-        }
-        // What clients were told: they compare, down to what may be null.
-        let schema = Arc::clone(self.schema());
-        let rows = rows.map(move |batch| {
-            let columns = batch?.columns().to_vec();
-            Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
-        });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.schema()), rows)))
+        Ok(conforming(execute_stream(plan, context)?, self.schema()))
     }
+}
+
+/// Rows as clients were told that they are: they compare, down to what may be null.
+pub(super) fn conforming(
+    rows: SendableRecordBatchStream,
+    schema: &SchemaRef,
+) -> SendableRecordBatchStream {
+    if rows.schema() == *schema {
+        return rows;
+    }
+    let told = Arc::clone(schema);
+    let rows = rows.map(move |batch| {
+        let columns = batch?.columns().to_vec();
+        Ok(RecordBatch::try_new(Arc::clone(&told), columns)?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(Arc::clone(schema), rows))
 }
 
 /// For how long a poll waits for rows.

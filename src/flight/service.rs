@@ -36,6 +36,7 @@ use super::query::{self, Query};
 use super::session::Session;
 use super::sessions::Sessions;
 use super::statement::Prepared;
+use super::stream::{Definition, Stream};
 use super::{ingest, metadata, status};
 
 /// Answers Flight SQL. Every request has its session in its extensions.
@@ -43,6 +44,9 @@ use super::{ingest, metadata, status};
 pub(super) struct Service {
     pub(super) sessions: Arc<Sessions>,
 }
+
+/// The action that ends a stream, whose name is its body.
+pub(super) const CLOSE_STREAM: &str = "forebay.stream.close";
 
 type Rows = <Service as FlightService>::DoGetStream;
 
@@ -96,6 +100,41 @@ impl Service {
     fn ticket(&self, session: &Session, query: Uuid) -> TicketStatementQuery {
         let text = [session.id.into_bytes(), query.into_bytes()].concat();
         TicketStatementQuery { statement_handle: self.sessions.seal.sign(&text).into() }
+    }
+
+    /// What a reader of a stream is to read: its ticket is the stream, and which reader it is.
+    pub(super) async fn stream(
+        &self,
+        session: &Session,
+        descriptor: FlightDescriptor,
+        definition: &str,
+    ) -> Result<FlightInfo, Status> {
+        let definition = Definition::parse(definition)?;
+        let stream = self.sessions.stream(&session.who, &definition).await?;
+        let reader = definition.reader.unwrap_or(u32::MAX).to_le_bytes();
+        let text = [&stream.id.into_bytes()[..], &reader].concat();
+        let ticket =
+            TicketStatementQuery { statement_handle: self.sessions.seal.sign(&text).into() };
+        info(ticket.as_any().encode_to_vec().into(), stream.schema(), descriptor)
+    }
+
+    /// The stream of a ticket, and which reader it is for, if it is a ticket for a stream.
+    fn stream_of(
+        &self,
+        caller: &Session,
+        handle: &[u8],
+    ) -> Result<Option<(Arc<Stream>, Option<u32>)>, Status> {
+        let Some((id, reader)) = self.sessions.seal.verify(handle).and_then(|text| {
+            let (id, reader) = text.split_at_checked(16)?;
+            let reader = u32::from_le_bytes(reader.try_into().ok()?);
+            Some((Uuid::from_slice(id).ok()?, reader))
+        }) else {
+            return Ok(None);
+        };
+        let stream = self.sessions.streams.by_id(id, &caller.who);
+        let stream =
+            stream.ok_or_else(|| Status::not_found("the stream of this ticket is gone"))?;
+        Ok(Some((stream, Some(reader).filter(|reader| *reader != u32::MAX))))
     }
 
     /// What a ticket stands for, if it is ours and this client's.
@@ -263,6 +302,9 @@ impl FlightSqlService for Service {
         request: Request<Ticket>,
     ) -> Result<Response<Rows>, Status> {
         let caller = session(request.extensions())?;
+        if let Some((stream, reader)) = self.stream_of(&caller, &ticket.statement_handle)? {
+            return Ok(Response::new(stream.read(reader)?));
+        }
         let (session, _, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
         Ok(Response::new(query.read(&session).await?))
     }
@@ -392,6 +434,13 @@ impl FlightSqlService for Service {
                 self.set_options(&session, request).await.encode_to_vec()
             }
             "GetSessionOptions" => options(&session).encode_to_vec(),
+            CLOSE_STREAM => {
+                let name = String::from_utf8_lossy(&action.body);
+                if !self.sessions.streams.close(&session.who, &name) {
+                    return Err(Status::not_found(format!("there is no stream '{name}'")));
+                }
+                vec![]
+            }
             other => {
                 return Err(Status::unimplemented(format!("there is no action '{other}'")));
             }
