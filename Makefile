@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos bench docs fmt clean
+.PHONY: help setup demo test chaos fuzz bench docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -20,6 +20,12 @@ test: ## Check formatting, lints, the exporter, all Rust tests and the docs
 chaos: ## Kill, pause and mislead clusters at many more moments than `make test` does
 	@tools/setup libtorch
 	@FOREBAY_CHAOS=long cargo test --test cluster
+
+fuzz: ## Damage what comes from outside at random, a minute for each kind, with a new seed
+	@tools/setup libtorch
+	@seed=$${FOREBAY_FUZZ_SEED:-$$(date +%s)}; echo "FOREBAY_FUZZ_SEED=$$seed"; \
+		FOREBAY_FUZZ_SEED=$$seed FOREBAY_FUZZ_SECONDS=60 \
+		cargo test --test api -- fuzz --test-threads 1
 
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model
