@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engines import settings
+from engines import settings, work
 
 SEED = 42
 FILES = 8
@@ -52,7 +52,7 @@ def make_documents(random: np.random.Generator, rows: int, folder: Path) -> None
 
 
 def make_images(random: np.random.Generator, rows: int, folder: Path) -> None:
-    """JPEGs whose frequencies are those of photos, and a ResNet-18 with random weights."""
+    """JPEGs whose frequencies are those of photos, and a ResNet-18 for them."""
     from PIL import Image
 
     (folder / "images").mkdir()
@@ -66,7 +66,7 @@ def make_images(random: np.random.Generator, rows: int, folder: Path) -> None:
         data = io.BytesIO()
         image.save(data, "JPEG", quality=int(random.choice([75, 85, 90])))
         (folder / f"images/{at:05}.jpg").write_bytes(data.getvalue())
-    resnet(folder / "models")
+    resnet(folder)
     write(folder, {"path": sorted(str(path.name) for path in (folder / "images").iterdir())})
 
 
@@ -84,17 +84,19 @@ def field(random: np.random.Generator, width: int, height: int) -> np.ndarray:
     return np.stack(channels, axis=-1) / np.std(channels)
 
 
-def resnet(folder: Path) -> None:
-    """Weights as they are before training; the statistics of batch norm keep signals in bounds."""
+def resnet(data: Path) -> None:
+    """Random weights, with a head that tells these images apart, and the package of that."""
     import torch
     from torchvision import models
 
+    folder = data / "models"
     folder.mkdir()
     torch.manual_seed(SEED)
     model = models.resnet18(num_classes=CLASSES).train()
     with torch.no_grad():
-        for _ in range(3):
-            model(torch.randn(8, 3, settings.CROP, settings.CROP))
+        batch = some_pixels(data / "images")
+        model(batch)
+        spread(model.eval(), batch)
     torch.save(model.state_dict(), folder / "resnet18.pth")
     labels = "\n".join(f"class {at}" for at in range(CLASSES))
     (folder / "labels.txt").write_text(f"{labels}\n")
@@ -103,6 +105,30 @@ def resnet(folder: Path) -> None:
     request = ("--source", "torchvision/resnet18", "--images", "--output", folder / "resnet18")
     command = (tools / "python", tools / "export.py", *request, *files)
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+
+
+def some_pixels(folder: Path) -> object:
+    """A normalized batch of the first images."""
+    import torch
+    from torchvision import transforms
+
+    pixels = work.recipe(transforms)
+    files = sorted(folder.iterdir())[:64]
+    batch = torch.from_numpy(np.stack([pixels(path.read_bytes()) for path in files]))
+    mean, deviation = (torch.tensor(values) * 255 for values in (settings.MEAN, settings.DEVIATION))
+    return ((batch - mean) / deviation).permute(0, 3, 1, 2).contiguous()
+
+
+def spread(model: object, batch: object) -> None:
+    """Moves and scales the head, so that labels differ and scores are neither 0 nor 1. Untrained
+    weights give all images one label, and equal labels would prove nothing."""
+    import torch
+
+    body = torch.nn.Sequential(*list(model.children())[:-1])
+    features = body(batch).flatten(1)
+    mean, head = features.mean(0), model.fc
+    head.weight *= 2 / ((features - mean) @ head.weight.T).std()
+    head.bias.copy_(-(head.weight @ mean))
 
 
 def make_features(random: np.random.Generator, rows: int, folder: Path) -> None:

@@ -14,8 +14,8 @@ import psutil
 from engines.settings import WRITTEN
 
 SAMPLE_S = 0.05
-# Shares of pages take longer to sum up than sizes.
-SHARES_EVERY = 10
+# Shares of pages take longer to sum up than sizes: after the first second, at each tenth sample.
+SHARES_ALWAYS, SHARES_EVERY = 20, 10
 LIMIT_S = 1800
 
 
@@ -55,7 +55,7 @@ class Sampler:
         """Samples until it is stopped or the process has gone."""
         count = 0
         while not self.stopped.is_set():
-            self.sample(with_shares=count % SHARES_EVERY == 0)
+            self.sample(with_shares=count < SHARES_ALWAYS or count % SHARES_EVERY == 0)
             count += 1
             self.stopped.wait(SAMPLE_S)
 

@@ -169,7 +169,7 @@ def machine(options: argparse.Namespace) -> dict[str, object]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "load_before": os.getloadavg()[0],
         "versions": {
-            "forebay": said,
+            "forebay": said.removeprefix("forebay "),
             "python": platform.python_version(),
             "java": java.splitlines()[0] if java else "none",
             **versions,
