@@ -84,7 +84,9 @@ def images(bed: Bed, precision: str) -> Result:
 def classify(bed: Bed, precision: str, batches: Iterator[torch.Tensor]) -> int:
     """The loop: bytes to the device, normalized there, channels-last."""
     module = bed.models.resnet.to(bed.device, kind(precision), memory_format=torch.channels_last)
-    mean, deviation = (torch.tensor(v, device=bed.device).view(1, 3, 1, 1) * 255 for v in (MEAN, DEVIATION))
+    mean, deviation = (
+        torch.tensor(v, device=bed.device).view(1, 3, 1, 1) * 255 for v in (MEAN, DEVIATION)
+    )
     rows = 0
     with torch.inference_mode():
         for batch in batches:

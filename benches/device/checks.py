@@ -110,7 +110,8 @@ def labels(bed: Bed) -> str:
     with torch.inference_mode():
         classes, scores = bed.models.resnet.to(bed.device)(batch)
     equal = sum(int(row["class"]) == at for row, at in zip(rows, classes.tolist(), strict=True))
-    apart = max(abs(float(row["score"]) - at) for row, at in zip(rows, scores.tolist(), strict=True))
+    pairs = zip(rows, scores.tolist(), strict=True)
+    apart = max(abs(float(row["score"]) - at) for row, at in pairs)
     if equal < 0.95 * count or apart > SCORE_ATOL:
         raise AssertionError(f"{equal} of {count} classes are equal, scores differ by {apart:.1e}")
     return f"{equal} of {count} classes equal, scores within {apart:.1e}"

@@ -1,4 +1,4 @@
-"""Forebay's shell, called from a script: unpacked, with the libtorch of the PyTorch that runs this."""
+"""Forebay's shell, called from a script: unpacked, with the libtorch of this PyTorch."""
 
 import lzma
 import os
@@ -60,7 +60,10 @@ class Forebay:
     def run(self, *arguments: str) -> tuple[str, str]:
         """What a command prints on stdout and stderr."""
         result = subprocess.run(
-            self.command(*arguments), env=self.environment, capture_output=True, text=True,
+            self.command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
             timeout=max(1.0, self.left),
         )
         if result.returncode != 0:

@@ -57,5 +57,6 @@ def make_texts(folder: Path, rows: int, tokenizer: Path) -> Path:
     with open(path, "w") as file:
         for at in range(rows):
             length = min(180, max(3, int(chance.lognormvariate(3.0, 0.7))))
-            file.write(json.dumps({"id": at, "text": " ".join(chance.choices(words, k=length))}) + "\n")
+            text = " ".join(chance.choices(words, k=length))
+            file.write(json.dumps({"id": at, "text": text}) + "\n")
     return path

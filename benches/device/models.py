@@ -78,13 +78,20 @@ class Block(nn.Module):
         super().__init__()
         out = 4 * width
         self.path = nn.Sequential(
-            nn.Conv2d(given, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out),
+            nn.Conv2d(given, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, out, 1, bias=False),
+            nn.BatchNorm2d(out),
         )
         same = stride == 1 and given == out
-        self.aside = nn.Identity() if same else nn.Sequential(
-            nn.Conv2d(given, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+        self.aside = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(given, out, 1, stride, bias=False), nn.BatchNorm2d(out))
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,9 @@ def table(result: dict) -> str:
             continue
         raw = found.get("raw_rows_per_s")
         theirs = f"{raw:10,.0f} {found['ratio']:6.2f}" if raw else ""
-        busy = f"  device busy {found['device_utilization']}" if "device_utilization" in found else ""
+        busy = (
+            f"  device busy {found['device_utilization']}" if "device_utilization" in found else ""
+        )
         lines.append(f"{name:28} {found['rows_per_s']:10,.0f} {theirs}{busy}")
     return "\n".join(lines)
 

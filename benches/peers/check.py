@@ -51,7 +51,8 @@ def same(left: pa.Table, right: pa.Table, column: str) -> None:
     pairs = zip(left[column].to_pylist(), right[column].to_pylist(), strict=True)
     wrong = next(((a, b) for a, b in pairs if a != b), None)
     if wrong is not None:
-        raise Disagreement(f"column {column}: {str(wrong[1])[:80]!r}, expected {str(wrong[0])[:80]!r}")
+        expected, found = (str(value)[:80] for value in wrong)
+        raise Disagreement(f"column {column}: {found!r}, expected {expected!r}")
 
 
 def near(left: np.ndarray, right: np.ndarray, limit: float) -> dict[str, float]:

@@ -105,7 +105,7 @@ def chunk(data: Path, _: Path | None) -> dict[str, float]:
 
 
 def images(data: Path, forebay: Path | None) -> dict[str, float]:
-    """The model in batches of 8; decoding by Pillow, or by Forebay's functions if that is faster."""
+    """The model in batches of 8; decoding by Pillow or by Forebay's functions, the faster."""
     import multiprocessing
 
     import numpy as np

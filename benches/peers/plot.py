@@ -53,7 +53,8 @@ def drawing(title: str, parts: list[tuple[str, list[tuple[str, float]], float | 
         top += HEAD + len(bars) * (BAR + GAP)
     size = f'width="{WIDTH}" height="{top}" viewBox="0 0 {WIDTH} {top}"'
     style = 'font-family="system-ui, sans-serif" font-size="12"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(body) + "\n</svg>\n"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
+    return "\n".join([head, *body, "</svg>", ""])
 
 
 def panel(top: int, bars: list[tuple[str, float]], limit: float | None) -> list[str]:

@@ -1,6 +1,8 @@
 """What was measured, as JSON, as Markdown tables and as plots.
 
-    python report.py benches/results/DATE-peers-CLASS.json      writes the tables and plots anew
+    python report.py benches/results/DATE-peers-CLASS.json
+
+writes the tables and plots anew.
 """
 
 import json
@@ -49,8 +51,17 @@ def rows(workload: dict) -> list[Row]:
                 key: statistics.median(run[key] for run in runs)
                 for key in ("seconds", "rss_peak", "pss_peak", "cpu_seconds")
             }
-            found.append(Row(engine, middle["seconds"], min(times), max(times),
-                             middle["rss_peak"], middle["pss_peak"], middle["cpu_seconds"]))
+            found.append(
+                Row(
+                    engine,
+                    middle["seconds"],
+                    min(times),
+                    max(times),
+                    middle["rss_peak"],
+                    middle["pss_peak"],
+                    middle["cpu_seconds"],
+                )
+            )
     return sorted(found, key=lambda row: row.seconds)
 
 
@@ -109,7 +120,9 @@ def section(workload: dict) -> str:
         ratio = f"{row.seconds / ours:.2f}" if ours else "–"
         share = f"{limit / row.seconds:.2f}" if limit else "–"
         memory = f"{row.rss / MB:.0f} | {row.pss / MB:.0f}"
-        lines.append(f"| {title(row.engine)} | {times} | {ratio} | {share} | {row.cpu:.1f} | {memory} |")
+        lines.append(
+            f"| {title(row.engine)} | {times} | {ratio} | {share} | {row.cpu:.1f} | {memory} |"
+        )
     for engine, entry in workload["engines"].items():
         if "error" in entry:
             lines.append(f"\n{title(engine)} failed: `{entry['error']}`")

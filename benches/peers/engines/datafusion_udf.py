@@ -123,9 +123,7 @@ WORK = {
     "images": images,
     "mlp": mlp,
     "start": mlp,
-    "accelerator": functools.partial(
-        device, task=work.hashed, result=pa.string(), name="hash"
-    ),
+    "accelerator": functools.partial(device, task=work.hashed, result=pa.string(), name="hash"),
     "expand": functools.partial(device, task=expanded, result=pa.int64(), name="bytes"),
 }
 

@@ -52,8 +52,7 @@ def images(run: Run) -> Query:
     """JPEG files in, labels and scores out."""
     files = f"SELECT url AS path, bytes FROM read_files('{run.images}/*.jpg')"
     return Query(
-        "SELECT path, label, score FROM "
-        f"ml_predict(({files}), MODEL resnet18, DESCRIPTOR(bytes))",
+        f"SELECT path, label, score FROM ml_predict(({files}), MODEL resnet18, DESCRIPTOR(bytes))",
         model=location("resnet18", run),
     )
 
@@ -69,12 +68,10 @@ def mlp(run: Run) -> Query:
 def accelerator(run: Run) -> Query:
     """Hashing, then the device. A batch of rows holds 256 KiB a row while it is hashed."""
     work = (
-        "SELECT id, encode(sha512(repeat(text, "
-        f"{settings.HASHED_COPIES})), 'hex') AS hash FROM t"
+        f"SELECT id, encode(sha512(repeat(text, {settings.HASHED_COPIES})), 'hex') AS hash FROM t"
     )
     return Query(
-        "SELECT id, hash, output FROM "
-        f"ml_predict(({work}), MODEL accelerator, DESCRIPTOR(hash))",
+        f"SELECT id, hash, output FROM ml_predict(({work}), MODEL accelerator, DESCRIPTOR(hash))",
         model=location("accelerator", run),
         options=f"SET datafusion.execution.batch_size = {settings.SERVICE_ROWS};",
         arguments=("--emulated-accelerators", "1"),

@@ -125,7 +125,10 @@ def images(run: Run) -> Dataset:
     if run.defaults:
         dataset = ray.data.read_binary_files(run.images, include_paths=True)
         return dataset.map_batches(
-            Classify, batch_size=32, batch_format="pyarrow", fn_constructor_args=(run,),
+            Classify,
+            batch_size=32,
+            batch_format="pyarrow",
+            fn_constructor_args=(run,),
             concurrency=1,
         )
     files = ray.data.read_binary_files(

@@ -5,8 +5,8 @@
 - `mapInArrow`: Arrow batches in and out, no pandas. `maxRecordsPerBatch` is how many rows a
   function gets at a time: 2,048 texts, which `encode` sorts by length.
 - The web interface is off; 1 GB of heap is more than these inputs need.
-- Defaults: `local[*]`, no option, the iterator form of `pandas_udf`, which its guide has for models,
-  and batches of 32 in it.
+- Defaults: `local[*]`, no option, the iterator form of `pandas_udf`, which its guide has for
+  models, and batches of 32 in it.
 """
 
 from collections.abc import Iterator
@@ -102,7 +102,9 @@ def images(run: Run) -> DataFrame:
             yield pa.record_batch({"path": batch["path"], "label": labels, "score": scores})
 
     files = session(run).read.format("binaryFile").load(run.images)
-    return files.select("path", "content").mapInArrow(apply, "path string, label string, score float")
+    return files.select("path", "content").mapInArrow(
+        apply, "path string, label string, score float"
+    )
 
 
 def mlp(run: Run) -> DataFrame:
