@@ -125,6 +125,10 @@ def read(run: Run) -> DataFrame:
 
 def embed(run: Run) -> DataFrame:
     """Texts in, vectors out."""
+    if run.defaults:
+        # On top, as the guide has it: instances in threads must not import at the same time.
+        import sentence_transformers  # noqa: F401
+
     model = EmbedDefaults() if run.defaults else Embed()
     return read(run).select(col("id"), model.vectors(col("text")).alias("embedding"))
 
