@@ -17,6 +17,7 @@ SAMPLE_S = 0.05
 # Shares of pages take longer to sum up than sizes: after the first second, at each tenth sample.
 SHARES_ALWAYS, SHARES_EVERY = 20, 10
 LIMIT_S = 1800
+GRACE_S = 10
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Sampler:
     rss_peak: int = 0
     pss_peak: int = 0
     cpu_seconds: dict[int, float] = field(default_factory=dict)
+    seen: set[psutil.Process] = field(default_factory=set)
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -63,6 +65,7 @@ class Sampler:
         """Once over all processes."""
         rss = pss = 0
         for process in tree(self.process):
+            self.seen.add(process)
             try:
                 rss += process.memory_info().rss
                 times = process.cpu_times()
@@ -119,7 +122,7 @@ def run(
     sampler.stopped.set()
     thread.join()
     ended = time.perf_counter() - start
-    kill(child.pid)
+    end(sampler.seen)
     if status != 0 or written is None:
         said = (b"".join(lines) + log.read_bytes()).decode(errors="replace")[-2000:]
         raise RunError(f"exit status {status} of: {' '.join(command)[:300]}\n{said}")
@@ -127,8 +130,20 @@ def run(
     return Measurement(written, ended, sampler.rss_peak, sampler.pss_peak, cpu)
 
 
+def end(processes: set[psutil.Process]) -> None:
+    """Waits for daemons that outlive their run, and ends those that stay: the next run must have
+    the cores to itself."""
+    _, left = psutil.wait_procs(processes, timeout=GRACE_S)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(left, timeout=GRACE_S)
+
+
 def kill(group: int) -> None:
-    """Ends what a run has left, if anything."""
+    """Ends a run that takes too long."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
