@@ -1,11 +1,11 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos fuzz bench docs fmt clean
+.PHONY: help setup demo test chaos fuzz bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Download libtorch, the Python environment and the demo's model (750 MB, once)
 	@tools/setup all
@@ -30,6 +30,10 @@ fuzz: ## Damage what comes from outside at random, a minute for each kind, with 
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model
 	@tools/bench.sh
+
+bench-peers: ## Measure Forebay beside Ray Data, Daft, PySpark and others (ARGS="--rounds 1 --only embed")
+	@tools/setup libtorch python model peers
+	@tools/bench-peers.sh $(ARGS)
 
 docs: ## Build the API documentation
 	@tools/setup libtorch
