@@ -40,6 +40,10 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const BATCH_ROWS: usize = 8192;
 const VALUES: usize = 32;
 const ROUNDS: usize = 7;
@@ -118,8 +122,9 @@ fn statement(query: &str) -> FlightDescriptor {
 
 /// The rows of a query.
 async fn read(address: &str, query: &str) -> usize {
-    let inner = arrow_flight::flight_service_client::FlightServiceClient::new(channel(address).await)
-        .max_decoding_message_size(usize::MAX);
+    let inner =
+        arrow_flight::flight_service_client::FlightServiceClient::new(channel(address).await)
+            .max_decoding_message_size(usize::MAX);
     let mut client = FlightClient::new_from_inner(inner);
     let flight = client.get_flight_info(statement(query)).await.unwrap();
     let ticket = flight.endpoint[0].ticket.clone().unwrap();
@@ -306,7 +311,8 @@ async fn list(address: &str, counts: &Counts, end: Instant) {
     while Instant::now() < end {
         let flight = client.get_tables(CommandGetTables::default()).await.unwrap();
         let ticket = flight.endpoint[0].ticket.clone().unwrap();
-        let rows: Vec<RecordBatch> = client.do_get(ticket).await.unwrap().try_collect().await.unwrap();
+        let rows: Vec<RecordBatch> =
+            client.do_get(ticket).await.unwrap().try_collect().await.unwrap();
         assert!(rows[0].num_rows() > 0);
         counts.listings.fetch_add(1, Ordering::Relaxed);
     }
@@ -314,9 +320,8 @@ async fn list(address: &str, counts: &Counts, end: Instant) {
 
 /// Seconds that each prediction took, from the question to the row.
 async fn predict(address: &str, client: usize, counts: &Counts, end: Instant) -> Vec<f64> {
-    let query = format!(
-        "SELECT digest FROM ml_predict((SELECT {client} AS n), MODEL echo, DESCRIPTOR(n))"
-    );
+    let query =
+        format!("SELECT digest FROM ml_predict((SELECT {client} AS n), MODEL echo, DESCRIPTOR(n))");
     let mut flight = FlightClient::new(channel(address).await);
     let mut times = vec![];
     while Instant::now() < end {

@@ -305,8 +305,8 @@ impl FlightSqlService for Service {
         if let Some((stream, reader)) = self.stream_of(&caller, &ticket.statement_handle)? {
             return Ok(Response::new(stream.read(reader)?));
         }
-        let (session, _, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
-        Ok(Response::new(query.read(&session).await?))
+        let (session, id, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
+        Ok(Response::new(query.read(&session, Some(id)).await?))
     }
 
     async fn do_get_prepared_statement(
@@ -317,7 +317,7 @@ impl FlightSqlService for Service {
         let session = session(request.extensions())?;
         let prepared = session.prepared(&command.prepared_statement_handle)?;
         let query = Query::new(&session, prepared).await?;
-        Ok(Response::new(query.read(&session).await?))
+        Ok(Response::new(query.read(&session, None).await?))
     }
 
     async fn do_action_create_prepared_statement(

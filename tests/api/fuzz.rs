@@ -67,7 +67,8 @@ fn time() -> Duration {
 
 /// All statements of the SQL tests.
 fn statements(folder: &Path, found: &mut Vec<String>) {
-    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut entries: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {
         if path.is_dir() {
@@ -183,16 +184,14 @@ async fn damaged_messages_of_clients_are_errors() {
         .unwrap_or_else(|status| is_there(status, &bytes));
         // A ticket that differs from the one that was given is none.
         let forged = damage.of(&good, &commands[other]);
-        let is_ours = forged == good;
         let answer = client.do_get(Ticket::new(forged.clone())).await;
         match answer {
             Ok(rows) => drop(rows.into_inner().try_collect::<Vec<_>>().await),
-            Err(status) => {
-                assert!(!is_ours, "{status}: the ticket is good");
-                is_there(status, &forged);
-            }
+            Err(status) => is_there(status, &forged),
         }
     }
-    let rows = client.do_get(Ticket::new(good)).await.unwrap().into_inner();
+    let whole = client.get_flight_info(FlightDescriptor::new_cmd(commands[0].clone())).await;
+    let ticket = whole.unwrap().into_inner().endpoint[0].ticket.clone().unwrap();
+    let rows = client.do_get(ticket).await.unwrap().into_inner();
     assert!(!rows.try_collect::<Vec<_>>().await.unwrap().is_empty(), "the server is as it was");
 }

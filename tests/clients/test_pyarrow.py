@@ -57,6 +57,9 @@ def test_tickets_are_refused_that_are_forged_or_whose_session_has_ended(server):
             with pytest.raises((flight.FlightError, pyarrow.ArrowException)):
                 client.do_get(flight.Ticket(damaged)).read_all()
         assert client.do_get(flight.Ticket(good)).read_all().num_rows == 1
+        with pytest.raises(pyarrow.ArrowKeyError, match="good no more"):
+            client.do_get(flight.Ticket(good)).read_all()
+        good = client.get_flight_info(descriptor).endpoints[0].ticket.ticket
         list(client.do_action(flight.Action("CloseSession", b"")))
         with pytest.raises(pyarrow.ArrowKeyError, match="session of this ticket has ended"):
             client.do_get(flight.Ticket(good)).read_all()
