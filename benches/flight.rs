@@ -30,6 +30,7 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightClient, FlightData, FlightDescriptor, FlightInfo,
     HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
 };
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
 use forebay::flight::FlightServer;
 use forebay::{Catalog, ForebayContext};
@@ -90,7 +91,8 @@ async fn throughput() {
     let bare = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).unwrap().with_nodelay(Some(true));
     let bare_address = bare.local_addr().unwrap();
     let service = FlightServiceServer::new(Bare { batches }).max_encoding_message_size(usize::MAX);
-    let serving = tokio::spawn(Server::builder().add_service(service).serve_with_incoming(bare));
+    let serving =
+        SpawnedTask::spawn(Server::builder().add_service(service).serve_with_incoming(bare));
     let mut seconds = [vec![], vec![]];
     for _ in 0..ROUNDS {
         for (at, address) in [ours.address(), bare_address].into_iter().enumerate() {
@@ -100,7 +102,7 @@ async fn throughput() {
             seconds[at].push(start.elapsed().as_secs_f64());
         }
     }
-    serving.abort();
+    drop(serving);
     let [ours, bare] = seconds.map(|seconds| median(&seconds));
     println!(
         "{{\"name\": \"flight, throughput\", \"megabytes\": {}, \"seconds\": {ours:.3}, \
@@ -264,7 +266,7 @@ async fn load() {
     let mut clients = vec![];
     for client in 0..CLIENTS {
         let (address, counts) = (server.address.clone(), Arc::clone(&counts));
-        clients.push(tokio::spawn(async move {
+        clients.push(SpawnedTask::spawn(async move {
             match client {
                 0 => scan(&address, &counts, end).await,
                 client if client % 4 == 1 => list(&address, &counts, end).await,
@@ -278,7 +280,7 @@ async fn load() {
     let early = server.memory_mb();
     let mut times = vec![];
     for client in clients {
-        times.extend(client.await.unwrap());
+        times.extend(client.join().await.unwrap());
     }
     let late = server.memory_mb();
     times.sort_by(f64::total_cmp);

@@ -48,6 +48,9 @@ pub(super) struct Service {
 /// The action that ends a stream, whose name is its body.
 pub(super) const CLOSE_STREAM: &str = "forebay.stream.close";
 
+/// A stream, and which of its readers it is for.
+type StreamTicket = (Arc<Stream>, Option<u32>);
+
 type Rows = <Service as FlightService>::DoGetStream;
 
 fn session(extensions: &Extensions) -> Result<Arc<Session>, Status> {
@@ -119,11 +122,7 @@ impl Service {
     }
 
     /// The stream of a ticket, and which reader it is for, if it is a ticket for a stream.
-    fn stream_of(
-        &self,
-        caller: &Session,
-        handle: &[u8],
-    ) -> Result<Option<(Arc<Stream>, Option<u32>)>, Status> {
+    fn stream_of(&self, caller: &Session, handle: &[u8]) -> Result<Option<StreamTicket>, Status> {
         let Some((id, reader)) = self.sessions.seal.verify(handle).and_then(|text| {
             let (id, reader) = text.split_at_checked(16)?;
             let reader = u32::from_le_bytes(reader.try_into().ok()?);

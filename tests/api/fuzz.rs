@@ -12,6 +12,7 @@ use arrow_flight::sql::{
     CommandStatementUpdate, ProstMessageExt,
 };
 use arrow_flight::{Action, FlightDescriptor, Ticket};
+use datafusion::common::runtime::SpawnedTask;
 use forebay::flight::FlightServer;
 use forebay::{Catalog, ForebayContext, Inventory};
 use forebay_planner::sql::Statement;
@@ -114,11 +115,11 @@ async fn damaged_sql_is_an_error_or_a_plan() {
             let Statement::Sql(sql) = statement else { continue };
             let session = context.session().clone();
             // A panic names the text.
-            let task = tokio::spawn(async move {
+            let task = SpawnedTask::spawn(async move {
                 let plan = plan(&session, *sql).await?;
                 session.state().optimize(&plan)
             });
-            let result = task.await.unwrap_or_else(|panic| panic!("{panic}: {text:?}"));
+            let result = task.join().await.unwrap_or_else(|panic| panic!("{panic}: {text:?}"));
             planned += usize::from(result.is_ok());
         }
     }

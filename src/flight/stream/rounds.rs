@@ -1,5 +1,7 @@
 //! Rows → rounds of batches, one for each reader, of similar length.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::kernels::length::length;
 use arrow::compute::{cast, sort_to_indices, take_record_batch};
@@ -82,7 +84,7 @@ impl Rounds {
 
 fn lengths(column: &ArrayRef) -> Result<ArrayRef> {
     let found = match column.data_type() {
-        data_type if data_type.is_integer() => column.clone(),
+        data_type if data_type.is_integer() => Arc::clone(column),
         DataType::Utf8View => length(&cast(column, &DataType::LargeUtf8)?)?,
         DataType::BinaryView => length(&cast(column, &DataType::LargeBinary)?)?,
         _ => length(column)?,
@@ -96,8 +98,6 @@ fn order(lengths: &dyn Array) -> Result<UInt32Array> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{AsArray, Int64Array, StringArray};
     use arrow::datatypes::Int64Type;
 

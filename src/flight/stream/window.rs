@@ -122,6 +122,7 @@ mod tests {
 
     use arrow::array::{ArrayRef, AsArray, Int64Array};
     use arrow::datatypes::Int64Type;
+    use datafusion::common::runtime::SpawnedTask;
 
     use super::*;
 
@@ -146,7 +147,7 @@ mod tests {
         let readers = [window.enter(), window.enter()];
         let writing = {
             let window = Arc::clone(&window);
-            tokio::spawn(async move {
+            SpawnedTask::spawn(async move {
                 for n in 0..200 {
                     window.push(batch(n)).await;
                 }
@@ -155,11 +156,11 @@ mod tests {
         };
         let [a, b] = readers.map(|reader| {
             let window = Arc::clone(&window);
-            tokio::spawn(async move { all(&window, reader).await })
+            SpawnedTask::spawn(async move { all(&window, reader).await })
         });
         let whole: Vec<i64> = (0..200).collect();
-        assert_eq!((a.await.unwrap(), b.await.unwrap()), (whole.clone(), whole));
-        writing.await.unwrap();
+        assert_eq!((a.join().await.unwrap(), b.join().await.unwrap()), (whole.clone(), whole));
+        writing.join().await.unwrap();
         let rest = all(&window, window.enter()).await;
         assert!((32..=64).contains(&rest.len()), "{} MiB were kept", rest.len());
         assert_eq!(rest, (200 - rest.len() as i64..200).collect::<Vec<_>>());
@@ -171,7 +172,7 @@ mod tests {
         let (here, gone) = (window.enter(), window.enter());
         let writing = {
             let window = Arc::clone(&window);
-            tokio::spawn(async move {
+            SpawnedTask::spawn(async move {
                 for n in 0..100 {
                     window.push(batch(n)).await;
                 }
@@ -183,6 +184,6 @@ mod tests {
         }
         window.leave(gone);
         assert_eq!(all(&window, here).await.len(), 50);
-        writing.await.unwrap();
+        writing.join().await.unwrap();
     }
 }
