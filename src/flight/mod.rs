@@ -8,7 +8,7 @@
 //!
 //! - [`FlightServer`]: a port, and what is behind it
 //! - `front`, `sessions`, `session`: who calls; `users`, `seal`, `rights`: who may do what
-//! - `service`: Flight SQL's calls; `statement`, `query`, `progress`: from text to rows; `ingest`:
+//! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`: from text to rows; `ingest`:
 //!   rows that clients send; `stream`: rows for many training clients; `metadata`: what there is; `actions`: messages that arrow-flight lacks
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
@@ -27,6 +27,7 @@ mod sessions;
 mod statement;
 mod status;
 mod stream;
+mod tickets;
 mod users;
 
 use std::fmt;
