@@ -26,7 +26,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use prost::Message;
 use prost::bytes::Bytes;
 use tonic::{Extensions, Request, Response, Status};
-use uuid::Uuid;
 
 use super::actions::{
     CloseSessionResult, CloseStatus, GetSessionOptionsResult, OptionError, OptionErrorValue,
