@@ -105,6 +105,13 @@ impl Shell {
             _ => None,
         };
         let scheduler = args.connect.as_ref().filter(|_| server.is_none());
+        if let (Some(address), true) = (scheduler, args.user.is_some() || args.server_ca.is_some())
+        {
+            return exec_err!(
+                "--user and --server-ca are for a server of Arrow Flight SQL, grpc://HOST:PORT or \
+                 grpc+tls://HOST:PORT; found --connect {address}, which is a scheduler"
+            );
+        }
         let tls = if server.is_none() { args.tls.open()? } else { None };
         let context = match (scheduler, tls) {
             // Plans are made for what its workers have.

@@ -115,7 +115,11 @@ fn size(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in entries {
         let entry = entry?;
-        let found = entry.metadata()?;
+        // The task that writes them also removes and renames some.
+        let found = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
         bytes += if found.is_dir() { size(&entry.path())? } else { found.len() };
     }
     Ok(bytes)

@@ -5,6 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use tonic::Status;
 
+/// Readers that a stream waits for, or has, at most.
+const READERS_MAX: u32 = 1024;
+
+/// Rows of a batch at most, if the definition says how many.
+const BATCH_ROWS_MAX: usize = 1 << 16;
+
 /// Which stream, and how it is read: the same for all of its readers, but for `reader`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,8 +68,14 @@ impl Definition {
         if name.is_empty() {
             return Err("the name is empty".to_owned());
         }
-        if self.batch_rows == Some(0) || self.readers == Some(0) {
-            return Err(format!("stream '{name}': batch_rows and readers are 1 or more"));
+        let numbers = [
+            ("readers", self.readers.map(|readers| readers as usize), READERS_MAX as usize),
+            ("batch_rows", self.batch_rows, BATCH_ROWS_MAX),
+        ];
+        for (key, found, most) in numbers {
+            if let Some(found) = found.filter(|found| !(1..=most).contains(found)) {
+                return Err(format!("stream '{name}': {key} is {found}, expected 1 to {most}"));
+            }
         }
         let coordinated = [
             ("readers", self.readers.is_some()),
@@ -110,7 +122,18 @@ mod tests {
             (r#"{"name": "", "query": ""}"#, "the name is empty"),
             (r#"{"name": "a", "query": "", "mod": "shards"}"#, "unknown field `mod`"),
             (r#"{"name": "a", "query": "", "mode": "all"}"#, "unknown variant `all`"),
-            (r#"{"name": "a", "query": "", "batch_rows": 0}"#, "1 or more"),
+            (
+                r#"{"name": "a", "query": "", "batch_rows": 0}"#,
+                "batch_rows is 0, expected 1 to 65536",
+            ),
+            (
+                r#"{"name": "a", "query": "", "batch_rows": 18446744073709551615}"#,
+                "batch_rows is 18446744073709551615, expected",
+            ),
+            (
+                r#"{"name": "a", "query": "", "readers": 4294967295}"#,
+                "readers is 4294967295, expected",
+            ),
             (
                 r#"{"name": "a", "query": "", "length": "n"}"#,
                 "'length' is for the mode coordinated",

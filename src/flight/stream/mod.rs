@@ -45,6 +45,9 @@ use rounds::Rounds;
 /// The first part of the path of such a flight.
 pub(super) const PATH: &str = "forebay.stream";
 
+/// Set before the last reader learns that there is nothing more.
+type Ended = Arc<OnceLock<Result<(), Status>>>;
+
 /// All streams, by who reads them, their name, and the epoch.
 #[derive(Default)]
 pub(super) struct Streams {
@@ -63,17 +66,7 @@ impl Streams {
         who: &Identity,
         definition: &Definition,
     ) -> Result<Option<Arc<Stream>>, Status> {
-        let open = self.open.lock();
-        match open.get(&key(who, definition)) {
-            Some(stream) if stream.definition != definition.common() => {
-                Err(Status::already_exists(format!(
-                    "the stream '{}' is there already for epoch {}, with another definition; \
-                     all readers give the same one",
-                    definition.name, definition.epoch
-                )))
-            }
-            found => Ok(found.cloned()),
-        }
+        find(&self.open.lock(), who, definition)
     }
 
     /// Makes a stream, unless another reader did meanwhile.
@@ -83,17 +76,25 @@ impl Streams {
     pub(super) fn add(&self, stream: Stream) -> Result<Arc<Stream>, Status> {
         let (who, definition) = (stream.session.who.clone(), stream.definition.clone());
         let most = stream.session.limits.queries_max;
-        if let Some(found) = self.find(&who, &definition)? {
+        let mut open = self.open.lock();
+        if let Some(found) = find(&open, &who, &definition)? {
             return Ok(found);
         }
-        let mut open = self.open.lock();
         if open.len() >= most {
-            return Err(Status::resource_exhausted(format!(
-                "this server has {most} streams, as many as it may; close some"
-            )));
+            // Short epochs are many.
+            let read = open.iter().filter(|(_, stream)| stream.is_over());
+            let Some(oldest) = read.min_by_key(|(_, s)| s.used()).map(|(key, _)| key.clone())
+            else {
+                return Err(Status::resource_exhausted(format!(
+                    "this server has {most} streams, as many as it may; close some"
+                )));
+            };
+            open.remove(&oldest);
         }
         tracing::info!("stream '{}' of '{}' is made", definition.name, who.name);
-        Ok(Arc::clone(open.entry(key(&who, &definition)).or_insert_with(|| Arc::new(stream))))
+        let stream = Arc::new(stream);
+        open.insert(key(&who, &definition), Arc::clone(&stream));
+        Ok(stream)
     }
 
     pub(super) fn by_id(&self, id: Uuid, who: &Identity) -> Option<Arc<Stream>> {
@@ -121,6 +122,23 @@ impl Streams {
     }
 }
 
+fn find(
+    open: &HashMap<Key, Arc<Stream>>,
+    who: &Identity,
+    definition: &Definition,
+) -> Result<Option<Arc<Stream>>, Status> {
+    match open.get(&key(who, definition)) {
+        Some(stream) if stream.definition != definition.common() => {
+            Err(Status::already_exists(format!(
+                "the stream '{}' is there already for epoch {}, with another definition; all \
+                 readers give the same one",
+                definition.name, definition.epoch
+            )))
+        }
+        found => Ok(found.cloned()),
+    }
+}
+
 fn key(who: &Identity, definition: &Definition) -> Key {
     (who.name.clone(), definition.name.clone(), definition.epoch)
 }
@@ -134,8 +152,8 @@ pub(super) struct Stream {
     cut: Cut,
     outlet: Outlet,
     state: Mutex<State>,
-    /// Why it ended, if not because all rows were read.
-    failed: Arc<OnceLock<Status>>,
+    /// How it ended; nothing while it runs, or if what ran it broke off.
+    ended: Ended,
 }
 
 struct State {
@@ -184,7 +202,7 @@ impl Stream {
             cut,
             outlet,
             state: Mutex::new(state),
-            failed: Arc::default(),
+            ended: Arc::default(),
         })
     }
 
@@ -227,7 +245,7 @@ impl Stream {
             state.producing = state.inlet.take().map(|inlet| {
                 let (session, prepared) = (Arc::clone(&self.session), Arc::clone(&self.prepared));
                 let (definition, cut) = (self.definition.clone(), self.cut.clone());
-                let failed = Arc::clone(&self.failed);
+                let ended = Arc::clone(&self.ended);
                 // It does not hold the stream, whose end is to end it.
                 SpawnedTask::spawn(async move {
                     let _slot = slot;
@@ -236,10 +254,9 @@ impl Stream {
                         Ok(rows) => inlet.write(rows, &cut).await,
                         Err(status) => Err(status),
                     };
-                    if let Err(status) = written {
-                        failed.set(status).ok();
-                    }
-                    inlet.end();
+                    ended.set(written).ok();
+                    // Behind the line above: whoever waits looks there.
+                    drop(inlet);
                 })
             });
         }
@@ -248,22 +265,26 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether all rows were read, and nobody waits for more.
+    fn is_over(&self) -> bool {
+        self.ended.get().is_some() && self.state.lock().reading == 0
+    }
+
+    fn used(&self) -> Instant {
+        self.state.lock().used
+    }
+
     fn is_idle(&self, time: Duration) -> bool {
         let state = self.state.lock();
         state.reading == 0 && state.used.elapsed() >= time
     }
 
     fn end(&self, why: Status) {
-        self.failed.set(why).ok();
+        self.ended.set(Err(why)).ok();
         let mut state = self.state.lock();
-        // With it the ends that readers wait at.
+        // With them the other end of what readers wait at.
         state.producing.take();
-        if let Some(inlet) = state.inlet.take() {
-            inlet.end();
-        }
-        if let Outlet::Shared(window) = &self.outlet {
-            window.end();
-        }
+        state.inlet.take();
     }
 }
 
@@ -317,9 +338,12 @@ impl Reading {
     async fn next(&mut self) -> Result<Option<RecordBatch>, FlightError> {
         match self.rows.next().await {
             Some(batch) => Ok(Some(batch)),
-            None => match self.stream.failed.get() {
-                Some(status) => Err(FlightError::Tonic(Box::new(status.clone()))),
-                None => Ok(None),
+            None => match self.stream.ended.get() {
+                Some(Ok(())) => Ok(None),
+                Some(Err(status)) => Err(FlightError::Tonic(Box::new(status.clone()))),
+                None => Err(FlightError::Tonic(Box::new(Status::internal(
+                    "the query of this stream broke off; see the server's log",
+                )))),
             },
         }
     }

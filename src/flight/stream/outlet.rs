@@ -140,7 +140,7 @@ impl Inlet {
         mut rows: SendableRecordBatchStream,
         batch_rows: Option<usize>,
     ) -> Result<(), Status> {
-        let mut coalescer = batch_rows.map(|rows_| BatchCoalescer::new(rows.schema(), rows_));
+        let mut coalescer = batch_rows.map(|count| BatchCoalescer::new(rows.schema(), count));
         while let Some(batch) = rows.next().await {
             let batch = batch.map_err(|error| status::of(&error))?;
             match &mut coalescer {
@@ -173,9 +173,11 @@ impl Inlet {
             Self::Coordinated(_) => {}
         }
     }
+}
 
-    /// No more rows come.
-    pub(super) fn end(self) {
+/// However what writes comes to its end, readers learn of it.
+impl Drop for Inlet {
+    fn drop(&mut self) {
         if let Self::Shared(window) = self {
             window.end();
         }

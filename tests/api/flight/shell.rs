@@ -101,7 +101,9 @@ fn a_mistake_is_one_line() {
     assert_eq!(shell("SELECT * FROM wrods"), nearest);
     assert_eq!(shell("SELECT 1 / (value - 5) FROM range(0, 9)"), "error: Divide by zero error\n");
     assert!(shell("SELEC 1").starts_with("error: syntax error: "), "{}", shell("SELEC 1"));
-    let said = refused(super::shell::shell("grpc://127.0.0.1:1", &["-c", "SELECT 1"]));
+    let said = refused(self::shell("127.0.0.1:1", &["--user", "ada", "-c", "SELECT 1"]));
+    assert!(said.contains("--user and --server-ca are for a server of Arrow Flight SQL"), "{said}");
+    let said = refused(self::shell("grpc://127.0.0.1:1", &["-c", "SELECT 1"]));
     assert!(said.contains("no Flight SQL server at grpc://127.0.0.1:1"), "{said}");
 }
 
