@@ -1,11 +1,11 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos bench docs fmt clean
+.PHONY: help setup demo test chaos fuzz bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Download libtorch, the Python environment and the demo's model (750 MB, once)
 	@tools/setup all
@@ -21,9 +21,19 @@ chaos: ## Kill, pause and mislead clusters at many more moments than `make test`
 	@tools/setup libtorch
 	@FOREBAY_CHAOS=long cargo test --test cluster
 
+fuzz: ## Damage what comes from outside at random, a minute for each kind, with a new seed
+	@tools/setup libtorch
+	@seed=$${FOREBAY_FUZZ_SEED:-$$(date +%s)}; echo "FOREBAY_FUZZ_SEED=$$seed"; \
+		FOREBAY_FUZZ_SEED=$$seed FOREBAY_FUZZ_SECONDS=60 \
+		cargo test --test api -- fuzz --test-threads 1
+
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model
 	@tools/bench.sh
+
+bench-peers: ## Measure Forebay beside Ray Data, Daft, PySpark and others (ARGS="--rounds 1 --only embed")
+	@tools/setup libtorch python model peers
+	@tools/bench-peers.sh $(ARGS)
 
 docs: ## Build the API documentation
 	@tools/setup libtorch

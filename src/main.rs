@@ -85,9 +85,17 @@ struct ShellArgs {
     /// Accelerators to pretend to have, for models of the emulated runtime
     #[arg(long, default_value_t = 0, value_name = "N")]
     emulated_accelerators: u16,
-    /// Run queries on the cluster of this scheduler
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["cpus", "emulated_accelerators"])]
+    /// Run queries on a server of Arrow Flight SQL, grpc://HOST:PORT or grpc+tls://HOST:PORT; or, as
+    /// part of a cluster, on the workers of the scheduler at HOST:PORT
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["cpus", "emulated_accelerators"])]
     connect: Option<String>,
+    /// Who to be for a server; its password is asked for, or FOREBAY_PASSWORD. A token instead of
+    /// both is FOREBAY_TOKEN
+    #[arg(long, value_name = "NAME", requires = "connect")]
+    user: Option<String>,
+    /// Certificate of the authority that a grpc+tls server must have its certificate from (PEM)
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    server_ca: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsArgs,
 }

@@ -13,6 +13,7 @@ mod api {
     mod failures;
     mod files;
     mod flight;
+    mod fuzz;
     mod labels;
     mod minilm;
     mod random_plans;

@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arrow::array::{
@@ -36,6 +36,10 @@ use forebay::{
 use tempfile::TempDir;
 
 mod relational;
+
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     // Work that sleeps holds a thread.
@@ -193,8 +197,11 @@ fn load() -> ScalarUDF {
         let (rows, bytes) = (number(rows) as usize, number(bytes) as usize);
         let arrays = ColumnarValue::values_to_arrays(std::slice::from_ref(ids))?;
         let ids = arrays[0].as_primitive::<Int64Type>();
-        std::thread::sleep(Duration::from_millis(number(ms) * ids.len() as u64));
+        let start = Instant::now();
         let values = noise(rows * ids.len() * bytes, ids.values());
+        // It takes this time in all.
+        let whole = Duration::from_millis(number(ms) * ids.len() as u64);
+        std::thread::sleep(whole.saturating_sub(start.elapsed()));
         let offsets = OffsetBuffer::from_repeated_length(bytes, rows * ids.len());
         let values = BinaryArray::try_new(offsets, Buffer::from(values), None)?;
         let lists = OffsetBuffer::from_repeated_length(rows, ids.len());
@@ -213,18 +220,29 @@ fn number(value: &ColumnarValue) -> u64 {
     }
 }
 
-/// Bytes that no compression makes fewer (xorshift).
+/// Bytes that no compression makes fewer, other ones for each seed: parts of the same noise, so that
+/// to make them costs what it costs to copy them, as reading would.
 fn noise(bytes: usize, seeds: &[i64]) -> Vec<u8> {
-    let mut state =
-        seeds.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |a, b| a.rotate_left(7) ^ *b as u64);
-    let mut found = Vec::with_capacity(bytes + 8);
+    const WHOLE: usize = 16_777_259;
+    static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let next = |_| {
+            // xorshift
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random as u8
+        };
+        (0..WHOLE).map(next).collect()
+    });
+    let start = seeds.iter().fold(1, |a: usize, b| a.wrapping_mul(31).wrapping_add(*b as usize));
+    let mut found = Vec::with_capacity(bytes);
+    let mut at = start.wrapping_mul(1_000_003) % WHOLE;
     while found.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        found.extend_from_slice(&state.to_le_bytes());
+        let part = (bytes - found.len()).min(WHOLE - at);
+        found.extend_from_slice(&NOISE[at..at + part]);
+        at = 0;
     }
-    found.truncate(bytes);
     found
 }
 

@@ -8,15 +8,16 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo,
     HandshakeRequest, HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
 };
-use futures::stream::BoxStream;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
+use futures::stream::{BoxStream, empty, iter};
 use prost::Message;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::service::{Service, encoded};
+use super::service::{CLOSE_STREAM, Service, encoded};
 use super::session::Session;
 use super::sessions::set_cookie;
+use super::stream;
 
 /// Finds the session of each call and hands it to [`Service`].
 #[derive(Clone)]
@@ -48,7 +49,8 @@ fn as_command(descriptor: FlightDescriptor) -> Result<FlightDescriptor, Status> 
         }
         path => Err(Status::not_found(format!(
             "there is no flight {path:?}; expected a Flight SQL command, or the path ['sql', \
-             statement]"
+             statement] or ['{}', definition]",
+            stream::PATH
         ))),
     }
 }
@@ -77,7 +79,7 @@ impl FlightService for Front {
         let token = self.0.sessions.greet(request.metadata()).await?;
         let answer =
             HandshakeResponse { protocol_version: 0, payload: token.clone().into_bytes().into() };
-        let mut response = Response::new(stream::iter([Ok(answer)]).boxed());
+        let mut response = Response::new(iter([Ok(answer)]).boxed());
         let bearer = MetadataValue::try_from(format!("Bearer {token}"))
             .map_err(|error| Status::internal(error.to_string()))?;
         response.metadata_mut().insert("authorization", bearer);
@@ -85,12 +87,19 @@ impl FlightService for Front {
     }
 
     async fn list_flights(&self, _: Request<Criteria>) -> Answer<Self::ListFlightsStream> {
-        Ok(Response::new(stream::empty().boxed()))
+        Ok(Response::new(empty().boxed()))
     }
 
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Answer<FlightInfo> {
         let (request, session) = self.entered(request).await?;
         let (metadata, extensions, descriptor) = request.into_parts();
+        if let [kind, definition] = descriptor.path.as_slice()
+            && kind == stream::PATH
+        {
+            let definition = definition.clone();
+            let flight = self.0.stream(&session, descriptor, &definition).await?;
+            return Ok(with_cookie(&session, Response::new(flight)));
+        }
         let request = Request::from_parts(metadata, extensions, as_command(descriptor)?);
         let response = self.0.get_flight_info(request).await?;
         Ok(with_cookie(&session, response))
@@ -150,11 +159,12 @@ impl FlightService for Front {
             ("SetSessionOptions", "Sets options of the session, as SET does"),
             ("GetSessionOptions", "Lists the options of the session"),
             ("CloseSession", "Ends the session and its queries"),
+            (CLOSE_STREAM, "Ends the stream of this name, in all its epochs"),
         ];
         let action = |(kind, text): (&str, &str)| {
             Ok(ActionType { r#type: kind.to_owned(), description: text.to_owned() })
         };
-        Ok(Response::new(stream::iter(actions.map(action)).boxed()))
+        Ok(Response::new(iter(actions.map(action)).boxed()))
     }
 
     async fn do_exchange(

@@ -32,9 +32,24 @@ fn decoded(data: PeekableFlightDataStream) -> FlightRecordBatchStream {
     FlightRecordBatchStream::new_from_flight_data(data)
 }
 
-/// All rows: values of parameters are few.
+/// Bytes of the values that one statement may be bound to at a time.
+const BOUND_BYTES_MAX: usize = 64 << 20;
+
+/// All rows of values for parameters, which are held in memory.
 pub(super) async fn all(data: PeekableFlightDataStream) -> Result<Vec<RecordBatch>, Status> {
-    decoded(data).try_collect().await.map_err(status::of_flight)
+    let mut rows = decoded(data);
+    let (mut batches, mut bytes) = (vec![], 0);
+    while let Some(batch) = rows.try_next().await.map_err(status::of_flight)? {
+        bytes += batch.get_array_memory_size();
+        if bytes > BOUND_BYTES_MAX {
+            return Err(Status::resource_exhausted(format!(
+                "the values bound to a statement have more than {BOUND_BYTES_MAX} bytes; ingest \
+                 many rows into a table (adbc_ingest), and join with it"
+            )));
+        }
+        batches.push(batch);
+    }
+    Ok(batches)
 }
 
 /// Writes rows into a table, as they come; gives back how many.

@@ -8,8 +8,9 @@
 //!
 //! - [`FlightServer`]: a port, and what is behind it
 //! - `front`, `sessions`, `session`: who calls; `users`, `seal`, `rights`: who may do what
-//! - `service`: Flight SQL's calls; `statement`, `query`, `progress`: from text to rows; `ingest`:
-//!   rows that clients send; `metadata`: what there is; `actions`: messages that arrow-flight lacks
+//! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
+//!   from text to rows; `metadata`: what there is; `actions`: messages that arrow-flight lacks
+//! - `ingest`: rows that clients send; `stream`: rows for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
@@ -26,6 +27,8 @@ mod session;
 mod sessions;
 mod statement;
 mod status;
+mod stream;
+mod tickets;
 mod users;
 
 use std::fmt;
@@ -42,6 +45,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::ForebayContext;
+use forebay_scheduler::tls::choose_crypto;
 use front::Front;
 use rights::Roots;
 use service::Service;
@@ -177,6 +181,7 @@ impl FlightServer {
             .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_LIMIT));
         if let Some(tls) = &self.tls {
+            choose_crypto();
             let identity = Identity::from_pem(&tls.certificate, &tls.key);
             let mut config = ServerTlsConfig::new().identity(identity);
             if let Some(clients) = &tls.clients {

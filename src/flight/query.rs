@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+use uuid::Uuid;
 
 use super::progress;
 use super::session::{Session, Slot};
@@ -143,10 +144,12 @@ impl Query {
         Ok(has_rows)
     }
 
-    /// Its rows, as Flight sends them. Dropping the stream ends the query.
+    /// Its rows, as Flight sends them. Dropping the stream ends the query; after the last row the
+    /// session, which knows it by `id`, forgets it.
     pub(super) async fn read(
         self: &Arc<Self>,
         session: &Arc<Session>,
+        id: Option<Uuid>,
     ) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
         self.was_read.store(true, Ordering::Relaxed);
         let begun = self.begun.lock().take();
@@ -171,6 +174,7 @@ impl Query {
             is_read: Arc::clone(&self.is_read),
             is_over: false,
             session: Arc::clone(session),
+            id,
             _slot: slot,
         };
         self.is_read.store(true, Ordering::Relaxed);
@@ -207,18 +211,24 @@ impl Query {
         let context = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await?;
         *self.plan.lock() = Some(Arc::clone(&plan));
-        let rows = execute_stream(plan, context)?;
-        if rows.schema() == *self.schema() {
-            return Ok(rows);
-        }
-        // What clients were told: they compare, down to what may be null.
-        let schema = Arc::clone(self.schema());
-        let rows = rows.map(move |batch| {
-            let columns = batch?.columns().to_vec();
-            Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
-        });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(self.schema()), rows)))
+        Ok(conforming(execute_stream(plan, context)?, self.schema()))
     }
+}
+
+/// Rows as clients were told that they are: they compare, down to what may be null.
+pub(super) fn conforming(
+    rows: SendableRecordBatchStream,
+    schema: &SchemaRef,
+) -> SendableRecordBatchStream {
+    if rows.schema() == *schema {
+        return rows;
+    }
+    let told = Arc::clone(schema);
+    let rows = rows.map(move |batch| {
+        let columns = batch?.columns().to_vec();
+        Ok(RecordBatch::try_new(Arc::clone(&told), columns)?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(Arc::clone(schema), rows))
 }
 
 /// For how long a poll waits for rows.
@@ -250,6 +260,8 @@ struct Guarded {
     is_over: bool,
     is_read: Arc<AtomicBool>,
     session: Arc<Session>,
+    /// Under which the session remembers it, if it does.
+    id: Option<Uuid>,
     /// Given back with the last row.
     _slot: Slot,
 }
@@ -269,6 +281,10 @@ impl Stream for Guarded {
         }
         let next = self.rows.poll_next_unpin(context);
         self.is_over = matches!(next, Poll::Ready(None | Some(Err(_))));
+        if let (Poll::Ready(None), Some(id)) = (&next, self.id) {
+            // Its plan is of no use any more, and clients ask for many.
+            self.session.forget_query(id);
+        }
         next
     }
 }

@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
+use datafusion::catalog::{TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::{DataFusionError, Result, plan_err};
-use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::{LogicalPlan, Statement as PlanStatement};
+use datafusion::execution::context::{SQLOptions, SessionContext};
+use datafusion::logical_expr::{Expr, LogicalPlan, Statement as PlanStatement};
 use datafusion::sql::parser::Statement as SqlStatement;
 use forebay_planner::sql::statement::{ModelStatement, Statement};
 use url::Url;
@@ -154,6 +156,47 @@ pub(super) fn check_plan(who: &Identity, plan: &LogicalPlan) -> Result<()> {
     match reads.verify_plan(plan) {
         Ok(()) => Ok(()),
         Err(_) => needs(who, Role::Write, "this statement"),
+    }
+}
+
+/// Takes from a session the functions that read whatever they are told to, if it may not.
+///
+/// # Errors
+/// If a function cannot be taken away.
+pub(super) fn confine(context: &SessionContext, who: &Identity, roots: &Roots) -> Result<()> {
+    let is_free = matches!(roots, Roots::Anything) && who.role >= Role::Write;
+    if is_free {
+        return Ok(());
+    }
+    // Their URLs are values, which workers see first.
+    for name in ["url_download", "try_url_download"] {
+        context.deregister_udf(name);
+    }
+    let read_files = context.table_function("read_files")?;
+    context.deregister_udtf("read_files");
+    if who.role >= Role::Write {
+        let below =
+            BelowRoots { function: Arc::clone(read_files.function()), roots: roots.clone() };
+        context.register_udtf("read_files", Arc::new(below));
+    }
+    Ok(())
+}
+
+/// A table function whose first argument names files.
+#[derive(Debug)]
+struct BelowRoots {
+    function: Arc<dyn TableFunctionImpl>,
+    roots: Roots,
+}
+
+impl TableFunctionImpl for BelowRoots {
+    fn call_with_args(&self, args: TableFunctionArgs<'_, '_>) -> Result<Arc<dyn TableProvider>> {
+        if let Some(Expr::Literal(pattern, _)) = args.exprs().first()
+            && let Some(pattern) = pattern.try_as_str().flatten()
+        {
+            self.roots.check(pattern)?;
+        }
+        self.function.call_with_args(args)
     }
 }
 

@@ -26,7 +26,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use prost::Message;
 use prost::bytes::Bytes;
 use tonic::{Extensions, Request, Response, Status};
-use uuid::Uuid;
 
 use super::actions::{
     CloseSessionResult, CloseStatus, GetSessionOptionsResult, OptionError, OptionErrorValue,
@@ -44,6 +43,9 @@ pub(super) struct Service {
     pub(super) sessions: Arc<Sessions>,
 }
 
+/// The action that ends a stream, whose name is its body.
+pub(super) const CLOSE_STREAM: &str = "forebay.stream.close";
+
 type Rows = <Service as FlightService>::DoGetStream;
 
 fn session(extensions: &Extensions) -> Result<Arc<Session>, Status> {
@@ -60,7 +62,7 @@ fn metadata_info<M: ProstMessageExt>(
     info(command.as_any().encode_to_vec().into(), schema, descriptor).map(Response::new)
 }
 
-fn info(
+pub(super) fn info(
     ticket: Bytes,
     schema: &Schema,
     descriptor: FlightDescriptor,
@@ -92,33 +94,6 @@ pub(super) fn encoded(schema: &Schema) -> Result<Bytes, Status> {
 }
 
 impl Service {
-    /// The ticket of a query: signed, for this session.
-    fn ticket(&self, session: &Session, query: Uuid) -> TicketStatementQuery {
-        let text = [session.id.into_bytes(), query.into_bytes()].concat();
-        TicketStatementQuery { statement_handle: self.sessions.seal.sign(&text).into() }
-    }
-
-    /// What a ticket stands for, if it is ours and this client's.
-    fn by_ticket(
-        &self,
-        caller: &Session,
-        handle: &[u8],
-    ) -> Result<(Arc<Session>, Uuid, Arc<Query>), Status> {
-        let forged = || Status::permission_denied("this ticket was not given by this server");
-        let text = self.sessions.seal.verify(handle).ok_or_else(forged)?;
-        let (session, query) = text.split_at_checked(16).ok_or_else(forged)?;
-        let session = Uuid::from_slice(session).map_err(|_| forged())?;
-        let id = Uuid::from_slice(query).map_err(|_| forged())?;
-        let session = self.sessions.by_id(session, &caller.who);
-        let session =
-            session.ok_or_else(|| Status::not_found("the session of this ticket has ended"))?;
-        let query = session.query(id);
-        let query = query.ok_or_else(|| {
-            Status::not_found("this ticket is good no more: it was not read in time, or closed")
-        })?;
-        Ok((session, id, query))
-    }
-
     async fn prepare(&self, session: &Arc<Session>, text: &str) -> Result<Prepared, Status> {
         or_status(Prepared::new(session, text).await)
     }
@@ -263,8 +238,11 @@ impl FlightSqlService for Service {
         request: Request<Ticket>,
     ) -> Result<Response<Rows>, Status> {
         let caller = session(request.extensions())?;
-        let (session, _, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
-        Ok(Response::new(query.read(&session).await?))
+        if let Some((stream, reader)) = self.stream_of(&caller, &ticket.statement_handle)? {
+            return Ok(Response::new(stream.read(reader)?));
+        }
+        let (session, id, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
+        Ok(Response::new(query.read(&session, Some(id)).await?))
     }
 
     async fn do_get_prepared_statement(
@@ -275,7 +253,7 @@ impl FlightSqlService for Service {
         let session = session(request.extensions())?;
         let prepared = session.prepared(&command.prepared_statement_handle)?;
         let query = Query::new(&session, prepared).await?;
-        Ok(Response::new(query.read(&session).await?))
+        Ok(Response::new(query.read(&session, None).await?))
     }
 
     async fn do_action_create_prepared_statement(
@@ -392,6 +370,13 @@ impl FlightSqlService for Service {
                 self.set_options(&session, request).await.encode_to_vec()
             }
             "GetSessionOptions" => options(&session).encode_to_vec(),
+            CLOSE_STREAM => {
+                let name = String::from_utf8_lossy(&action.body);
+                if !self.sessions.streams.close(&session.who, &name) {
+                    return Err(Status::not_found(format!("there is no stream '{name}'")));
+                }
+                vec![]
+            }
             other => {
                 return Err(Status::unimplemented(format!("there is no action '{other}'")));
             }

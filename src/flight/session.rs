@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result};
+use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
+use forebay_planner::sql::StatementText;
+use forebay_planner::sql::execute::execute_plan;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -13,7 +16,7 @@ use uuid::Uuid;
 
 use super::Limits;
 use super::query::Query;
-use super::rights::Roots;
+use super::rights::{Roots, check_plan};
 use super::statement::Prepared;
 use super::users::Identity;
 use crate::ForebayContext;
@@ -131,12 +134,13 @@ impl Session {
         }
     }
 
-    /// Keeps a query that is to be read under the name that is given back. The oldest that nobody
-    /// reads goes when there are too many.
+    /// Keeps a query under the name that is given back. The oldest that nobody reads goes when there
+    /// are too many.
     pub(super) fn keep_query(&self, query: Arc<Query>) -> Uuid {
         let mut state = self.state.lock();
         if state.queries.len() >= self.limits.statements_max {
-            let oldest = state.queries.iter().min_by_key(|(_, (_, since))| *since);
+            let waiting = state.queries.iter().filter(|(_, (query, _))| !query.is_read());
+            let oldest = waiting.min_by_key(|(_, (_, since))| *since);
             if let Some(oldest) = oldest.map(|(id, _)| *id) {
                 state.queries.remove(&oldest);
             }
@@ -163,8 +167,11 @@ impl Session {
 
     /// Sets an option, as `SET` would.
     pub(super) async fn set(&self, key: &str, value: &str) -> Result<(), DataFusionError> {
-        let (key, value) = (key.replace('"', ""), value.replace('\'', "''"));
-        self.context.sql(&format!("SET {key} = '{value}'")).await.map(|_| ())
+        let set = SetVariable { variable: key.to_owned(), value: value.to_owned() };
+        let plan = LogicalPlan::Statement(Statement::SetVariable(set));
+        check_plan(&self.who, &plan)?;
+        let text = StatementText(format!("SET {key}"));
+        execute_plan(self.context.session(), plan, text).await.map(|_| ())
     }
 }
 

@@ -17,9 +17,10 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Extensions, Status};
 use uuid::Uuid;
 
-use super::rights::Roots;
+use super::rights::{self, Roots};
 use super::seal::Seal;
 use super::session::Session;
+use super::stream::{Definition, Stream, Streams};
 use super::users::{Identity, Role, Users};
 use super::{Limits, status};
 use crate::ForebayContext;
@@ -41,6 +42,7 @@ pub(super) struct Sessions {
     roots: Roots,
     limits: Limits,
     pub(super) seal: Seal,
+    pub(super) streams: Streams,
     slots: Arc<Semaphore>,
     open: Mutex<Open>,
 }
@@ -66,6 +68,7 @@ impl Sessions {
             slots: Arc::new(Semaphore::new(limits.queries_max)),
             limits,
             seal: Seal::new(),
+            streams: Streams::default(),
             open: Mutex::default(),
         }
     }
@@ -101,19 +104,17 @@ impl Sessions {
         by_cookie.or_else(by_key).filter(|session| session.who == *who).cloned()
     }
 
-    fn open(&self, who: Identity, key: Option<String>) -> Result<Arc<Session>, Status> {
+    /// What a client starts with.
+    fn new_session(&self, who: Identity) -> Result<Session, Status> {
         let context = self.template.new_session().map_err(|error| status::of(&error))?;
-        if matches!(self.roots, Roots::Below(_)) {
-            // They read whatever they are told to.
-            let session = context.session();
-            session.deregister_udtf("read_files");
-            for name in ["url_download", "try_url_download"] {
-                session.deregister_udf(name);
-            }
-        }
+        let confined = rights::confine(context.session(), &who, &self.roots);
+        confined.map_err(|error| status::of(&error))?;
         let slots = Arc::clone(&self.slots);
-        let session = Session::new(who, context, self.roots.clone(), self.limits, slots);
-        let session = Arc::new(session);
+        Ok(Session::new(who, context, self.roots.clone(), self.limits, slots))
+    }
+
+    fn open(&self, who: Identity, key: Option<String>) -> Result<Arc<Session>, Status> {
+        let session = Arc::new(self.new_session(who)?);
         let mut open = self.open.lock();
         if open.sessions.len() >= self.limits.sessions_max {
             let idle = open.sessions.values().filter(|session| session.is_idle(Duration::ZERO));
@@ -133,6 +134,20 @@ impl Sessions {
         Ok(session)
     }
 
+    /// The stream that a reader wants, which its first reader makes. It has a session of its own, so
+    /// that it outlives that reader.
+    pub(super) async fn stream(
+        &self,
+        who: &Identity,
+        definition: &Definition,
+    ) -> Result<Arc<Stream>, Status> {
+        if let Some(stream) = self.streams.find(who, definition)? {
+            return Ok(stream);
+        }
+        let session = self.new_session(who.clone())?;
+        self.streams.add(Stream::new(session, definition).await?)
+    }
+
     /// The session of this id, for a client that is the same.
     pub(super) fn by_id(&self, id: Uuid, who: &Identity) -> Option<Arc<Session>> {
         self.open.lock().sessions.get(&id).filter(|session| session.who == *who).cloned()
@@ -140,12 +155,7 @@ impl Sessions {
 
     /// Ends a session, and its queries.
     pub(super) fn close(&self, id: Uuid) -> bool {
-        let closed = self.open.lock().close(id);
-        if let Some(session) = &closed {
-            session.closed.cancel();
-            tracing::info!("session {id} of '{}' ends", session.who.name);
-        }
-        closed.is_some()
+        self.open.lock().close(id)
     }
 
     /// Ends sessions that have not been used for long, and drops what nobody asks for any more.
@@ -157,6 +167,7 @@ impl Sessions {
                 self.close(session.id);
             }
         }
+        self.streams.sweep(self.limits.session_timeout);
     }
 
     /// Who calls, and the key of the session if the token has one.
@@ -226,9 +237,12 @@ impl Sessions {
 }
 
 impl Open {
-    fn close(&mut self, id: Uuid) -> Option<Arc<Session>> {
+    fn close(&mut self, id: Uuid) -> bool {
         self.by_key.retain(|_, session| *session != id);
-        self.sessions.remove(&id)
+        let Some(session) = self.sessions.remove(&id) else { return false };
+        session.closed.cancel();
+        tracing::info!("session {id} of '{}' ends", session.who.name);
+        true
     }
 }
 

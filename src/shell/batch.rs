@@ -71,7 +71,7 @@ async fn run_all(shell: &mut Shell, files: &[PathBuf], texts: &[String]) -> Resu
 /// # Errors
 /// That of the first statement that fails.
 pub(super) async fn run_text(shell: &Shell, text: &str) -> Result<()> {
-    for statement in shell.context.parse(text)? {
+    for statement in shell.statements(text)? {
         Box::pin(shell.run(statement)).await?;
     }
     Ok(())
@@ -82,7 +82,7 @@ async fn run_file(shell: &Shell, path: &Path) -> Result<(), Failure> {
     let name = path.display();
     let at_file = |error| Failure { place: Some(name.to_string()), error };
     let text = std::fs::read_to_string(path).map_err(|e| at_file(e.into()))?;
-    let statements = shell.context.parse(&text).map_err(at_file)?;
+    let statements = shell.statements(&text).map_err(at_file)?;
     let lines = scan::statement_lines(&text);
     let lines_known = lines.len() == statements.len();
     for (i, statement) in statements.into_iter().enumerate() {

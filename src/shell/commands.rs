@@ -5,7 +5,6 @@ use std::path::Path;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::error::Result;
 use datafusion_cli::command::{Command, OutputFormat};
-use forebay_planner::sql::{ModelStatement, Statement};
 
 use super::{Shell, batch};
 
@@ -51,8 +50,8 @@ pub(super) async fn run(shell: &mut Shell, text: &str) -> Result<After> {
         ["?"] => print_help(),
         ["d"] => batch::run_text(shell, TABLES).await?,
         ["d", name] => describe(shell, name).await?,
-        ["dm"] => run_on_models(shell, ModelStatement::Show).await?,
-        ["dm", name] => run_on_models(shell, describe_model(name)).await?,
+        ["dm"] => batch::run_text(shell, "SHOW MODELS").await?,
+        ["dm", name] => describe_model(shell, name).await?,
         ["i", file] => batch::include(shell, Path::new(file)).await?,
         _ => delegate(shell, &words.join(" ")).await?,
     }
@@ -66,19 +65,22 @@ fn print_help() {
     println!("{HINTS}\n");
 }
 
-async fn run_on_models(shell: &Shell, statement: ModelStatement) -> Result<()> {
-    Box::pin(shell.run(Statement::Model(statement))).await
-}
-
-fn describe_model(name: &str) -> ModelStatement {
-    ModelStatement::Describe { name: name.to_lowercase() }
+async fn describe_model(shell: &Shell, name: &str) -> Result<()> {
+    batch::run_text(shell, &format!("DESCRIBE MODEL {name}")).await
 }
 
 /// A table, or a model if there is one of this name and no such table.
 async fn describe(shell: &Shell, name: &str) -> Result<()> {
+    if shell.server.is_some() {
+        let as_table = batch::run_text(shell, &format!("DESCRIBE {name}")).await;
+        return match as_table {
+            Err(error) => describe_model(shell, name).await.map_err(|_| error),
+            found => found,
+        };
+    }
     let is_table = shell.context.session().table_exist(name).unwrap_or(false);
     if !is_table && shell.context.catalog().get(&name.to_lowercase()).is_ok() {
-        return run_on_models(shell, describe_model(name)).await;
+        return describe_model(shell, name).await;
     }
     batch::run_text(shell, &format!("DESCRIBE {name}")).await
 }

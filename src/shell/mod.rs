@@ -1,7 +1,8 @@
 //! `forebay shell`: SQL from a terminal, from arguments, files or standard input.
 //!
 //! - [`batch`] and [`repl`]: where statements come from, and what an error or Ctrl-C does there
-//! - [`statement`]: runs one statement and prints its rows; [`stores`]: object stores it names
+//! - [`statement`]: runs one statement and prints its rows; [`stores`]: object stores it names;
+//!   [`server`]: runs it elsewhere
 //! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come
 //! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like
 //! - [`scan`]: where statements begin and end; [`errors`]: messages for people
@@ -19,6 +20,7 @@ mod progress;
 mod repl;
 mod rows;
 mod scan;
+mod server;
 mod statement;
 pub(crate) mod stores;
 
@@ -36,6 +38,7 @@ use datafusion_cli::print_options::PrintOptions;
 use forebay::{ForebayContext, Inventory};
 
 use crate::{ColorChoice, ShellArgs};
+use server::Server;
 
 /// Exit statuses beside 0.
 const FAILED: i32 = 1;
@@ -47,6 +50,8 @@ pub(crate) const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
 /// A session and how it prints.
 pub(crate) struct Shell {
     context: ForebayContext,
+    /// Who runs the statements, if this process does not.
+    server: Option<Server>,
     print: PrintOptions,
     /// Whether somebody watches stderr.
     progress: bool,
@@ -95,8 +100,20 @@ impl Shell {
         if let Some(folder) = catalog {
             builder = builder.with_catalog_folder(folder)?;
         }
-        let tls = args.tls.open()?;
-        let context = match (&args.connect, tls) {
+        let server = match &args.connect {
+            Some(uri) if server::is_server(uri) => Some(Server::connect(uri, args).await?),
+            _ => None,
+        };
+        let scheduler = args.connect.as_ref().filter(|_| server.is_none());
+        if let (Some(address), true) = (scheduler, args.user.is_some() || args.server_ca.is_some())
+        {
+            return exec_err!(
+                "--user and --server-ca are for a server of Arrow Flight SQL, grpc://HOST:PORT or \
+                 grpc+tls://HOST:PORT; found --connect {address}, which is a scheduler"
+            );
+        }
+        let tls = if server.is_none() { args.tls.open()? } else { None };
+        let context = match (scheduler, tls) {
             // Plans are made for what its workers have.
             (Some(scheduler), None) => builder.connect(scheduler).await?,
             (Some(scheduler), Some(tls)) => builder.with_tls(tls).connect(scheduler).await?,
@@ -113,7 +130,7 @@ impl Shell {
             color: has_color(args.color),
             instrumented_registry: stores,
         };
-        Ok(Self { context, print, progress: !args.quiet && stderr().is_terminal() })
+        Ok(Self { context, server, print, progress: !args.quiet && stderr().is_terminal() })
     }
 }
 

@@ -2,7 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use arrow::array::{AsArray, RecordBatch};
+use datafusion::error::Result;
 use forebay::ForebayContext;
+use futures::TryStreamExt;
+
+use super::Shell;
+use super::server::Server;
 
 const INFORMATION_SCHEMA: &str = "information_schema";
 
@@ -22,7 +28,19 @@ pub(super) struct Names {
 
 impl Names {
     /// Whatever cannot be read is left out.
-    pub(super) async fn gather(context: &ForebayContext) -> Self {
+    pub(super) async fn gather(shell: &Shell) -> Self {
+        let here = Self::here(&shell.context).await;
+        match &shell.server {
+            None => here,
+            Some(server) => Self {
+                tables: tables_there(server).await.unwrap_or_default(),
+                models: models_there(server).await.unwrap_or_default(),
+                ..here
+            },
+        }
+    }
+
+    async fn here(context: &ForebayContext) -> Self {
         let state = context.session().state();
         let mut functions: BTreeSet<String> = state.scalar_functions().keys().cloned().collect();
         functions.extend(state.aggregate_functions().keys().cloned());
@@ -60,4 +78,35 @@ async fn tables(context: &ForebayContext) -> BTreeMap<String, Vec<String>> {
         }
     }
     tables
+}
+
+const COLUMNS: &str = "SELECT table_name, column_name FROM information_schema.columns
+    WHERE table_schema NOT IN ('information_schema', 'forebay')";
+
+async fn tables_there(server: &Server) -> Result<BTreeMap<String, Vec<String>>> {
+    let mut tables: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for [table, column] in texts(server, COLUMNS).await? {
+        tables.entry(table).or_default().push(column);
+    }
+    Ok(tables)
+}
+
+async fn models_there(server: &Server) -> Result<Vec<String>> {
+    let found = texts(server, "SELECT name FROM information_schema.models").await?;
+    Ok(found.into_iter().map(|[name]| name).collect())
+}
+
+/// The rows of a query that gives texts.
+async fn texts<const N: usize>(server: &Server, query: &str) -> Result<Vec<[String; N]>> {
+    let batches: Vec<RecordBatch> = server.run(query).await?.rows.try_collect().await?;
+    let mut rows = vec![];
+    for batch in &batches {
+        let columns: Vec<_> =
+            batch.columns().iter().filter_map(|column| column.as_string_opt::<i32>()).collect();
+        for row in 0..batch.num_rows() {
+            let texts = columns.iter().map(|column| column.value(row).to_owned());
+            rows.extend(<[String; N]>::try_from(texts.collect::<Vec<_>>()).ok());
+        }
+    }
+    Ok(rows)
 }

@@ -10,6 +10,7 @@ use forebay_engine::{InferenceExec, RunReport};
 use forebay_scheduler::ballista::cluster_exec::ClusterExec;
 use forebay_scheduler::rpc::messages::Progress as ClusterProgress;
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::sync::watch;
 
 /// Queries faster than this show nothing.
 const SHOWN_AFTER: Duration = Duration::from_millis(500);
@@ -18,9 +19,17 @@ const SUMMED_UP_AFTER: Duration = Duration::from_secs(2);
 /// An estimate from fewer rows than this share of all would jump about.
 const ESTIMATED_FROM: f64 = 0.01;
 
-/// Watches a plan while it runs.
+/// A query that is looked at while it runs.
+enum Watched {
+    /// In this process, or on a cluster.
+    Plan(Arc<dyn ExecutionPlan>),
+    /// On a server, which says how much of it is done.
+    Server(watch::Receiver<Option<f64>>),
+}
+
+/// Watches a query while it runs.
 pub(super) struct Progress {
-    plan: Arc<dyn ExecutionPlan>,
+    watched: Watched,
     started: Instant,
     /// Rows that will have been inferred, or read if nothing is inferred; a guess.
     rows_expected: Option<usize>,
@@ -29,9 +38,17 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(plan: Arc<dyn ExecutionPlan>, visible: bool) -> Self {
+    pub(super) fn of_plan(plan: Arc<dyn ExecutionPlan>, visible: bool) -> Self {
         let rows_expected = visible.then(|| rows_expected(plan.as_ref())).flatten();
-        Self { plan, started: Instant::now(), rows_expected, bar: None, visible }
+        Self::new(Watched::Plan(plan), rows_expected, visible)
+    }
+
+    pub(super) fn of_server(done: watch::Receiver<Option<f64>>, visible: bool) -> Self {
+        Self::new(Watched::Server(done), None, visible)
+    }
+
+    fn new(watched: Watched, rows_expected: Option<usize>, visible: bool) -> Self {
+        Self { watched, started: Instant::now(), rows_expected, bar: None, visible }
     }
 
     /// Draws the bar anew if the query has run for a while.
@@ -40,16 +57,38 @@ impl Progress {
         if !self.visible || elapsed < SHOWN_AFTER {
             return;
         }
-        if let Some(reached) = reached(self.plan.as_ref()) {
+        let plan = match &self.watched {
+            Watched::Plan(plan) => Arc::clone(plan),
+            Watched::Server(done) => {
+                let done = *done.borrow();
+                return self.show_share(done, elapsed);
+            }
+        };
+        if let Some(reached) = reached(plan.as_ref()) {
             let bar = self.bar.get_or_insert_with(|| new_bar(None));
             bar.set_message(remote_line(&reached, elapsed));
             bar.tick();
             return;
         }
         let bar = self.bar.get_or_insert_with(|| new_bar(self.rows_expected));
-        let state = State::of(self.plan.as_ref(), elapsed);
+        let state = State::of(plan.as_ref(), elapsed);
         bar.set_position(state.rows_done() as u64);
         bar.set_message(state.line(self.rows_expected));
+        bar.tick();
+    }
+
+    /// `[###   ] 40% 12 s`
+    fn show_share(&mut self, done: Option<f64>, elapsed: Duration) {
+        let thousand = done.map(|_| 1000);
+        let has_length = self.bar.as_ref().map(|bar| bar.length().is_some());
+        // At first the server has not said anything.
+        if has_length.is_some_and(|has_length| has_length != thousand.is_some()) {
+            self.hide();
+            self.bar = None;
+        }
+        let bar = self.bar.get_or_insert_with(|| new_bar(thousand));
+        bar.set_position((done.unwrap_or(0.0) * 1000.0) as u64);
+        bar.set_message(format!("{} s", elapsed.as_secs()));
         bar.tick();
     }
 
@@ -71,11 +110,12 @@ impl Progress {
     /// What a long query with inference has done, and its bottleneck.
     pub(super) fn summary(&self) -> Option<String> {
         let elapsed = self.started.elapsed();
-        if let Some(reached) = reached(self.plan.as_ref()) {
+        let Watched::Plan(plan) = &self.watched else { return None };
+        if let Some(reached) = reached(plan.as_ref()) {
             let line = || remote_summary(&reached, elapsed);
             return reached.rows_inferred.filter(|_| elapsed >= SUMMED_UP_AFTER).map(|_| line());
         }
-        let state = State::of(self.plan.as_ref(), elapsed);
+        let state = State::of(plan.as_ref(), elapsed);
         let inference = state.inference().filter(|_| elapsed >= SUMMED_UP_AFTER)?;
         let mut summary = format!("{inference} in {:.1} s", elapsed.as_secs_f64());
         for inference in &state.report.inferences {

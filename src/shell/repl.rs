@@ -34,7 +34,7 @@ pub(super) async fn run(shell: &mut Shell) -> i32 {
         println!("Forebay {} — \\? for help, \\q to quit", env!("CARGO_PKG_VERSION"));
     }
     loop {
-        let names = Names::gather(&shell.context).await;
+        let names = Names::gather(shell).await;
         if let Some(helper) = editor.helper_mut() {
             helper.names = names;
         }

@@ -77,6 +77,13 @@ pub(super) fn is_blank(text: &str) -> bool {
     scan(text).starts.is_empty()
 }
 
+/// Each statement, with what follows it.
+pub(super) fn statements(text: &str) -> Vec<&str> {
+    let starts = scan(text).starts;
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    starts.iter().zip(ends).map(|(start, end)| text[*start..end].trim_end()).collect()
+}
+
 /// The line, counted from 1, on which each statement begins.
 pub(super) fn statement_lines(text: &str) -> Vec<usize> {
     let line = |start: usize| 1 + text[..start].matches('\n').count();
@@ -111,6 +118,7 @@ mod tests {
     fn lines_of_statements() {
         assert_eq!(statement_lines("a;\n\n-- x\nb\n;c /* ; */;"), [1, 4, 5]);
         assert_eq!(statement_lines(";;\n"), Vec::<usize>::new());
+        assert_eq!(statements(" a;\n-- x\nb ';' ;c"), ["a;\n-- x", "b ';' ;", "c"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::instant::Instant;
-use datafusion::common::plan_err;
+use datafusion::common::{internal_err, plan_err};
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -27,7 +27,8 @@ use tokio::time::{Interval, interval};
 
 use super::progress::Progress;
 use super::rows::{PipeOut, RowWriter};
-use super::{Shell, stores};
+use super::server::Server;
+use super::{Shell, scan, stores};
 
 /// How often a running query is looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -50,12 +51,60 @@ struct Running {
     tick: Interval,
 }
 
+/// A statement, for whoever runs it.
+pub(super) enum Work {
+    /// This process, or the cluster that it is part of.
+    Here(Statement),
+    /// A server, which reads the text itself.
+    There(String),
+}
+
 impl Shell {
+    /// The statements of a text.
+    ///
+    /// # Errors
+    /// If it cannot be parsed; what a server will run is not.
+    pub(super) fn statements(&self, text: &str) -> Result<Vec<Work>> {
+        match &self.server {
+            None => Ok(self.context.parse(text)?.into_iter().map(Work::Here).collect()),
+            Some(_) => {
+                let texts = scan::statements(text).into_iter();
+                Ok(texts.map(|text| Work::There(text.to_owned())).collect())
+            }
+        }
+    }
+
     /// Runs one statement to its end. Dropping the future cancels it.
     ///
     /// # Errors
     /// Those of planning and of the query; rows may have been printed by then.
-    pub(super) async fn run(&self, statement: Statement) -> Result<()> {
+    pub(super) async fn run(&self, work: Work) -> Result<()> {
+        match (work, &self.server) {
+            (Work::There(text), Some(server)) => self.run_there(server, &text).await,
+            (Work::There(text), None) => {
+                internal_err!("there is no server for the statement {text}")
+            }
+            (Work::Here(statement), _) => self.run_here(statement).await,
+        }
+    }
+
+    async fn run_there(&self, server: &Server, text: &str) -> Result<()> {
+        let started = Instant::now();
+        let answer = server.run(text).await?;
+        // What the server knows and we do not is at worst a long table.
+        let is_listing = self.context.parse(text).is_ok_and(|found| found.iter().any(is_listing));
+        let maxrows = if is_listing { MaxRows::Unlimited } else { self.print.maxrows };
+        let schema = answer.rows.schema();
+        let progress = Progress::of_server(answer.done, self.progress);
+        let running = Running { stream: answer.rows, progress, tick: interval(TICK) };
+        let task = self.context.session().task_ctx();
+        match RowWriter::new(self.print.format, PipeOut(stdout())) {
+            Some(writer) => self.print_rows(running, writer, &schema, started).await,
+            None => self.print_table(running, schema, maxrows, &task, started).await,
+        }
+    }
+
+    async fn run_here(&self, statement: Statement) -> Result<()> {
         let started = Instant::now();
         let is_listing = is_listing(&statement);
         let rows = stores::execute(&self.context, statement).await?;
@@ -165,11 +214,13 @@ impl Shell {
 fn is_listing(statement: &Statement) -> bool {
     match statement {
         Statement::Model(_) => true,
-        Statement::Sql(statement) => matches!(
-            statement.as_ref(),
-            SqlStatement::Statement(statement)
-                if matches!(statement.as_ref(), ast::Statement::ShowVariable { .. })
-        ),
+        Statement::Sql(statement) => {
+            matches!(
+                statement.as_ref(),
+                SqlStatement::Statement(statement)
+                    if matches!(statement.as_ref(), ast::Statement::ShowVariable { .. })
+            ) || matches!(statement.as_ref(), SqlStatement::Explain(_))
+        }
     }
 }
 
@@ -189,7 +240,7 @@ impl Running {
             }
             Ok(())
         });
-        let progress = Progress::new(plan, visible);
+        let progress = Progress::of_plan(plan, visible);
         Ok(Self { stream: builder.build(), progress, tick: interval(TICK) })
     }
 

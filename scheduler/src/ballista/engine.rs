@@ -200,8 +200,9 @@ impl QueryStageExecutor for ShuffleTask {
         log_options(&context);
         let task = u32::try_from(task_id).unwrap_or(u32::MAX);
         let run = async {
-            let files = ShuffleFiles::new(&self.store, &self.job, self.stage, task)?;
-            let written = self.inner.execute_query_stage(task_id, context).await?;
+            let mut files = ShuffleFiles::new(&self.store, &self.job, self.stage, task)?;
+            let work = self.inner.execute_query_stage(task_id, context);
+            let written = files.count_while(work).await?;
             files.keep().await?;
             Ok(written)
         };

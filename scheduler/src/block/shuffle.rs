@@ -1,19 +1,26 @@
 //! What hash shuffles write, in the same room as blocks.
 //!
 //! Their files are Ballista's, which asks nobody before it writes: a folder per task,
-//! `<work dir>/<job>/<stage>/<task>`. They are counted when the task ends. If they do not fit then,
-//! the task waits like a writer of blocks, and at last fails as one does; its files go with it.
+//! `<work dir>/<job>/<stage>/<task>`. They are looked at while the task runs, and counted as they
+//! grow. If they do not fit, the task waits like a writer of blocks, and at last fails as one does; its
+//! files go with it.
 
 use std::fs;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result};
 
 use super::failure::DiskFull;
 use super::room::Full;
 use super::store::BlockStore;
+
+/// How often the files of a task are looked at while it runs.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The files of one task of a hash shuffle; gone if they are not kept.
 #[derive(Debug)]
@@ -23,6 +30,8 @@ pub struct ShuffleFiles {
     stage: u32,
     task: u32,
     folder: PathBuf,
+    /// Bytes that were there when it was last looked.
+    counted: u64,
     is_kept: bool,
 }
 
@@ -34,7 +43,37 @@ impl ShuffleFiles {
     pub fn new(store: &Arc<BlockStore>, job: &str, stage: u32, task: u32) -> Result<Self> {
         let folder = store.job_folder(job)?.join(stage.to_string()).join(task.to_string());
         let (store, job) = (Arc::clone(store), job.to_owned());
-        Ok(Self { store, job, stage, task, folder, is_kept: false })
+        Ok(Self { store, job, stage, task, folder, counted: 0, is_kept: false })
+    }
+
+    /// Runs what writes them, and holds it up as long as there is no room for what it wrote.
+    ///
+    /// # Errors
+    /// Those of the work, and if there will be no room.
+    pub async fn count_while<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = pin!(work);
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                _ = look.tick() => self.count().await?,
+            }
+        }
+    }
+
+    /// Takes room for what has been written since the last look.
+    async fn count(&mut self) -> Result<()> {
+        let bytes = size(&self.folder)?;
+        let room = self.store.room();
+        if bytes > self.counted {
+            let more = bytes - self.counted;
+            room.wait(more).await.map_err(|full| self.full(bytes, full))?;
+        } else {
+            room.give_back_open(self.counted - bytes);
+        }
+        self.counted = bytes;
+        Ok(())
     }
 
     /// Counts them, once there is room, until they are removed.
@@ -42,13 +81,8 @@ impl ShuffleFiles {
     /// # Errors
     /// If there is no room, or the job is over.
     pub async fn keep(mut self) -> Result<()> {
-        let bytes = size(&self.folder)?;
-        let room = self.store.room();
-        room.wait(bytes).await.map_err(|full| self.full(bytes, full))?;
-        if let Err(error) = self.store.keep_shuffle(&self.job, (self.stage, self.task), bytes) {
-            room.give_back_open(bytes);
-            return Err(error);
-        }
+        self.count().await?;
+        self.store.keep_shuffle(&self.job, (self.stage, self.task), self.counted)?;
         self.is_kept = true;
         Ok(())
     }
@@ -67,6 +101,7 @@ impl Drop for ShuffleFiles {
     fn drop(&mut self) {
         if !self.is_kept {
             fs::remove_dir_all(&self.folder).ok();
+            self.store.room().give_back_open(self.counted);
         }
     }
 }
@@ -80,7 +115,11 @@ fn size(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in entries {
         let entry = entry?;
-        let found = entry.metadata()?;
+        // The task that writes them also removes and renames some.
+        let found = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
         bytes += if found.is_dir() { size(&entry.path())? } else { found.len() };
     }
     Ok(bytes)
@@ -130,6 +169,24 @@ mod tests {
         for part in ["wrote 101 bytes", "0 of 100 bytes", "raise --work-limit"] {
             assert!(error.contains(part), "{error}");
         }
+        assert_eq!(store.bytes(), 0);
+        assert!(!folder.path().join("job/1/7").exists());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_writes_too_much_ends_while_it_runs() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, 100);
+        let mut files = written(&store, 7, 60);
+        let path = files.folder.join("data.arrow");
+        let writes_on = async {
+            tokio::time::sleep(LOOK_EVERY * 2).await;
+            fs::write(path, vec![0; 101]).unwrap();
+            std::future::pending::<Result<()>>().await
+        };
+        let error = files.count_while(writes_on).await.unwrap_err().to_string();
+        assert!(error.contains("wrote 101 bytes") && error.contains("60 of 100 bytes"), "{error}");
+        drop(files);
         assert_eq!(store.bytes(), 0);
         assert!(!folder.path().join("job/1/7").exists());
     }

@@ -132,6 +132,14 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// Chooses this crate's cryptography for the process, unless that has a choice already. For
+/// configurations that cannot be told which one to use, before the first of them is made: with more
+/// than one linked in they panic otherwise.
+pub fn choose_crypto() {
+    // An error says that there is one.
+    ring::default_provider().install_default().ok();
+}
+
 /// Chosen here: what else is linked in may bring another one.
 fn crypto() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())

@@ -2,4 +2,5 @@
 //! of others, in processes of their own.
 
 mod python;
+mod shell;
 mod streams;

@@ -4,6 +4,7 @@ pub(crate) mod arguments;
 mod audio;
 mod download;
 pub(crate) mod image;
+mod row_hash;
 mod tensor;
 mod text;
 mod vector;
@@ -27,6 +28,7 @@ pub fn functions(stores: &Arc<RuntimeEnv>) -> Vec<Arc<ScalarUDF>> {
             audio::functions(),
             text::by_words(),
             download::functions(),
+            row_hash::functions(),
         ]
         .concat()
     });

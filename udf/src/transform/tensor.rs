@@ -40,13 +40,14 @@ impl Tensors {
         RuntimeError::Transform { model: self.model.clone(), input: field.name().clone(), problem }
     }
 
-    /// Text has several layouts; numbers and vectors have one.
+    /// Text has several layouts, and what a vector holds several names: `item` in Arrow, `element` in
+    /// Parquet files. Numbers have one.
     fn in_declared_layout(
         &self,
         field: &FieldRef,
         column: ArrayRef,
     ) -> Result<ArrayRef, RuntimeError> {
-        if column.data_type().equals_datatype(field.data_type()) {
+        if column.data_type() == field.data_type() {
             return Ok(column);
         }
         cast(&column, field.data_type()).map_err(|e| self.problem(field, e.to_string()))
@@ -129,6 +130,22 @@ mod tests {
         {
             assert!(Arc::ptr_eq(prepared, input));
             assert_eq!(prepared.data_type(), field.data_type());
+        }
+    }
+
+    #[test]
+    fn vectors_of_parquet_files_are_vectors() {
+        let transform = transform(&[("v", "FLOAT[2]")]);
+        let values = Arc::new(Float32Array::from(vec![1.0, 2.0, 3.0, 4.0]));
+        for (name, nullable) in [("element", true), ("item", false), ("element", false)] {
+            let field = Arc::new(Field::new(name, DataType::Float32, nullable));
+            let nulls = Some(NullBuffer::from(vec![true, false]));
+            let column = FixedSizeListArray::new(field, 2, Arc::clone(&values) as _, nulls);
+            let prepared = transform.apply(&[Arc::new(column)]).unwrap();
+            assert_eq!(prepared[0].data_type(), transform.output_fields()[0].data_type());
+            let row = prepared[0].as_fixed_size_list().value(0);
+            assert_eq!(row.as_primitive::<Float32Type>().values(), &[1.0, 2.0]);
+            assert!(prepared[0].is_null(1));
         }
     }
 

@@ -1,0 +1,192 @@
+"""Whether results and behavior are right. Each check returns what it saw, or raises."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine import Forebay, SqlError
+from inputs import Inputs
+from models import DEVIATION, MEAN, Models
+
+ROWS = 256
+FP32_ATOL = 1e-4
+BF16_COSINE = 0.99
+SCORE_ATOL = 2e-2
+MEMORY_SLACK = 64 << 20
+CANCEL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Bed:
+    """What checks and benches run on."""
+
+    forebay: Forebay
+    models: Models
+    inputs: Inputs
+    device: str
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a real one."""
+        return self.device == "cuda"
+
+    def model(self, name: str, **options: object) -> str:
+        """A statement that declares a model on the device."""
+        settings = {"device": self.device, **options}
+        given = ", ".join(f"'{key}' = '{value}'" for key, value in settings.items())
+        place = self.models.folder / name
+        return f"CREATE OR REPLACE TEMPORARY MODEL {name} LOCATION '{place}' WITH ({given})"
+
+    def tokens(self, rows: int) -> str:
+        """A statement that makes the table `p` of prepared token ids."""
+        width = self.inputs.ids.shape[1]
+        vector = f"arrow_cast(arrow_cast(ids, 'List(Int32)'), 'FixedSizeList({width}, Int32)')"
+        source = f"'{self.inputs.folder}/ids.json'"
+        return f"CREATE TABLE p AS SELECT id, {vector} AS ids FROM {source} WHERE id < {rows}"
+
+    def embeddings(self, rows: int, **options: object) -> torch.Tensor:
+        """Vectors of the first rows, by Forebay."""
+        path = self.inputs.folder / "embeddings.json"
+        query = "SELECT id, embedding FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
+        copy = f"COPY ({query}) TO '{path}' STORED AS JSON"
+        self.forebay.sql(self.model("encoder", **options), self.tokens(rows), copy)
+        found = sorted(map(json.loads, path.read_text().splitlines()), key=lambda row: row["id"])
+        path.unlink()
+        if [row["id"] for row in found] != list(range(rows)):
+            raise AssertionError(f"{len(found)} rows, expected {rows}, each once")
+        return torch.tensor([row["embedding"] for row in found])
+
+    def reference(self, rows: int) -> torch.Tensor:
+        """The same by PyTorch."""
+        torch.backends.cuda.matmul.allow_tf32 = False
+        module = self.models.encoder.to(self.device)
+        with torch.inference_mode():
+            return module(self.inputs.ids[:rows].to(self.device)).float().cpu()
+
+
+def found(bed: Bed) -> str:
+    """The device is seen."""
+    said = bed.forebay.run("doctor")[0]
+    line = next((line for line in said.splitlines() if "cuda" in line), "")
+    if bed.is_gpu and "none" in line:
+        raise AssertionError(line.strip())
+    return " ".join(line.split()) or "CPU"
+
+
+def fp32(bed: Bed) -> str:
+    """Embeddings in full precision."""
+    difference = (bed.embeddings(ROWS) - bed.reference(ROWS)).abs().max().item()
+    if difference > FP32_ATOL:
+        raise AssertionError(f"differ by {difference:.1e}, at most {FP32_ATOL:.0e} was expected")
+    return f"largest difference {difference:.1e}"
+
+
+def bf16(bed: Bed) -> str:
+    """Embeddings in bf16."""
+    rows = ROWS if bed.is_gpu else 32
+    vectors = bed.embeddings(rows, precision="bf16")
+    cosine = torch.nn.functional.cosine_similarity(vectors, bed.reference(rows)).min().item()
+    if cosine < BF16_COSINE:
+        raise AssertionError(f"least cosine {cosine:.4f}, expected {BF16_COSINE}")
+    return f"least cosine {cosine:.5f}"
+
+
+def labels(bed: Bed) -> str:
+    """Classes of images, which Forebay decodes and normalizes."""
+    count = min(64, len(bed.inputs.pixels))
+    files = f"SELECT url, bytes FROM read_files('{bed.inputs.folder}/images/*.bmp')"
+    query = f"SELECT url, class, score FROM ml_predict(({files}), MODEL resnet, DESCRIPTOR(bytes))"
+    said = bed.forebay.sql(bed.model("resnet"), f"{query} ORDER BY url LIMIT {count}")
+    start = said.index("url,")
+    rows = list(csv.DictReader(io.StringIO(said[start:])))
+    if len({row["class"] for row in rows}) < 2:
+        raise AssertionError("all images have one class, which proves nothing")
+    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
+    batch = ((bed.inputs.pixels[:count] / 255 - mean) / deviation).to(bed.device)
+    with torch.inference_mode():
+        classes, scores = bed.models.resnet.to(bed.device)(batch)
+    equal = sum(int(row["class"]) == at for row, at in zip(rows, classes.tolist(), strict=True))
+    pairs = zip(rows, scores.tolist(), strict=True)
+    apart = max(abs(float(row["score"]) - at) for row, at in pairs)
+    if equal < 0.95 * count or apart > SCORE_ATOL:
+        raise AssertionError(f"{equal} of {count} classes are equal, scores differ by {apart:.1e}")
+    return f"{equal} of {count} classes equal, scores within {apart:.1e}"
+
+
+def splitting(bed: Bed) -> str:
+    """A batch that is too large is halved, and the query ends well."""
+    if bed.is_gpu:
+        # All but 2 GiB is taken by this process, and a batch needs more.
+        free, _ = torch.cuda.mem_get_info()
+        hold = torch.empty(free - (2 << 30), dtype=torch.uint8, device="cuda")
+        rows = len(bed.inputs.ids)
+        declared = bed.model("encoder", max_batch_rows=rows, gpu_memory="1GB")
+        query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
+        seen = bed.forebay.metrics(declared, bed.tokens(rows), query)
+        del hold
+        torch.cuda.empty_cache()
+    else:
+        seen = emulated(bed)
+    if int(seen["oom_splits"]) == 0 or int(seen["rows_failed"]) > 0:
+        raise AssertionError(f"splits {seen['oom_splits']}, rows failed {seen['rows_failed']}")
+    return f"{seen['oom_splits']} splits, no row failed"
+
+
+def fractions(bed: Bed) -> str:
+    """Two replicas on halves of one device."""
+    if bed.is_gpu:
+        query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
+        seen = bed.forebay.metrics(bed.model("encoder", gpus=0.5), bed.tokens(ROWS), query)
+    else:
+        seen = emulated(bed)
+    if int(seen["replicas"]) != 2:
+        raise AssertionError(f"{seen['replicas']} replicas, expected 2")
+    return "2 replicas"
+
+
+def emulated(bed: Bed) -> dict[str, str]:
+    """Metrics of a query on an emulated accelerator that has memory for 8 rows."""
+    source = "(SELECT value AS n FROM range(0, 1000))"
+    query = f"SELECT count(digest) FROM ml_predict({source}, MODEL emulated, DESCRIPTOR(n))"
+    declared = bed.model("emulated", device="emulated")
+    return bed.forebay.metrics(declared, query, options=("--emulated-accelerators", "1"))
+
+
+def memory(bed: Bed) -> str:
+    """All of the device's memory is free again after a query."""
+    if not bed.is_gpu:
+        return "no device memory here"
+    before = torch.cuda.mem_get_info()[0]
+    bed.embeddings(ROWS)
+    lost = before - torch.cuda.mem_get_info()[0]
+    if lost > MEMORY_SLACK:
+        raise AssertionError(f"{lost / 2**20:.0f} MiB are still in use")
+    return "free as before"
+
+
+def cancel(bed: Bed) -> str:
+    """Ctrl-C in the middle of a query ends it soon."""
+    rows = "(SELECT p.ids FROM p CROSS JOIN range(0, 1000000))"
+    query = f"SELECT sum(embedding[1]) FROM ml_predict({rows}, MODEL encoder, DESCRIPTOR(ids))"
+    declared = bed.model("encoder", determinism="volatile")
+    seconds, status = bed.forebay.interrupted(8.0, declared, bed.tokens(ROWS), query)
+    if seconds > CANCEL_S or status == 0:
+        raise AssertionError(f"ended after {seconds:.1f} s with status {status}")
+    return f"ended after {seconds:.2f} s"
+
+
+CHECKS: dict[str, Callable[[Bed], str]] = {
+    "device found": found,
+    "embeddings, fp32": fp32,
+    "embeddings, bf16": bf16,
+    "labels of images": labels,
+    "batch too large": splitting,
+    "half a device each": fractions,
+    "memory given back": memory,
+    "cancel": cancel,
+}
+FAILURES = (AssertionError, SqlError, OSError, KeyError, ValueError, RuntimeError)

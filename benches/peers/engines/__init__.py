@@ -1,0 +1,1 @@
+"""One module per engine. Each runs a workload named on its command line."""

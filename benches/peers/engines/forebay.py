@@ -1,0 +1,107 @@
+"""Forebay: SQL for its shell. What is set is set where memory is the point, and for rows that the
+CPU work in front of the model makes far larger than their input; the rest are defaults.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines import settings
+from engines.settings import Run
+
+MINILM = f"CREATE TEMPORARY MODEL minilm LOCATION '{settings.MINILM_PACKAGE}';"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A workload in SQL."""
+
+    select: str
+    model: str = ""
+    options: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def command(binary: Path, run: Run) -> list[str]:
+    """The shell that runs a workload, and says when the last row is written."""
+    query = QUERIES[run.workload](run)
+    options = "" if run.defaults else query.options
+    text = (
+        f"{options}{MINILM if not query.model else query.model}"
+        f"CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{run.rows}/';"
+        f"COPY ({query.select}) TO '{run.output}/' STORED AS PARQUET;"
+        f"SELECT '{settings.WRITTEN}' AS state;"
+    )
+    return [str(binary), "shell", "--quiet", "--format", "csv", *query.arguments, "-c", text]
+
+
+def embed(run: Run) -> Query:
+    """Texts in, vectors out."""
+    return Query("SELECT id, embedding FROM ml_predict(TABLE t, MODEL minilm, DESCRIPTOR(text))")
+
+
+def chunk(run: Run) -> Query:
+    """Documents in, vectors of their chunks out."""
+    size = f"{settings.CHUNK_TOKENS}, {settings.CHUNK_OVERLAP}"
+    cuts = f"SELECT id, unnest(text_chunk(text, {size}, 'minilm')) AS chunk FROM t"
+    return Query(
+        f"SELECT id, chunk, embedding FROM ml_predict(({cuts}), MODEL minilm, DESCRIPTOR(chunk))"
+    )
+
+
+def images(run: Run) -> Query:
+    """JPEG files in, labels and scores out."""
+    files = f"SELECT url AS path, bytes FROM read_files('{run.images}/*.jpg')"
+    return Query(
+        f"SELECT path, label, score FROM ml_predict(({files}), MODEL resnet18, DESCRIPTOR(bytes))",
+        model=location("resnet18", run),
+    )
+
+
+def mlp(run: Run) -> Query:
+    """Vectors in, a number out."""
+    return Query(
+        "SELECT id, output AS score FROM ml_predict(TABLE t, MODEL mlp, DESCRIPTOR(features))",
+        model=location("mlp", run),
+    )
+
+
+def accelerator(run: Run) -> Query:
+    """Hashing, then the device. A batch of rows holds 256 KiB a row while it is hashed."""
+    work = (
+        f"SELECT id, encode(sha512(repeat(text, {settings.HASHED_COPIES})), 'hex') AS hash FROM t"
+    )
+    return Query(
+        f"SELECT id, hash, output FROM ml_predict(({work}), MODEL accelerator, DESCRIPTOR(hash))",
+        model=location("accelerator", run),
+        options=f"SET datafusion.execution.batch_size = {settings.SERVICE_ROWS};",
+        arguments=("--emulated-accelerators", "1"),
+    )
+
+
+def expand(run: Run) -> Query:
+    """Texts are made large; the device takes a few at a time. A batch of rows is large itself."""
+    grown = f"SELECT id, repeat(text, {settings.EXPAND_COPIES}) AS payload FROM t"
+    sized = f"SELECT id, octet_length(payload) AS bytes, payload FROM ({grown})"
+    return Query(
+        "SELECT id, bytes, output FROM "
+        f"ml_predict(({sized}), MODEL accelerator, DESCRIPTOR(payload))",
+        model=location("accelerator", run),
+        options=f"SET datafusion.execution.batch_size = {settings.EXPAND_ROWS};",
+        arguments=("--emulated-accelerators", "1", "--memory-limit", "256MB"),
+    )
+
+
+def location(name: str, run: Run) -> str:
+    """The model of a workload's own."""
+    return f"CREATE TEMPORARY MODEL {name} LOCATION '{run.data / 'models' / name}';"
+
+
+QUERIES = {
+    "embed": embed,
+    "chunk": chunk,
+    "images": images,
+    "mlp": mlp,
+    "start": mlp,
+    "accelerator": accelerator,
+    "expand": expand,
+}

@@ -1,0 +1,63 @@
+"""What all engines agree on: sizes, files, and how a run is called."""
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+MINILM = ROOT / ".forebay/models/source/all-minilm-l6-v2"
+MINILM_PACKAGE = ROOT / ".forebay/models/all-minilm-l6-v2"
+
+CORES = len(os.sched_getaffinity(0))
+DIMENSIONS = 384
+FEATURES = 32
+
+CHUNK_TOKENS, CHUNK_OVERLAP = 128, 16
+
+RESIZE, CROP = 256, 224
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# The emulated accelerator, with CPU work in front of it: about 0.5 ms of hashing a row.
+SERVICE_S, SERVICE_ROWS = 0.040, 64
+HASHED_COPIES = 256
+# The one that takes large rows: so many copies of a text of 1 KiB are 4 MiB.
+EXPAND_ROWS, EXPAND_COPIES = 4, 4096
+
+WRITTEN = "written"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of an engine."""
+
+    workload: str
+    data: Path
+    output: Path
+    defaults: bool
+
+    @property
+    def rows(self) -> str:
+        """The folder of Parquet files."""
+        return str(self.data / "rows")
+
+    @property
+    def images(self) -> str:
+        """The folder of JPEG files."""
+        return str(self.data / "images")
+
+
+def parse() -> Run:
+    """The command line of every engine's module."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--defaults", action="store_true", help="as in the engine's own tutorial")
+    options = parser.parse_args()
+    return Run(options.workload, options.data, options.output, options.defaults)
+
+
+def done() -> None:
+    """The last row is written; what follows (workers that end) is not measured."""
+    print(WRITTEN, flush=True)

@@ -1,0 +1,188 @@
+"""What every peer runs on its rows, whatever moves the rows: models, transforms, the accelerator.
+
+Each class is made once per worker. `threads` is how many cores a worker has to itself, so that all
+workers together use all cores and no more; None leaves PyTorch's own choice.
+"""
+
+import fcntl
+import functools
+import hashlib
+import io
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from engines import settings
+
+
+def limit_threads(threads: int | None) -> None:
+    """So many threads within one operator of PyTorch."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+class Embedder:
+    """all-MiniLM-L6-v2 by sentence-transformers.
+
+    `encode` sorts what it is given by length, so callers give it many rows at once; 32 is the
+    faster of the batch sizes 32 and 64 on CPU cores.
+    """
+
+    def __init__(self, threads: int | None = 1) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        limit_threads(threads)
+        self.model = SentenceTransformer(str(settings.MINILM), device="cpu")
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows of 384 numbers."""
+        return self.model.encode(
+            list(texts), batch_size=32, normalize_embeddings=True, show_progress_bar=False
+        )
+
+
+class Chunker:
+    """Windows of tokens, cut out of the text itself; made by the model's own tokenizer."""
+
+    def __init__(self) -> None:
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(settings.MINILM / "tokenizer.json"))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+
+    def __call__(self, text: str) -> list[str]:
+        """The chunks of one text, in order."""
+        size, overlap = settings.CHUNK_TOKENS, settings.CHUNK_OVERLAP
+        spans = self.tokenizer.encode(text, add_special_tokens=False).offsets
+        starts = range(0, max(len(spans) - overlap, 1), size - overlap)
+        return [text[spans[at][0] : spans[at : at + size][-1][1]] for at in starts] if spans else []
+
+
+class Classifier:
+    """ResNet-18 over JPEG files.
+
+    Frozen and channels-last: up to 1.5 times as fast on CPU cores as the module as it comes.
+    Pixels stay bytes until they are a batch.
+    """
+
+    def __init__(self, models: Path, threads: int | None = 1) -> None:
+        import torch
+        from torchvision import models as zoo
+        from torchvision import transforms
+
+        limit_threads(threads)
+        torch.set_grad_enabled(False)
+        state = torch.load(models / "resnet18.pth", weights_only=True)
+        model = zoo.resnet18(num_classes=state["fc.bias"].shape[0])
+        model.load_state_dict(state)
+        model = model.eval().to(memory_format=torch.channels_last)
+        example = torch.zeros(2, 3, settings.CROP, settings.CROP)
+        example = example.to(memory_format=torch.channels_last)
+        self.model = torch.jit.freeze(torch.jit.trace(model, example))
+        self.mean = torch.tensor(settings.MEAN).reshape(1, 3, 1, 1) * 255
+        self.deviation = torch.tensor(settings.DEVIATION).reshape(1, 3, 1, 1) * 255
+        self.recipe = recipe(transforms)
+        self.labels = (models / "labels.txt").read_text().splitlines()
+
+    def pixels(self, data: bytes) -> np.ndarray:
+        """`[224, 224, 3]` bytes."""
+        return self.recipe(data)
+
+    def classify(self, pixels: np.ndarray) -> tuple[list[str], np.ndarray]:
+        """Labels and scores of `[rows, 224, 224, 3]` bytes."""
+        import torch
+
+        torch.set_grad_enabled(False)
+        # A view: the memory is channels-last already.
+        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        scores = self.model((batch - self.mean) / self.deviation).softmax(-1)
+        best = scores.max(-1)
+        return [self.labels[at] for at in best.indices.tolist()], best.values.numpy()
+
+    def __call__(self, files: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
+        """Labels and scores of files, 16 at a time: more do not make a CPU core faster."""
+        labels: list[str] = []
+        scores = []
+        for start in range(0, len(files), 16):
+            pixels = np.stack([self.pixels(data) for data in files[start : start + 16]])
+            found = self.classify(pixels)
+            labels += found[0]
+            scores.append(found[1])
+        return labels, np.concatenate(scores)
+
+
+def recipe(transforms: object) -> object:
+    """torchvision's recipe for classifiers, up to the crop, on bytes."""
+    from PIL import Image
+
+    steps = transforms.Compose(
+        [transforms.Resize(settings.RESIZE), transforms.CenterCrop(settings.CROP)]
+    )
+    return lambda data: np.asarray(steps(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+class Mlp:
+    """32 numbers in, one out; the TorchScript program of the package that Forebay runs."""
+
+    def __init__(self, models: Path, threads: int | None = 1) -> None:
+        import torch
+
+        limit_threads(threads)
+        self.model = torch.jit.load(models / "mlp/model.pt")
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """One number per row."""
+        import torch
+
+        with torch.inference_mode():
+            return self.model(torch.from_numpy(features)).numpy()
+
+
+@functools.cache
+def embedder(threads: int | None) -> Embedder:
+    """One per process, for workers that live on between tasks."""
+    return Embedder(threads)
+
+
+@functools.cache
+def classifier(models: Path, threads: int | None) -> Classifier:
+    """One per process."""
+    return Classifier(models, threads)
+
+
+@functools.cache
+def small_model(models: Path, threads: int | None) -> Mlp:
+    """One per process."""
+    return Mlp(models, threads)
+
+
+def hashed(text: str) -> str:
+    """CPU work: SHA-512 of many copies of a text. hashlib lets other threads run meanwhile."""
+    return hashlib.sha512(text.encode() * settings.HASHED_COPIES).hexdigest()
+
+
+def expand(text: str) -> bytes:
+    """4 MiB from 1 KiB."""
+    return text.encode() * settings.EXPAND_COPIES
+
+
+class Accelerator:
+    """A device with one slot: a batch holds it for the service time, whoever sends it.
+
+    The slot is a locked file, so it is one slot for threads and for processes.
+    """
+
+    def __init__(self) -> None:
+        self.slot = Path(tempfile.gettempdir()) / "forebay-bench-accelerator"
+
+    def __call__(self) -> None:
+        """One batch."""
+        with open(self.slot, "a") as slot:
+            fcntl.flock(slot, fcntl.LOCK_EX)
+            time.sleep(settings.SERVICE_S)

@@ -1,0 +1,211 @@
+"""The limit of a workload on this machine: its model alone, and its CPU part alone.
+
+    python -m limit WORKLOAD DATA [--forebay BINARY]
+
+The model gets prepared tensors in the best batches, from as many threads as cores with one thread
+per operator; equal rows count once. The CPU part has all cores. Where both need the cores, ideal is
+their sum; where the model is on a device of its own, the slower of the two. Prints a JSON object.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engines import settings, tables, work
+
+# Of the batches of a text model, as its package has them: the fastest on CPU cores.
+BATCH_ROWS, BATCH_TOKENS = 64, 1024
+MAX_TOKENS = 256
+
+
+def seconds(task: Callable[[], object]) -> float:
+    """Wall time."""
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def on_all_cores(task: Callable[[object], object], items: Sequence[object]) -> float:
+    """Wall time of a task over all items, by a thread per core; the first call is not counted."""
+    import torch
+
+    def apply(item: object) -> None:
+        with torch.inference_mode():
+            task(item)
+
+    torch.set_num_threads(1)
+    apply(items[0])
+    with ThreadPoolExecutor(settings.CORES) as threads:
+        return seconds(lambda: list(threads.map(apply, items)))
+
+
+def texts_limit(texts: list[str]) -> dict[str, float]:
+    """Tokens of distinct texts through MiniLM."""
+    import torch
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(settings.MINILM_PACKAGE / "tokenizer.json"))
+    tokenizer.enable_truncation(MAX_TOKENS)
+    tokenizer.no_padding()
+    distinct = list(dict.fromkeys(texts))
+    found: list[list[int]] = []
+    cpu = seconds(lambda: found.extend(code.ids for code in tokenizer.encode_batch(distinct)))
+    model = torch.jit.load(settings.MINILM_PACKAGE / "model.pt")
+    batches = [padded(batch) for batch in by_length(found)]
+    model_s = on_all_cores(lambda batch: model(*batch), batches)
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, "distinct": len(distinct)}
+
+
+def by_length(rows: list[list[int]]) -> list[list[list[int]]]:
+    """Batches of rows, the longest first."""
+    rows = sorted(rows, key=len, reverse=True)
+    batches = []
+    while rows:
+        count = max(1, min(BATCH_ROWS, BATCH_TOKENS // max(len(rows[0]), 1)))
+        batches.append(rows[:count])
+        rows = rows[count:]
+    return batches
+
+
+def padded(rows: list[list[int]]) -> tuple[object, object]:
+    """Ids and mask."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for at, row in enumerate(rows):
+        ids[at, : len(row)] = torch.tensor(row)
+        mask[at, : len(row)] = 1
+    return ids, mask
+
+
+def embed(data: Path, _: Path | None) -> dict[str, float]:
+    """Texts."""
+    return texts_limit(read(data)["text"].to_pylist())
+
+
+def chunk(data: Path, _: Path | None) -> dict[str, float]:
+    """Documents; cutting them is a pass of the tokenizer too."""
+    chunker = work.Chunker()
+    texts = read(data)["text"].to_pylist()
+    chunks: list[str] = []
+    with ThreadPoolExecutor(settings.CORES) as threads:
+        cut = seconds(lambda: chunks.extend(sum(threads.map(chunker, texts), [])))
+    found = texts_limit(chunks)
+    return {**found, "cpu_s": found["cpu_s"] + cut, "ideal_s": found["ideal_s"] + cut}
+
+
+def images(data: Path, forebay: Path | None) -> dict[str, float]:
+    """The model in batches of 8; decoding by Pillow or by Forebay's functions, the faster."""
+    import multiprocessing
+
+    import numpy as np
+
+    files = sorted((data / "images").iterdir())
+    with multiprocessing.Pool(settings.CORES) as pool:
+        pool.map(decode, files[:2])
+        pixels: list[np.ndarray] = []
+        cpu = seconds(lambda: pixels.extend(pool.map(decode, files, chunksize=16)))
+    found = {"cpu_pillow_s": cpu}
+    if forebay is not None:
+        found["cpu_forebay_s"] = forebay_decodes(forebay, data)
+    classifier = work.Classifier(data / "models", 1)
+    batches = [np.stack(pixels[at : at + 8]) for at in range(0, len(pixels), 8)]
+    model_s = on_all_cores(classifier.classify, batches)
+    cpu = min(found.values())
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, **found}
+
+
+def decode(path: Path) -> object:
+    """Pixels of one file."""
+    from torchvision import transforms
+
+    return work.recipe(transforms)(path.read_bytes())
+
+
+def forebay_decodes(binary: Path, data: Path) -> float:
+    """The CPU part in SQL, less the start of the process."""
+
+    def query(text: str) -> float:
+        command = [str(binary), "shell", "--quiet", "-c", text]
+        # Without what the launcher sets for PyTorch.
+        own = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+        quiet = {"stdout": subprocess.DEVNULL, "env": own}
+        return seconds(lambda: subprocess.run(command, check=True, **quiet))
+
+    pixels = f"image_preprocess(bytes, {settings.RESIZE}, {settings.CROP})"
+    files = f"read_files('{data}/images/*.jpg')"
+    return query(f"SELECT count({pixels}) FROM {files}") - query("SELECT 1")
+
+
+def mlp(data: Path, _: Path | None) -> dict[str, float]:
+    """The model in batches of 8,192 or 65,536; reading and writing as pyarrow does it."""
+    table = read(data)
+    features = tables.matrix(table["features"])
+    model = work.Mlp(data / "models", 1)
+    model_s = min(
+        on_all_cores(model, [features[at : at + rows] for at in range(0, len(features), rows)])
+        for rows in (8192, 65536)
+    )
+    result = pa.table({"id": table["id"], "score": features[:, 0]})
+    output = data / "limit.parquet"
+    cpu = seconds(lambda: (read(data), pq.write_table(result, output)))
+    output.unlink()
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu}
+
+
+def device(data: Path, task: Callable[[str], object], rows: int) -> dict[str, float]:
+    """Service times of all batches; the CPU part beside them."""
+    texts = read(data)["text"].to_pylist()
+    model_s = -(-len(texts) // rows) * settings.SERVICE_S
+    cpu = on_all_cores(task, texts)
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": max(model_s, cpu)}
+
+
+def accelerator(data: Path, _: Path | None) -> dict[str, float]:
+    """Hashing."""
+    return device(data, work.hashed, settings.SERVICE_ROWS)
+
+
+def expand(data: Path, _: Path | None) -> dict[str, float]:
+    """Copying."""
+    return device(data, lambda text: len(work.expand(text)), settings.EXPAND_ROWS)
+
+
+def read(data: Path) -> pa.Table:
+    """The input."""
+    return pq.read_table(data / "rows")
+
+
+LIMITS = {
+    "embed": embed,
+    "chunk": chunk,
+    "images": images,
+    "mlp": mlp,
+    "accelerator": accelerator,
+    "expand": expand,
+}
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload", choices=LIMITS)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--forebay", type=Path)
+    options = parser.parse_args()
+    found = LIMITS[options.workload](options.data, options.forebay)
+    print(json.dumps({key: round(value, 4) for key, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

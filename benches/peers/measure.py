@@ -1,0 +1,150 @@
+"""One run of one engine: its time, and the memory of all of its processes."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from engines.settings import WRITTEN
+
+SAMPLE_S = 0.05
+# Shares of pages take longer to sum up than sizes: after the first second, at each tenth sample.
+SHARES_ALWAYS, SHARES_EVERY = 20, 10
+LIMIT_S = 1800
+GRACE_S = 10
+
+
+@dataclass
+class Measurement:
+    """What one run took. Memory is the sum over the process and all of its descendants.
+
+    `rss` counts a page once for every process that maps it, `pss` once in all.
+    """
+
+    seconds: float
+    seconds_exit: float
+    rss_peak: int
+    pss_peak: int
+    cpu_seconds: float
+
+    def as_json(self) -> dict[str, float]:
+        """For the result file."""
+        return {key: round(value, 3) for key, value in asdict(self).items()}
+
+
+class RunError(Exception):
+    """An engine that did not finish; the message ends with what it printed last."""
+
+
+@dataclass
+class Sampler:
+    """Follows a process tree from a thread of its own."""
+
+    process: psutil.Process
+    rss_peak: int = 0
+    pss_peak: int = 0
+    cpu_seconds: dict[int, float] = field(default_factory=dict)
+    seen: set[psutil.Process] = field(default_factory=set)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Samples until it is stopped or the process has gone."""
+        count = 0
+        while not self.stopped.is_set():
+            self.sample(with_shares=count < SHARES_ALWAYS or count % SHARES_EVERY == 0)
+            count += 1
+            self.stopped.wait(SAMPLE_S)
+
+    def sample(self, with_shares: bool) -> None:
+        """Once over all processes."""
+        rss = pss = 0
+        for process in tree(self.process):
+            self.seen.add(process)
+            try:
+                rss += process.memory_info().rss
+                times = process.cpu_times()
+                self.cpu_seconds[process.pid] = times.user + times.system
+                pss += proportional(process.pid) if with_shares else 0
+            except (psutil.Error, OSError):
+                continue
+        self.rss_peak, self.pss_peak = max(self.rss_peak, rss), max(self.pss_peak, pss)
+
+
+def tree(process: psutil.Process) -> list[psutil.Process]:
+    """The process and its descendants."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def proportional(pid: int) -> int:
+    """Bytes of a process, shared ones divided by those who share."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def run(
+    command: Sequence[str], cores: set[int], environment: dict[str, str], log: Path
+) -> Measurement:
+    """Runs a command on some cores; it prints `written` when its last row is written."""
+    with open(log, "wb") as messages:
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+    sampler = Sampler(psutil.Process(child.pid))
+    thread = threading.Thread(target=sampler.run)
+    thread.start()
+    timer = threading.Timer(LIMIT_S, kill, (child.pid,))
+    timer.start()
+    written = None
+    lines = []
+    for line in child.stdout:
+        lines.append(line)
+        if line.strip() == WRITTEN.encode():
+            written = time.perf_counter() - start
+    status = child.wait()
+    timer.cancel()
+    sampler.stopped.set()
+    thread.join()
+    ended = time.perf_counter() - start
+    end(sampler.seen)
+    if status != 0 or written is None:
+        said = (b"".join(lines) + log.read_bytes()).decode(errors="replace")[-2000:]
+        raise RunError(f"exit status {status} of: {' '.join(command)[:300]}\n{said}")
+    cpu = sum(sampler.cpu_seconds.values())
+    return Measurement(written, ended, sampler.rss_peak, sampler.pss_peak, cpu)
+
+
+def end(processes: set[psutil.Process]) -> None:
+    """Waits for daemons that outlive their run, and ends those that stay: the next run must have
+    the cores to itself."""
+    _, left = psutil.wait_procs(processes, timeout=GRACE_S)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(left, timeout=GRACE_S)
+
+
+def kill(group: int) -> None:
+    """Ends a run that takes too long."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,45 @@
+"""The workloads: how many rows at full size, and which engines have a variant of their tutorial."""
+
+from dataclasses import dataclass
+
+ENGINES = {
+    "forebay": "Forebay",
+    "pytorch": "PyTorch",
+    "datafusion_udf": "DataFusion-Python",
+    "daft_frame": "Daft",
+    "ray_data": "Ray Data",
+    "spark": "PySpark",
+}
+DEFAULTS = "-defaults"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is run."""
+
+    title: str
+    rows: int
+    has_defaults: bool = False
+    least: int = 64
+
+    def scaled(self, scale: float) -> int:
+        """Rows at a part of the full size."""
+        return max(self.least, round(self.rows * scale))
+
+
+WORKLOADS = {
+    "embed": Workload("Texts to embeddings, 15% duplicates", 8_000, has_defaults=True),
+    "chunk": Workload("Documents to chunks to embeddings", 240, least=8),
+    "images": Workload("JPEG files to labels, ResNet-18", 1_500, has_defaults=True),
+    "mlp": Workload("A cheap model, 32 numbers a row", 1_000_000),
+    "accelerator": Workload("Emulated accelerator, CPU work in front", 25_600),
+    "expand": Workload("Rows that become 4 MiB, emulated accelerator", 400),
+    "start": Workload("Start to first rows", 64),
+}
+
+
+def title(engine: str) -> str:
+    """An engine's name as people write it."""
+    if engine.endswith(DEFAULTS):
+        return f"{ENGINES[engine.removesuffix(DEFAULTS)]}, defaults"
+    return ENGINES[engine]

@@ -1,0 +1,358 @@
+//! `forebay.stream`: the rows of one query, computed once, for many training clients.
+//!
+//! A reader asks for the flight `["forebay.stream", JSON]`. The first one makes the stream of that
+//! name, those that follow join it, and each reads its part with `DoGet`. The idea is that of
+//! tf.data service (Audibert et al., 2023).
+//!
+//! - `definition`: what readers say; `outlet`: who takes which rows
+//! - `window`: rows that all readers get; `rounds`: rows of similar length
+
+mod definition;
+mod outlet;
+mod rounds;
+mod window;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow_flight::FlightData;
+use arrow_flight::encode::FlightDataEncoderBuilder;
+use arrow_flight::error::FlightError;
+use datafusion::common::plan_err;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream};
+use datafusion::logical_expr::{Expr, lit};
+use datafusion::prelude::DataFrame;
+use futures::TryStreamExt;
+use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
+use tonic::Status;
+use uuid::Uuid;
+
+use super::query::conforming;
+use super::session::Session;
+use super::statement::{Kind, Prepared};
+use super::status;
+use super::users::Identity;
+pub(super) use definition::Definition;
+use outlet::{Cut, Inlet, Outlet, Reader, both_ends};
+use rounds::Rounds;
+
+/// The first part of the path of such a flight.
+pub(super) const PATH: &str = "forebay.stream";
+
+/// Set before the last reader learns that there is nothing more.
+type Ended = Arc<OnceLock<Result<(), Status>>>;
+
+/// All streams, by who reads them, their name, and the epoch.
+#[derive(Default)]
+pub(super) struct Streams {
+    open: Mutex<HashMap<Key, Arc<Stream>>>,
+}
+
+type Key = (String, String, u64);
+
+impl Streams {
+    /// The stream of this definition, if it was made already.
+    ///
+    /// # Errors
+    /// If the one of this name is another one.
+    pub(super) fn find(
+        &self,
+        who: &Identity,
+        definition: &Definition,
+    ) -> Result<Option<Arc<Stream>>, Status> {
+        find(&self.open.lock(), who, definition)
+    }
+
+    /// Makes a stream, unless another reader did meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::find`], and if there are too many.
+    pub(super) fn add(&self, stream: Stream) -> Result<Arc<Stream>, Status> {
+        let (who, definition) = (stream.session.who.clone(), stream.definition.clone());
+        let most = stream.session.limits.queries_max;
+        let mut open = self.open.lock();
+        if let Some(found) = find(&open, &who, &definition)? {
+            return Ok(found);
+        }
+        if open.len() >= most {
+            // Short epochs are many.
+            let read = open.iter().filter(|(_, stream)| stream.is_over());
+            let Some(oldest) = read.min_by_key(|(_, s)| s.used()).map(|(key, _)| key.clone())
+            else {
+                return Err(Status::resource_exhausted(format!(
+                    "this server has {most} streams, as many as it may; close some"
+                )));
+            };
+            open.remove(&oldest);
+        }
+        tracing::info!("stream '{}' of '{}' is made", definition.name, who.name);
+        let stream = Arc::new(stream);
+        open.insert(key(&who, &definition), Arc::clone(&stream));
+        Ok(stream)
+    }
+
+    pub(super) fn by_id(&self, id: Uuid, who: &Identity) -> Option<Arc<Stream>> {
+        let open = self.open.lock();
+        open.values().find(|stream| stream.id == id && stream.session.who == *who).cloned()
+    }
+
+    /// Ends a stream in all its epochs. Says whether there was one.
+    pub(super) fn close(&self, who: &Identity, name: &str) -> bool {
+        let is_it = |key: &Key| key.0 == who.name && key.1 == name;
+        self.end(|key, _| is_it(key), "the stream was closed")
+    }
+
+    /// Ends streams that nobody has read for so long.
+    pub(super) fn sweep(&self, time: Duration) {
+        self.end(|_, stream| stream.is_idle(time), "nobody has read the stream for too long");
+    }
+
+    fn end(&self, which: impl Fn(&Key, &Stream) -> bool, why: &str) -> bool {
+        let ended: Vec<_> = self.open.lock().extract_if(|key, stream| which(key, stream)).collect();
+        for (_, stream) in &ended {
+            stream.end(Status::cancelled(why));
+        }
+        !ended.is_empty()
+    }
+}
+
+fn find(
+    open: &HashMap<Key, Arc<Stream>>,
+    who: &Identity,
+    definition: &Definition,
+) -> Result<Option<Arc<Stream>>, Status> {
+    match open.get(&key(who, definition)) {
+        Some(stream) if stream.definition != definition.common() => {
+            Err(Status::already_exists(format!(
+                "the stream '{}' is there already for epoch {}, with another definition; all \
+                 readers give the same one",
+                definition.name, definition.epoch
+            )))
+        }
+        found => Ok(found.cloned()),
+    }
+}
+
+fn key(who: &Identity, definition: &Definition) -> Key {
+    (who.name.clone(), definition.name.clone(), definition.epoch)
+}
+
+/// One query, for many readers.
+pub(super) struct Stream {
+    pub(super) id: Uuid,
+    definition: Definition,
+    session: Arc<Session>,
+    prepared: Arc<Prepared>,
+    cut: Cut,
+    outlet: Outlet,
+    state: Mutex<State>,
+    /// How it ended; nothing while it runs, or if what ran it broke off.
+    ended: Ended,
+}
+
+struct State {
+    /// Until it begins.
+    inlet: Option<Inlet>,
+    producing: Option<SpawnedTask<()>>,
+    joined: u32,
+    reading: u32,
+    used: Instant,
+}
+
+impl Stream {
+    /// Plans a stream; runs nothing.
+    ///
+    /// # Errors
+    /// Those of the query, and of options.
+    pub(super) async fn new(session: Session, definition: &Definition) -> Result<Self, Status> {
+        let made = async {
+            for (option, value) in &definition.options {
+                session.set(option, value).await?;
+            }
+            let prepared = Prepared::new(&session, &definition.query).await?;
+            let rounds = check(definition, &prepared)?;
+            Ok::<_, DataFusionError>((Arc::new(prepared), rounds))
+        };
+        let (prepared, rounds) = made.await.map_err(|error| status::of(&error))?;
+        let (inlet, outlet) = both_ends(definition);
+        let cut = Cut {
+            name: definition.name.clone(),
+            batch_rows: definition.batch_rows,
+            rounds,
+            patience: session.limits.statement_timeout,
+        };
+        let state = State {
+            inlet: Some(inlet),
+            producing: None,
+            joined: 0,
+            reading: 0,
+            used: Instant::now(),
+        };
+        Ok(Self {
+            id: Uuid::new_v4(),
+            definition: definition.common(),
+            session: Arc::new(session),
+            prepared,
+            cut,
+            outlet,
+            state: Mutex::new(state),
+            ended: Arc::default(),
+        })
+    }
+
+    pub(super) fn schema(&self) -> &SchemaRef {
+        &self.prepared.schema
+    }
+
+    /// What one reader gets, as Flight sends it.
+    ///
+    /// # Errors
+    /// If that reader is there already.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        reader: Option<u32>,
+    ) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
+        let name = &self.definition.name;
+        let taken = || {
+            let reader = reader.unwrap_or_default();
+            let text = format!("stream '{name}': another connection is reader {reader} already");
+            Status::already_exists(text)
+        };
+        let rows = self.outlet.reader(reader).ok_or_else(taken)?;
+        self.join()?;
+        let reading = Reading { stream: Arc::clone(self), rows };
+        let batches = stream::try_unfold(reading, |mut reading| async move {
+            let batch = reading.next().await?;
+            Ok::<_, FlightError>(batch.map(|batch| (batch, reading)))
+        });
+        let schema = Arc::clone(self.schema());
+        let encoded = FlightDataEncoderBuilder::new().with_schema(schema).build(batches);
+        Ok(encoded.map_err(status::of_flight).boxed())
+    }
+
+    /// Counts a reader, and begins when there are enough.
+    fn join(self: &Arc<Self>) -> Result<(), Status> {
+        let mut state = self.state.lock();
+        let is_enough = state.joined + 1 >= self.definition.readers.unwrap_or(1);
+        if is_enough && state.inlet.is_some() {
+            let slot = self.session.slot()?;
+            state.producing = state.inlet.take().map(|inlet| {
+                let (session, prepared) = (Arc::clone(&self.session), Arc::clone(&self.prepared));
+                let (definition, cut) = (self.definition.clone(), self.cut.clone());
+                let ended = Arc::clone(&self.ended);
+                // It does not hold the stream, whose end is to end it.
+                SpawnedTask::spawn(async move {
+                    let _slot = slot;
+                    let rows = rows(&session, &prepared, &definition).await;
+                    let written = match rows.map_err(|error| status::of(&error)) {
+                        Ok(rows) => inlet.write(rows, &cut).await,
+                        Err(status) => Err(status),
+                    };
+                    ended.set(written).ok();
+                    // Behind the line above: whoever waits looks there.
+                    drop(inlet);
+                })
+            });
+        }
+        state.joined += 1;
+        state.reading += 1;
+        Ok(())
+    }
+
+    /// Whether all rows were read, and nobody waits for more.
+    fn is_over(&self) -> bool {
+        self.ended.get().is_some() && self.state.lock().reading == 0
+    }
+
+    fn used(&self) -> Instant {
+        self.state.lock().used
+    }
+
+    fn is_idle(&self, time: Duration) -> bool {
+        let state = self.state.lock();
+        state.reading == 0 && state.used.elapsed() >= time
+    }
+
+    fn end(&self, why: Status) {
+        self.ended.set(Err(why)).ok();
+        let mut state = self.state.lock();
+        // With them the other end of what readers wait at.
+        state.producing.take();
+        state.inlet.take();
+    }
+}
+
+/// Whether a query can be streamed as it is asked for.
+fn check(definition: &Definition, prepared: &Prepared) -> Result<Option<Rounds>> {
+    if prepared.kind != Kind::Query || !prepared.parameters.fields().is_empty() {
+        return plan_err!("a stream reads a query without parameters");
+    }
+    let Some(length) = &definition.length else { return Ok(None) };
+    let Ok(column) = prepared.schema.index_of(length) else {
+        let names: Vec<_> = prepared.schema.fields().iter().map(|field| field.name()).collect();
+        return plan_err!("length: the query has no column '{length}'; it has {names:?}");
+    };
+    Rounds::check(length, prepared.schema.field(column).data_type())?;
+    Ok(Some(Rounds {
+        column,
+        readers: definition.readers.unwrap_or(1) as usize,
+        batch_rows: definition.batch_rows.unwrap_or(1),
+    }))
+}
+
+/// Runs the query.
+async fn rows(
+    session: &Session,
+    prepared: &Prepared,
+    definition: &Definition,
+) -> Result<SendableRecordBatchStream> {
+    let mut rows = prepared.execute(session, &[]).await?;
+    if let Some(seed) = definition.shuffle {
+        rows = shuffled(rows, session, seed.wrapping_add_unsigned(definition.epoch))?;
+    }
+    Ok(conforming(rows.execute_stream().await?, &prepared.schema))
+}
+
+/// In an order that the seed and the values determine: the same on one machine and on many. Rows
+/// that are equal come one after the other.
+fn shuffled(rows: DataFrame, session: &Session, seed: i64) -> Result<DataFrame> {
+    let columns = rows.schema().columns().into_iter().map(Expr::Column);
+    let arguments = std::iter::once(lit(seed)).chain(columns).collect();
+    let row_hash = session.context.session().udf("row_hash")?;
+    rows.sort(vec![row_hash.call(arguments).sort(true, false)])
+}
+
+/// A reader at work.
+struct Reading {
+    stream: Arc<Stream>,
+    rows: Reader,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Result<Option<RecordBatch>, FlightError> {
+        match self.rows.next().await {
+            Some(batch) => Ok(Some(batch)),
+            None => match self.stream.ended.get() {
+                Some(Ok(())) => Ok(None),
+                Some(Err(status)) => Err(FlightError::Tonic(Box::new(status.clone()))),
+                None => Err(FlightError::Tonic(Box::new(Status::internal(
+                    "the query of this stream broke off; see the server's log",
+                )))),
+            },
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut state = self.stream.state.lock();
+        state.reading -= 1;
+        state.used = Instant::now();
+    }
+}

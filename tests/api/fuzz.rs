@@ -1,0 +1,198 @@
+//! What comes from outside, damaged at random: texts of SQL, and messages of Flight clients. There is
+//! an error or a result, and no panic. `make fuzz` does this for a minute each, and elsewhere with
+//! other seeds: `FOREBAY_FUZZ_SEED`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::sql::{
+    CommandGetSqlInfo, CommandGetTables, CommandPreparedStatementQuery, CommandStatementQuery,
+    CommandStatementUpdate, ProstMessageExt,
+};
+use arrow_flight::{Action, FlightDescriptor, Ticket};
+use datafusion::common::runtime::SpawnedTask;
+use forebay::flight::FlightServer;
+use forebay::{Catalog, ForebayContext, Inventory};
+use forebay_planner::sql::Statement;
+use forebay_planner::sql::execute::plan;
+use forebay_testkit::random::Random;
+use futures::TryStreamExt;
+use prost::Message;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+/// Damages bytes, as a seed says.
+struct Damage(Random);
+
+impl Damage {
+    fn below(&mut self, limit: usize) -> usize {
+        (self.0.fraction() * limit as f64) as usize
+    }
+
+    /// A few changes: bytes flipped, cut off, left out, doubled, or taken from another one.
+    fn of(&mut self, bytes: &[u8], other: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for _ in 0..=self.below(3) {
+            let at = self.below(bytes.len() + 1);
+            let end = (at + self.below(20)).min(bytes.len());
+            match self.below(5) {
+                0 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
+                1 => bytes.truncate(at),
+                2 => drop(bytes.drain(at..end)),
+                3 => {
+                    let part = bytes[at..end].to_vec();
+                    bytes.splice(at..at, part);
+                }
+                _ => {
+                    let from = self.below(other.len() + 1);
+                    let to = (from + self.below(30)).min(other.len());
+                    bytes.splice(at..end, other[from..to].iter().copied());
+                }
+            }
+        }
+        bytes
+    }
+}
+
+fn seed() -> u64 {
+    std::env::var("FOREBAY_FUZZ_SEED").map_or(1, |seed| seed.parse().unwrap())
+}
+
+/// How long: a moment in `make test`, where what is tried is the same each time as far as it goes.
+fn time() -> Duration {
+    let seconds = std::env::var("FOREBAY_FUZZ_SECONDS");
+    Duration::from_secs(seconds.map_or(2, |seconds| seconds.parse().unwrap()))
+}
+
+/// All statements of the SQL tests.
+fn statements(folder: &Path, found: &mut Vec<String>) {
+    let mut entries: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            statements(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "slt") {
+            let text = fs::read_to_string(&path).unwrap();
+            let records = text.split("\n\n").filter_map(|record| record.split_once('\n'));
+            let sql = records.map(|(_, sql)| sql.split("\n----").next().unwrap_or(sql));
+            found.extend(sql.map(str::to_owned));
+        }
+    }
+}
+
+async fn context() -> ForebayContext {
+    let context = ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_inventory(Inventory::detect().with_emulated(1, 1 << 30))
+        .without_url_tables()
+        .build()
+        .unwrap();
+    for model in ["echo", "sentiment"] {
+        context.register_model(model, &format!("tests/models/{model}")).await.unwrap();
+    }
+    let table = "CREATE TABLE t AS SELECT column1 AS id, column2 AS text FROM (VALUES (1, 'a'))";
+    context.sql(table).await.unwrap().collect().await.unwrap();
+    context
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_sql_is_an_error_or_a_plan() {
+    let mut texts = vec![];
+    statements(Path::new("tests/sql"), &mut texts);
+    assert!(texts.len() > 300, "{} statements", texts.len());
+    let context = context().await;
+    let mut damage = Damage(Random::new(seed()));
+    let (end, mut planned) = (Instant::now() + time(), 0);
+    while Instant::now() < end {
+        let (at, other) = (damage.below(texts.len()), damage.below(texts.len()));
+        let bytes = damage.of(texts[at].as_bytes(), texts[other].as_bytes());
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let Ok(statements) = context.parse(&text) else { continue };
+        for statement in statements {
+            let Statement::Sql(sql) = statement else { continue };
+            let session = context.session().clone();
+            // A panic names the text.
+            let task = SpawnedTask::spawn(async move {
+                let plan = plan(&session, *sql).await?;
+                session.state().optimize(&plan)
+            });
+            let result = task.join().await.unwrap_or_else(|panic| panic!("{panic}: {text:?}"));
+            planned += usize::from(result.is_ok());
+        }
+    }
+    assert!(planned > 0, "nothing was left to plan");
+}
+
+/// Commands of all kinds, whole.
+fn commands() -> Vec<Vec<u8>> {
+    let query = |query: &str| {
+        let command = CommandStatementQuery { query: query.to_owned(), transaction_id: None };
+        command.as_any().encode_to_vec()
+    };
+    let update = CommandStatementUpdate { query: "SELECT 1".to_owned(), transaction_id: None };
+    let prepared = CommandPreparedStatementQuery { prepared_statement_handle: vec![7; 16].into() };
+    vec![
+        query("SELECT id, digest FROM ml_predict(TABLE t, MODEL echo, DESCRIPTOR(id))"),
+        query("SELECT text FROM t WHERE id = $1"),
+        update.as_any().encode_to_vec(),
+        prepared.as_any().encode_to_vec(),
+        CommandGetTables { include_schema: true, ..Default::default() }.as_any().encode_to_vec(),
+        CommandGetSqlInfo { info: vec![1, 2, 500] }.as_any().encode_to_vec(),
+    ]
+}
+
+const STREAM: &str = r#"{"name": "a", "query": "SELECT id FROM t", "mode": "coordinated", "readers": 1,
+                         "reader": 0, "batch_rows": 8, "length": "id", "shuffle": 7}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_messages_of_clients_are_errors() {
+    let server = FlightServer::new(context().await).bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let endpoint = Endpoint::try_from(format!("http://{}", server.address())).unwrap();
+    let mut client = FlightServiceClient::new(endpoint.connect().await.unwrap());
+    let mut damage = Damage(Random::new(seed()));
+    let commands = commands();
+    let whole = FlightDescriptor::new_cmd(commands[0].clone());
+    let good = client.get_flight_info(whole).await.unwrap().into_inner();
+    let good = good.endpoint[0].ticket.clone().unwrap().ticket;
+    let is_there = |status: tonic::Status, what: &[u8]| {
+        let code = status.code();
+        assert!(!matches!(code, Code::Unavailable | Code::Unknown), "{status}: {what:?}");
+    };
+    let end = Instant::now() + time();
+    while Instant::now() < end {
+        let (at, other) = (damage.below(commands.len()), damage.below(commands.len()));
+        let bytes = damage.of(&commands[at], &commands[other]);
+        let descriptor = FlightDescriptor::new_cmd(bytes.clone());
+        match damage.below(5) {
+            0 => client.get_flight_info(descriptor).await.map(drop),
+            1 => client.poll_flight_info(descriptor).await.map(drop),
+            2 => client.get_schema(descriptor).await.map(drop),
+            3 => {
+                let kinds = ["CreatePreparedStatement", "CancelFlightInfo", "SetSessionOptions"];
+                let action = Action::new(kinds[damage.below(kinds.len())], bytes.clone());
+                client.do_action(action).await.map(drop)
+            }
+            _ => {
+                let text = damage.of(STREAM.as_bytes(), STREAM.as_bytes());
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let path = vec!["forebay.stream".to_owned(), text];
+                client.get_flight_info(FlightDescriptor::new_path(path)).await.map(drop)
+            }
+        }
+        .unwrap_or_else(|status| is_there(status, &bytes));
+        // A ticket that differs from the one that was given is none.
+        let forged = damage.of(&good, &commands[other]);
+        let answer = client.do_get(Ticket::new(forged.clone())).await;
+        match answer {
+            Ok(rows) => drop(rows.into_inner().try_collect::<Vec<_>>().await),
+            Err(status) => is_there(status, &forged),
+        }
+    }
+    let whole = client.get_flight_info(FlightDescriptor::new_cmd(commands[0].clone())).await;
+    let ticket = whole.unwrap().into_inner().endpoint[0].ticket.clone().unwrap();
+    let rows = client.do_get(ticket).await.unwrap().into_inner();
+    assert!(!rows.try_collect::<Vec<_>>().await.unwrap().is_empty(), "the server is as it was");
+}
