@@ -3,7 +3,6 @@
 Both give vectors of length 1 in one space, so `inner_product(image, text)` is how well they fit.
 """
 
-import json
 import math
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 import transformers
 
 from candidate import (
-    FILTERS,
     Candidate,
     Column,
     Images,
@@ -21,9 +19,11 @@ from candidate import (
 )
 from errors import ExportError
 from huggingface import load, load_tokenizer, max_tokens
+from preprocessing import Preprocessing
 from tokenizer import pad_id, write_tokenizer
 
 # Where a folder does not say it: those of OpenAI's models.
+BICUBIC = 3
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
@@ -115,21 +115,9 @@ def _load(folder: Path) -> transformers.CLIPModel:
 
 def _files(folder: Path, shape: tuple[int, int, int]) -> Images:
     """How the folder's processor makes pixels of images."""
-    path = folder / "preprocessor_config.json"
-    stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    resize, crop = stated.get("size", shape[-1]), stated.get("crop_size", shape[-1])
-    if isinstance(resize, dict):
-        resize = resize.get("shortest_edge") or resize.get("height")
-    if isinstance(crop, dict):
-        crop = crop.get("height")
-    if crop != shape[-1] or not isinstance(resize, int) or resize < crop or shape[0] != 3:
+    if shape[0] != 3:
         raise ExportError(
-            f"{path}: images are resized to {stated.get('size')} and cropped to "
-            f"{stated.get('crop_size')}, expected a shorter side of {shape[-1]} or more, and a crop of "
-            f"{shape[-1]}; leave out --images to pass pixels"
+            f"the model takes {shape[0]} channels, and image files give 3; leave out --images to pass "
+            "pixels"
         )
-    number = stated.get("resample", 3)
-    if number not in FILTERS:
-        raise ExportError(f"{path}: there is no filter {number}, expected one of {sorted(FILTERS)}")
-    mean, deviation = stated.get("image_mean", MEAN), stated.get("image_std", DEVIATION)
-    return Images(shape, resize, tuple(mean), tuple(deviation), FILTERS[number])
+    return Preprocessing.of(folder).images(shape[-1], (MEAN, DEVIATION), BICUBIC)

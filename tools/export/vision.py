@@ -7,7 +7,6 @@ and the package says how they are resized, cropped and normalized.
 """
 
 import argparse
-import json
 import math
 import pickle
 from collections.abc import Callable
@@ -15,14 +14,16 @@ from pathlib import Path
 
 import torch
 
-from candidate import FILTERS, Candidate, Column, Images, Tensors
+from candidate import Candidate, Column, Images, Tensors
 from classifier import best_of, label_columns
 from errors import ExportError
 from huggingface import labels_of, load, write_labels
+from preprocessing import Preprocessing
 from source import Source
 
 # Where a folder does not say it: those of ImageNet.
 IMAGE_SIZE = 224
+BILINEAR = 2
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -53,18 +54,27 @@ class ImageClassifier(torch.nn.Module):
 
 def image_classification(source: Source, options: argparse.Namespace) -> Candidate:
     """The candidate of an image classifier."""
-    resample = "bilinear"
     if source.torchvision is not None:
         model, labels, preset = _torchvision(source.torchvision, options)
         logits, channels = model, 3
         size, normalize = preset.crop_size[0], (tuple(preset.mean), tuple(preset.std))
         resize, resample = preset.resize_size[0], preset.interpolation.value
+
+        def files() -> Images:
+            return Images((3, size, size), resize, *normalize, resample)
     else:
         import transformers
 
         model = load(source.folder, transformers.AutoModelForImageClassification)
         labels, channels = labels_of(model.config), model.config.num_channels
-        size, resize, normalize, resample = _preprocessing(source.folder, model.config)
+        preprocessing = Preprocessing.of(source.folder)
+        size = _size(preprocessing, model.config)
+        normalize = preprocessing.normalization(MEAN, DEVIATION)
+        if options.normalize:
+            preprocessing.check_values()
+
+        def files() -> Images:
+            return preprocessing.images(size, (MEAN, DEVIATION), BILINEAR)
 
         def logits(pixels: torch.Tensor) -> torch.Tensor:
             return model(pixel_values=pixels).logits
@@ -77,7 +87,7 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
     module = ImageClassifier(model, logits, normalize if options.normalize else None).eval()
     transform, column = Tensors(shape), Column("pixels", f"FLOAT[{math.prod(shape)}]", shape=shape)
     if options.images:
-        transform, column = Images(shape, resize, *normalize, resample), Column("image", "BINARY")
+        transform, column = files(), Column("image", "BINARY")
     # Of the early layers, which are the widest: 64 channels at half the size, several at a time.
     row_bytes = 4 * 64 * size * size
     return Candidate(
@@ -91,27 +101,19 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
     )
 
 
-def _preprocessing(folder: Path, config: object) -> tuple[int, int, tuple, str]:
-    """The image size, that of the shorter side before the crop, mean and deviation, and how pixels
-    are resampled, from preprocessor_config.json."""
-    path = folder / "preprocessor_config.json"
-    stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    size = getattr(config, "image_size", None)
+def _size(preprocessing: Preprocessing, config: object) -> int:
+    """The side of the images that a model takes."""
+    size, stated = getattr(config, "image_size", None), preprocessing.stated
     if size is None:
         # After resizing, some processors crop.
         size = stated.get("crop_size") or stated.get("size") or IMAGE_SIZE
         if isinstance(size, dict):
             size = size.get("height") or size.get("shortest_edge") or IMAGE_SIZE
     if not isinstance(size, int):
-        raise ExportError(f"{path}: the image size is {size}, expected one number of pixels")
-    mean, deviation = stated.get("image_mean", MEAN), stated.get("image_std", DEVIATION)
-    resize = stated.get("size", size)
-    if isinstance(resize, dict):
-        resize = resize.get("shortest_edge") or resize.get("height") or size
-    number = stated.get("resample", 2)
-    if number not in FILTERS:
-        raise ExportError(f"{path}: there is no filter {number}, expected one of {sorted(FILTERS)}")
-    return size, max(resize, size), (tuple(mean), tuple(deviation)), FILTERS[number]
+        raise ExportError(
+            f"{preprocessing.path}: the image size is {size}, expected one number of pixels"
+        )
+    return size
 
 
 def _torchvision(
