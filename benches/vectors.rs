@@ -88,7 +88,7 @@ fn numbers(column: usize) -> Vec<Vec<f32>> {
 fn context(ours: bool, values: &[Vec<Vec<f32>>; 2]) -> SessionContext {
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     if ours {
-        for function in forebay_udf::feature::functions(&Default::default()) {
+        for function in forebay_udf::feature::functions() {
             context.register_udf(ScalarUDF::clone(&function));
         }
     }

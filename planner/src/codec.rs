@@ -44,7 +44,7 @@ const MAGIC: [u8; 8] = *b"\x89FOREBAY";
 /// The operators of Forebay as bytes, and everything else by an inner codec.
 ///
 /// The functions that [`install`](fn@crate::install) registers are found again wherever this codec is,
-/// even where others are registered under their names.
+/// even where others are registered under their names, and so are those that planning puts in.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -94,6 +94,11 @@ impl ForebayPhysicalCodec {
     #[must_use]
     pub fn with_stores(self, stores: Arc<RuntimeEnv>) -> Self {
         Self { stores, ..self }
+    }
+
+    /// All that plans may name, also those that no session has by name.
+    fn functions(&self) -> impl Iterator<Item = Arc<ScalarUDF>> {
+        feature::functions().into_iter().chain(feature::planned_functions(&self.stores))
     }
 
     fn operator(
@@ -299,13 +304,12 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
         if buf != MAGIC {
             return self.inner.try_decode_udf(name, buf);
         }
-        let mut functions = feature::functions(&self.stores).into_iter();
-        let function = functions.find(|function| function.name() == name);
+        let function = self.functions().find(|function| function.name() == name);
         function.ok_or_else(|| damaged(&format!("there is no function {name}")))
     }
 
     fn try_encode_udf(&self, node: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        if !feature::functions(&self.stores).iter().any(|function| function.as_ref() == node) {
+        if !self.functions().any(|function| function.as_ref() == node) {
             return self.inner.try_encode_udf(node, buf);
         }
         // By name alone it would be whatever is registered over there: DataFusion has functions of

@@ -56,10 +56,10 @@ pub fn install(
     builder.relation_planners().get_or_insert_default().insert(0, relations);
     // Where the packages of tokenizers are: the session's, unless it is given another one later.
     let stores = Arc::clone(builder.runtime_env().get_or_insert_default());
-    let features = feature::functions(&stores);
+    let planned = feature::planned_functions(&stores);
     let functions = builder.scalar_functions().get_or_insert_default();
     functions.push(Arc::new(ScalarUDF::from(MlPredict::new(Arc::clone(&catalog)))));
-    functions.extend(features.iter().cloned());
+    functions.extend(feature::functions());
     let name = ReadFiles::NAME.to_owned();
     let read_files = Arc::new(TableFunction::new(name.clone(), Arc::new(ReadFiles)));
     builder.table_functions().get_or_insert_default().insert(name, read_files);
@@ -68,7 +68,7 @@ pub fn install(
     physical.rules.insert(0, Arc::new(InsertExchanges));
     physical.rules.insert(0, Arc::new(KeepFields));
     *builder.physical_optimizers() = Some(physical);
-    builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &features)));
+    builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &planned)));
     for rule in optimizer::analyzer_rules() {
         builder = builder.with_analyzer_rule(rule);
     }

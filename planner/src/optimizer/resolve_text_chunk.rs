@@ -21,7 +21,7 @@ pub struct ResolveTextChunk {
 }
 
 impl ResolveTextChunk {
-    /// For the models of `catalog`; `functions` are those of the session.
+    /// For the models of `catalog`; among `functions` are those that it puts in.
     pub fn new(catalog: Arc<Catalog>, functions: &[Arc<ScalarUDF>]) -> Self {
         let is_meant = |function: &&Arc<ScalarUDF>| function.name().ends_with(TEXT_CHUNK_BY);
         Self { catalog, functions: functions.iter().filter(is_meant).cloned().collect() }

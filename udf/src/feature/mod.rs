@@ -14,13 +14,12 @@ use std::sync::{Arc, LazyLock};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::ScalarUDF;
 
-pub use self::tensor::{column_type_name, tensor_type_name};
+pub use self::tensor::{check_tensor, column_type_name, tensor_type_name};
 pub use self::text::{TEXT_CHUNK, TEXT_CHUNK_BY, TokenizerReference};
 
-/// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names, and
-/// some read packages of models from `stores`.
-pub fn functions(stores: &Arc<RuntimeEnv>) -> Vec<Arc<ScalarUDF>> {
-    static PURE: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
+/// All functions that Forebay adds to a session. Some replace DataFusion's own of the same names.
+pub fn functions() -> Vec<Arc<ScalarUDF>> {
+    static FUNCTIONS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
         [
             vector::functions(),
             image::functions(),
@@ -32,5 +31,11 @@ pub fn functions(stores: &Arc<RuntimeEnv>) -> Vec<Arc<ScalarUDF>> {
         ]
         .concat()
     });
-    [PURE.clone(), text::by_tokenizer(stores)].concat()
+    FUNCTIONS.clone()
+}
+
+/// What planning puts in the place of some of them, and plans that travel name. Not for sessions: their
+/// arguments are not checked, and some read whatever package in `stores` they are told to.
+pub fn planned_functions(stores: &Arc<RuntimeEnv>) -> Vec<Arc<ScalarUDF>> {
+    [tensor::planned_functions(), text::by_tokenizer(stores)].concat()
 }
