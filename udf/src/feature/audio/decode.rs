@@ -7,7 +7,7 @@ use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error;
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
-use symphonia::core::io::MediaSourceStream;
+use symphonia::core::io::{MediaSource, MediaSourceStream, ReadOnlySource};
 use symphonia::core::meta::MetadataOptions;
 
 use super::limits::{check_bytes, check_rate, check_samples};
@@ -52,7 +52,7 @@ impl Format {
 /// One channel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Audio {
-    /// The mean of all channels, from -1 to 1.
+    /// The mean of all channels, from -1 to 1; of floating point files, what they hold.
     pub(super) samples: Vec<f32>,
     /// Per second.
     pub(super) sample_rate: u32,
@@ -72,7 +72,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Audio, String> {
 }
 
 fn decode_as(format: Format, bytes: &[u8]) -> Result<Audio, String> {
-    let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
+    let stream = MediaSourceStream::new(source_of(format, bytes), Default::default());
     let mut hint = Hint::new();
     hint.with_extension(format.name());
     let (formats, tags) = (FormatOptions::default(), MetadataOptions::default());
@@ -87,12 +87,30 @@ fn decode_as(format: Format, bytes: &[u8]) -> Result<Audio, String> {
         .make_audio_decoder(parameters, &AudioDecoderOptions::default())
         .map_err(text)?;
     let audio = read_all(reader.as_mut(), decoder.as_mut(), id)?;
-    // Of an MP3, the number is an estimate.
     match expected {
-        Some(expected) if format != Format::Mp3 && (audio.samples.len() as u64) < expected => {
+        Some(expected) if (audio.samples.len() as u64) < expected.saturating_sub(slack(format)) => {
             Err(format!("it ends after {} of {expected} samples", audio.samples.len()))
         }
         _ => Ok(audio),
+    }
+}
+
+/// Of an MP3 without a tag that says how many samples there are, the reader estimates them by the bytes
+/// of the whole file: it would cut off what a variable bit rate has beyond that. It does not where it
+/// cannot seek.
+fn source_of(format: Format, bytes: &[u8]) -> Box<dyn MediaSource + '_> {
+    match format {
+        Format::Mp3 => Box::new(ReadOnlySource::new(bytes)),
+        Format::Wav | Format::Flac => Box::new(Cursor::new(bytes)),
+    }
+}
+
+/// Samples that may be missing of the number that a file states. Some encoders count the frame with the
+/// tag of an MP3, which has no samples.
+fn slack(format: Format) -> u64 {
+    match format {
+        Format::Mp3 => 1152,
+        Format::Wav | Format::Flac => 0,
     }
 }
 

@@ -13,7 +13,7 @@ use datafusion::logical_expr::{
 
 use super::super::arguments::{BytesColumn, OnBadValue, is_bytes, whole_number};
 use super::decode::{Audio, decode};
-use super::limits::check_rate;
+use super::limits::{BATCH_SAMPLES_MAX, check_rate};
 use super::resample::resample;
 
 const NAME: &str = "audio_decode";
@@ -132,6 +132,17 @@ fn audio_of(bytes: &[u8], rate: Option<i64>) -> std::result::Result<Audio, Strin
         .unwrap_or_else(|_| Err("the resampler gave up".to_owned()))
 }
 
+/// Refuses a batch before memory is taken for more of it.
+fn check_batch(samples: usize) -> Result<()> {
+    match samples <= BATCH_SAMPLES_MAX {
+        true => Ok(()),
+        false => exec_err!(
+            "{NAME}: the audio of one batch has more than the {BATCH_SAMPLES_MAX} samples that are \
+             allowed; SET datafusion.execution.batch_size to fewer rows"
+        ),
+    }
+}
+
 /// The struct's columns.
 #[derive(Default)]
 struct Columns {
@@ -144,20 +155,15 @@ struct Columns {
 
 impl Columns {
     fn append(&mut self, audio: Option<Audio>) -> Result<()> {
+        let length = audio.as_ref().map_or(0, |audio| audio.samples.len());
+        check_batch(self.samples.len() + length)?;
         self.is_valid.push(audio.is_some());
-        self.lengths.push(audio.as_ref().map_or(0, |audio| audio.samples.len()));
+        self.lengths.push(length);
         let number = |number: Option<usize>| number.and_then(|number| i32::try_from(number).ok());
         self.sample_rate.append_option(number(audio.as_ref().map(|a| a.sample_rate as usize)));
         self.channels.append_option(number(audio.as_ref().map(|audio| audio.channels)));
         self.samples.extend(audio.into_iter().flat_map(|audio| audio.samples));
-        match i32::try_from(self.samples.len()) {
-            Ok(_) => Ok(()),
-            Err(_) => exec_err!(
-                "{NAME}: the audio of one batch has more than {} samples; SET \
-                 datafusion.execution.batch_size to fewer rows",
-                i32::MAX
-            ),
-        }
+        Ok(())
     }
 
     fn finish(mut self) -> Result<ArrayRef> {
@@ -171,5 +177,18 @@ impl Columns {
             Arc::new(self.channels.finish()),
         ];
         Ok(Arc::new(StructArray::try_new(fields(), columns, nulls)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_has_a_limit_of_its_own() {
+        check_batch(BATCH_SAMPLES_MAX).unwrap();
+        let problem = check_batch(BATCH_SAMPLES_MAX + 1).unwrap_err().to_string();
+        assert!(problem.contains("more than the 268435456 samples"), "{problem}");
+        assert!(problem.contains("SET datafusion.execution.batch_size"), "{problem}");
     }
 }

@@ -6,6 +6,9 @@ pub(super) const ENCODED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Samples of one channel at most: 512 MiB, and 46 minutes at 48 kHz.
 pub(super) const SAMPLES_MAX: u64 = 128 * 1024 * 1024;
 
+/// Samples of all rows of a batch at most: 1 GiB.
+pub(super) const BATCH_SAMPLES_MAX: usize = 256 * 1024 * 1024;
+
 /// Samples per second at most, of files and of results.
 pub(super) const SAMPLE_RATE_MAX: u32 = 768_000;
 

@@ -133,6 +133,21 @@ fn results_that_are_too_large_are_refused_before_they_are_made() {
     assert!(problem.starts_with("768000000 samples are more than"), "{problem}");
 }
 
+/// One sample per second makes blocks of gigabytes of a file of a few bytes.
+#[test]
+fn rates_that_are_too_far_apart_are_refused_and_others_without_a_divisor_are_not() {
+    let audio = |sample_rate| Audio { samples: vec![0.5; 2], sample_rate, channels: 1 };
+    for (from, to) in [(1, 768_000), (50, 768_000)] {
+        let expected =
+            format!("{from} Hz cannot be resampled to {to} Hz: the rates are too far apart");
+        assert_eq!(resample(audio(from), to).unwrap_err(), expected);
+    }
+    for (from, to) in [(767_999, 768_000), (7_999, 768_000), (1_000, 768_000), (768_000, 1)] {
+        let resampled = resample(audio(from), to).unwrap();
+        assert_eq!(resampled.sample_rate, to);
+    }
+}
+
 /// Seeded: bytes changed at random are an error or other audio, and never end the process.
 #[test]
 fn damaged_files_never_panic() {
