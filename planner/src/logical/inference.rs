@@ -11,7 +11,7 @@ use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, internal_err, pl
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Extension, LogicalPlan, UserDefinedLogicalNodeCore, cast,
 };
-use forebay_udf::feature::column_type_name;
+use forebay_udf::feature::{check_tensor, column_type_name};
 use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, type_name};
 
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
@@ -268,6 +268,7 @@ pub(crate) fn check_inputs(model: &ModelDeclaration, given: &[FieldRef]) -> Resu
         );
     }
     for (wanted, given) in wanted.iter().zip(given) {
+        check_tensor(given)?;
         if !accepts(wanted.data_type(), given.data_type()) {
             return plan_err!(
                 "ml_predict: model '{}' wants {} for input '{}', found {} in '{}'; cast it or name \

@@ -1,21 +1,22 @@
 //! Functions of vectors of numbers: `to_list`, `softmax`, `argmax`, `top_k`.
 //!
-//! Vectors of a fixed length and lists are taken alike, by `to_list` also tensors of their own shapes. Positions count from 1, as everywhere in SQL,
-//! so `labels[argmax(scores)]` is the best label.
+//! Vectors of a fixed length and lists are taken alike, by `to_list` also tensors of their own shapes.
+//! Positions count from 1, as everywhere in SQL, so `labels[argmax(scores)]` is the best label.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, ListArray, StructArray};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::take;
-use arrow::datatypes::{DataType, Field, Fields, Float64Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 
 use super::super::arguments::whole_number;
-use super::types::TensorType;
+use super::types::{TensorType, check_order};
 
 /// All functions of this file.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -90,7 +91,7 @@ impl ScalarUDFImpl for VectorFunction {
         let numbers = || DataType::new_list(DataType::Float64, true);
         match (self.function, vector, found.len()) {
             (Function::ToList, Some(item), 1) => Ok(vec![DataType::new_list(item.clone(), true)]),
-            (Function::ToList, None, 1) if variable_item(&found[0]).is_some() => Ok(found.to_vec()),
+            (Function::ToList, None, 1) if variable_data(&found[0]).is_some() => Ok(found.to_vec()),
             (Function::Softmax | Function::Argmax, Some(_), 1) => Ok(vec![numbers()]),
             (Function::TopK, Some(_), 2) if is_number(1) => Ok(vec![numbers(), DataType::Int64]),
             (Function::TopK, Some(_), 3) if is_number(1) && is_labels(2) => {
@@ -111,16 +112,22 @@ impl ScalarUDFImpl for VectorFunction {
 
     fn return_type(&self, found: &[DataType]) -> Result<DataType> {
         Ok(match self.function {
-            Function::ToList => match variable_item(&found[0]) {
-                Some(item) => DataType::new_list(item, false),
-                None => found[0].clone(),
-            },
+            Function::ToList => variable_data(&found[0]).unwrap_or(&found[0]).clone(),
             Function::Softmax => DataType::new_list(DataType::Float64, true),
             Function::Argmax => DataType::Int64,
             Function::TopK => {
                 DataType::new_list(DataType::Struct(top_fields(found.len() > 2)), true)
             }
         })
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        if self.function == Function::ToList {
+            args.arg_fields.iter().try_for_each(|field| check_order(field))?;
+        }
+        let found: Vec<DataType> =
+            args.arg_fields.iter().map(|field| field.data_type().clone()).collect();
+        Ok(Arc::new(Field::new(self.name(), self.return_type(&found)?, true)))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -158,10 +165,12 @@ impl VectorFunction {
     }
 }
 
-/// What a tensor of its own shape holds.
-fn variable_item(data_type: &DataType) -> Option<DataType> {
-    match TensorType::of_storage(data_type) {
-        Some(TensorType::Variable { item, .. }) => Some(item),
+/// The list that a tensor of its own shape holds, as it is stored: its items may be nullable.
+fn variable_data(data_type: &DataType) -> Option<&DataType> {
+    match (TensorType::of_storage(data_type), data_type) {
+        (Some(TensorType::Variable { .. }), DataType::Struct(fields)) => {
+            fields.first().map(|data| data.data_type())
+        }
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 
 mod builder;
 mod functions;
+mod part;
 mod shapes;
 mod types;
 
@@ -15,10 +16,15 @@ use std::sync::Arc;
 use datafusion::logical_expr::ScalarUDF;
 
 pub(super) use builder::TensorBuilder;
-pub use types::{column_type_name, tensor_type_name};
+pub use types::{check_tensor, column_type_name, tensor_type_name};
 pub(crate) use types::{fixed_shape_field, variable_shape_field};
 
 /// All functions of this folder.
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     [functions::functions(), shapes::functions()].concat()
+}
+
+/// What planning puts in the place of some of them.
+pub(super) fn planned_functions() -> Vec<Arc<ScalarUDF>> {
+    shapes::planned_functions()
 }

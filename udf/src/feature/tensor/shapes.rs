@@ -1,6 +1,10 @@
 //! Functions of shapes: `tensor_shape`, `from_list`, `tensor_slice`.
 //!
 //! Shapes are part of a column's type, so what a result's shape depends on must be constant.
+//!
+//! A column's shape is known where a query is planned, and lost on the way to another process wherever
+//! DataFusion sends a function's type without the rest of its field. So planning puts the sides of a
+//! tensor behind the arguments, as constants: `tensor_shape(t)` becomes `tensor_shape_of(t, 2, 3)`.
 
 use std::sync::Arc;
 
@@ -11,33 +15,53 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Int64Type};
-use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
+use datafusion::common::{
+    Result, ScalarValue, exec_err, internal_err, plan_datafusion_err, plan_err,
+};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility, lit,
 };
 
 use super::super::arguments::{OnBadValue, bounded_literal};
-use super::types::{TensorType, column_type_name, fixed_shape_field};
+use super::part::Part;
+use super::types::{TensorType, fixed_shape_field};
 
 /// All functions of this file.
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
-    let udf = |(function, on_bad_value): (Function, OnBadValue)| {
-        Arc::new(ScalarUDF::from(ShapeFunction {
-            function,
-            on_bad_value,
-            name: on_bad_value.name_of(function.name()),
-            signature: Signature::user_defined(Volatility::Immutable),
-        }))
-    };
     [
         (Function::Shape, OnBadValue::Fail),
         (Function::FromList, OnBadValue::Fail),
         (Function::FromList, OnBadValue::Null),
         (Function::Slice, OnBadValue::Fail),
+        (Function::Slice, OnBadValue::Null),
     ]
-    .map(udf)
+    .map(|(function, on_bad_value)| udf(function, on_bad_value, false))
     .into()
+}
+
+/// What planning puts in the place of some of them.
+pub(super) fn planned_functions() -> Vec<Arc<ScalarUDF>> {
+    [
+        (Function::Shape, OnBadValue::Fail),
+        (Function::Slice, OnBadValue::Fail),
+        (Function::Slice, OnBadValue::Null),
+    ]
+    .map(|(function, on_bad_value)| udf(function, on_bad_value, true))
+    .into()
+}
+
+fn udf(function: Function, on_bad_value: OnBadValue, has_sides: bool) -> Arc<ScalarUDF> {
+    let name = on_bad_value.name_of(function.name());
+    Arc::new(ScalarUDF::from(ShapeFunction {
+        function,
+        on_bad_value,
+        has_sides,
+        name: if has_sides { format!("{name}_of") } else { name },
+        signature: Signature::user_defined(Volatility::Immutable),
+    }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,12 +86,23 @@ impl Function {
             Self::Slice => "tensor_slice(tensor, dimension, first, last)",
         }
     }
+
+    /// How many arguments stand in front of a tensor's sides.
+    fn arguments(self) -> usize {
+        match self {
+            Self::Shape => 1,
+            Self::FromList => 0,
+            Self::Slice => 4,
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ShapeFunction {
     function: Function,
     on_bad_value: OnBadValue,
+    /// Whether the sides of the tensor stand behind the arguments.
+    has_sides: bool,
     name: String,
     signature: Signature,
 }
@@ -85,8 +120,12 @@ impl ScalarUDFImpl for ShapeFunction {
         let is_number = |at: usize| found[at].is_integer();
         let numbers = || (1..found.len()).map(|_| DataType::Int64);
         let all_numbers = (1..found.len()).all(is_number);
-        let coerced = match (self.function, found.first(), found.len()) {
-            (Function::Shape, Some(tensor), 1) => {
+        let written = match self.has_sides {
+            true => found.len().min(self.function.arguments()),
+            false => found.len(),
+        };
+        let coerced = match (self.function, found.first(), written) {
+            (Function::Shape, Some(tensor), 1) if all_numbers => {
                 TensorType::of_storage(tensor).map(|_| tensor.clone())
             }
             (Function::Slice, Some(tensor), 4) if all_numbers => {
@@ -123,6 +162,7 @@ impl ScalarUDFImpl for ShapeFunction {
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         match self.function {
             Function::Shape => {
+                self.tensor(&args.arg_fields[0], self.sides(&args)?)?;
                 let list = DataType::new_list(DataType::Int64, true);
                 Ok(Arc::new(Field::new(&self.name, list, true)))
             }
@@ -136,26 +176,45 @@ impl ScalarUDFImpl for ShapeFunction {
             }
             Function::Slice => {
                 let part = self.part(&args)?;
-                fixed_shape_field(&self.name, part.item.clone(), &part.result_shape())
+                fixed_shape_field(&self.name, part.item().clone(), &part.result_shape())
             }
         }
+    }
+
+    fn simplify(&self, mut args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let is_done = self.has_sides || self.function == Function::FromList;
+        let field = args.first().map(|tensor| tensor.to_field(info.schema().as_ref()));
+        // Whoever simplifies without a schema has arguments that are not known in it.
+        let (false, Some(Ok((_, field)))) = (is_done, field) else {
+            return Ok(ExprSimplifyResult::Original(args));
+        };
+        let Some(TensorType::Fixed { shape, .. }) = TensorType::of(&field)? else {
+            return Ok(ExprSimplifyResult::Original(args));
+        };
+        args.extend(shape.into_iter().map(|side| lit(side as i64)));
+        let call = ScalarFunction::new_udf(udf(self.function, self.on_bad_value, true), args);
+        Ok(ExprSimplifyResult::Simplified(Expr::ScalarFunction(call)))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let is_constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         let rows = if is_constant { 1 } else { args.number_rows };
-        let part = match self.function {
-            Function::Slice => Some(self.part_of_call(&args)?),
-            Function::Shape | Function::FromList => None,
-        };
+        let numbers: Vec<usize> = args.args.iter().skip(1).map(constant).collect();
         let Some(first) = args.args.into_iter().next() else {
             return internal_err!("{} without arguments", self.name);
         };
-        let tensors = first.into_array(rows)?;
-        let column = match (self.function, part) {
-            (Function::Slice, Some(part)) => part.of(&tensors)?,
-            (Function::FromList, _) => self.from_list(&tensors, &args.return_field)?,
-            _ => shapes(&tensors, &args.arg_fields[0])?,
+        let (first, field) = (first.into_array(rows)?, &args.arg_fields[0]);
+        let written = self.function.arguments().saturating_sub(1);
+        let sides = numbers.get(written..).unwrap_or_default().to_vec();
+        let column = match (self.function, numbers.as_slice()) {
+            (Function::FromList, _) => self.from_list(&first, &args.return_field)?,
+            (Function::Shape, _) => shapes(&first, &self.tensor(field, sides)?)?,
+            (Function::Slice, [dimension, begin, end, ..]) => {
+                let numbers = [*dimension, *begin, *end];
+                Part::try_new(&self.name, field, self.tensor(field, sides)?, numbers)?
+                    .of(&first, self.on_bad_value)?
+            }
+            (Function::Slice, _) => return internal_err!("{} without a part", self.name),
         };
         match is_constant {
             true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
@@ -163,6 +222,20 @@ impl ScalarUDFImpl for ShapeFunction {
         }
     }
 }
+
+/// A constant of a call, which may have become a column. A batch without rows has none.
+fn constant(arg: &ColumnarValue) -> usize {
+    match arg {
+        ColumnarValue::Scalar(ScalarValue::Int64(Some(value))) => *value as usize,
+        ColumnarValue::Array(values) if !values.is_empty() => {
+            values.as_primitive_opt::<Int64Type>().map_or(1, |values| values.value(0) as usize)
+        }
+        _ => 1,
+    }
+}
+
+/// Bytes of the tensors of one batch at most: 2 GiB.
+const BATCH_BYTES_MAX: usize = 2 << 30;
 
 /// Of a list's length, which is what a side can be at most.
 const SIDE_MAX: i64 = i32::MAX as i64;
@@ -176,10 +249,10 @@ fn number_list(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-fn shapes(tensors: &ArrayRef, field: &Field) -> Result<ArrayRef> {
+fn shapes(tensors: &ArrayRef, tensor: &TensorType) -> Result<ArrayRef> {
     let mut lists = ListBuilder::new(PrimitiveBuilder::<Int64Type>::new());
-    match TensorType::of(field).or_else(|| TensorType::of_storage(tensors.data_type())) {
-        Some(TensorType::Fixed { shape, .. }) => {
+    match tensor {
+        TensorType::Fixed { shape, .. } => {
             for row in 0..tensors.len() {
                 if tensors.is_valid(row) {
                     shape.iter().for_each(|side| lists.values().append_value(*side as i64));
@@ -187,7 +260,7 @@ fn shapes(tensors: &ArrayRef, field: &Field) -> Result<ArrayRef> {
                 lists.append(tensors.is_valid(row));
             }
         }
-        Some(TensorType::Variable { .. }) => {
+        TensorType::Variable { .. } => {
             let column = tensors.as_struct().column(1).as_fixed_size_list();
             for row in 0..tensors.len() {
                 let is_there = tensors.is_valid(row) && column.is_valid(row);
@@ -202,7 +275,6 @@ fn shapes(tensors: &ArrayRef, field: &Field) -> Result<ArrayRef> {
                 lists.append(is_there);
             }
         }
-        None => return internal_err!("{} is no type of tensors", tensors.data_type()),
     }
     Ok(Arc::new(lists.finish()))
 }
@@ -215,44 +287,68 @@ impl ShapeFunction {
             return internal_err!("{} received no list after coercion", self.name);
         };
         let length = usize::try_from(*elements).unwrap_or_default();
+        let name = Function::FromList.name();
+        let start = |row| match lists.is_valid(row) {
+            true => self.on_bad_value.apply(name, usable(lists, row, length)),
+            false => Ok(None),
+        };
+        // All lists before memory is taken for tensors.
+        let starts = (0..lists.len()).map(start).collect::<Result<Vec<_>>>()?;
+        check_batch(name, lists.len(), length, item.data_type())?;
         let values = cast(lists.values(), item.data_type())?.to_data();
         let mut copied = MutableArrayData::new(vec![&values], true, lists.len() * length);
-        let mut is_valid = Vec::with_capacity(lists.len());
-        for row in 0..lists.len() {
-            let start = match lists.is_valid(row) {
-                true => self
-                    .on_bad_value
-                    .apply(Function::FromList.name(), usable(lists, row, length))?,
-                false => None,
-            };
-            is_valid.push(start.is_some());
+        for start in &starts {
             match start {
-                Some(start) => copied.try_extend(0, start, start + length)?,
+                Some(start) => copied.try_extend(0, *start, start + length)?,
                 None => copied.try_extend_nulls(length)?,
             }
         }
+        let is_valid = starts.iter().map(Option::is_some).collect();
         fixed_size_list(item, *elements, make_array(copied.freeze()), is_valid)
+    }
+
+    /// What the first argument holds: by the sides among the arguments, if they are there.
+    fn tensor(&self, field: &Field, sides: Vec<usize>) -> Result<TensorType> {
+        let elements =
+            sides.iter().try_fold(1i32, |all, side| all.checked_mul(i32::try_from(*side).ok()?));
+        let tensor = match (self.has_sides, field.data_type()) {
+            (false, _) => TensorType::of(field)?,
+            (true, DataType::FixedSizeList(item, length)) if elements == Some(*length) => {
+                Some(TensorType::Fixed { item: item.data_type().clone(), shape: sides })
+            }
+            (true, _) => None,
+        };
+        tensor.ok_or_else(|| plan_datafusion_err!("{} is no type of tensors", field.data_type()))
+    }
+
+    /// The sides among the arguments.
+    fn sides(&self, args: &ReturnFieldArgs<'_>) -> Result<Vec<usize>> {
+        let side = |at| bounded_literal(args, at, &self.name, "side", SIDE_MAX);
+        match self.has_sides {
+            true => (self.function.arguments()..args.arg_fields.len()).map(side).collect(),
+            false => Ok(vec![]),
+        }
     }
 
     /// Which part of the tensors, from the constants of a call.
     fn part(&self, args: &ReturnFieldArgs<'_>) -> Result<Part> {
         let number = |at, name| bounded_literal(args, at, &self.name, name, SIDE_MAX);
         let numbers = [number(1, "dimension")?, number(2, "first")?, number(3, "last")?];
-        Part::try_new(&self.name, &args.arg_fields[0], numbers)
+        let field = &args.arg_fields[0];
+        Part::try_new(&self.name, field, self.tensor(field, self.sides(args)?)?, numbers)
     }
+}
 
-    fn part_of_call(&self, args: &ScalarFunctionArgs) -> Result<Part> {
-        let mut numbers = [0; 3];
-        for (number, arg) in numbers.iter_mut().zip(&args.args[1..]) {
-            *number = match arg {
-                ColumnarValue::Scalar(ScalarValue::Int64(Some(value))) => *value as usize,
-                ColumnarValue::Array(values) if !values.is_empty() => {
-                    values.as_primitive::<Int64Type>().value(0) as usize
-                }
-                _ => 1,
-            };
-        }
-        Part::try_new(&self.name, &args.arg_fields[0], numbers)
+/// Refuses a batch before memory is taken for it: NULLs take as much as tensors.
+fn check_batch(function: &str, rows: usize, length: usize, item: &DataType) -> Result<()> {
+    let width = item.primitive_width().unwrap_or(1);
+    let bytes = rows.saturating_mul(length).saturating_mul(width);
+    match bytes <= BATCH_BYTES_MAX {
+        true => Ok(()),
+        false => exec_err!(
+            "{function}: the tensors of a batch of {rows} rows take {bytes} bytes, more than the \
+             {BATCH_BYTES_MAX} that are allowed; SET datafusion.execution.batch_size to fewer rows"
+        ),
     }
 }
 
@@ -268,75 +364,8 @@ fn usable(lists: &ListArray, row: usize, length: usize) -> std::result::Result<u
     }
 }
 
-/// The elements of a tensor between two positions of one dimension.
-struct Part {
-    item: DataType,
-    shape: Vec<usize>,
-    /// All three from 0; `end` is behind the last.
-    dimension: usize,
-    start: usize,
-    end: usize,
-}
-
-impl Part {
-    fn try_new(
-        function: &str,
-        field: &Field,
-        [dimension, first, last]: [usize; 3],
-    ) -> Result<Self> {
-        let tensor = TensorType::of(field).or_else(|| TensorType::of_storage(field.data_type()));
-        let Some(TensorType::Fixed { item, shape }) = tensor else {
-            return plan_err!(
-                "{function}: {} is {}, expected a tensor of one shape; image_crop cuts images of \
-                 different sizes",
-                field.name(),
-                column_type_name(field)
-            );
-        };
-        let side = dimension.checked_sub(1).and_then(|at| shape.get(at)).copied();
-        match side {
-            Some(side) if (1..=last).contains(&first) && last <= side => {
-                Ok(Self { item, shape, dimension: dimension - 1, start: first - 1, end: last })
-            }
-            Some(side) => plan_err!(
-                "{function}: {first} to {last} is not within dimension {dimension} of {}, expected \
-                 positions of 1 to {side}",
-                column_type_name(field)
-            ),
-            None => plan_err!(
-                "{function}: there is no dimension {dimension} in {}, expected 1 to {}",
-                column_type_name(field),
-                shape.len()
-            ),
-        }
-    }
-
-    fn result_shape(&self) -> Vec<usize> {
-        let mut shape = self.shape.clone();
-        shape[self.dimension] = self.end - self.start;
-        shape
-    }
-
-    fn of(&self, tensors: &ArrayRef) -> Result<ArrayRef> {
-        let tensors = tensors.as_fixed_size_list();
-        let inner: usize = self.shape[self.dimension + 1..].iter().product();
-        let side = self.shape[self.dimension] * inner;
-        let outer: usize = self.shape[..self.dimension].iter().product();
-        let (length, elements) = (side * outer, (self.end - self.start) * inner * outer);
-        let values = tensors.values().to_data();
-        let mut copied = MutableArrayData::new(vec![&values], false, tensors.len() * elements);
-        for at in 0..tensors.len() * outer {
-            let start = at / outer * length + at % outer * side;
-            copied.try_extend(0, start + self.start * inner, start + self.end * inner)?;
-        }
-        let item = Arc::new(Field::new_list_field(self.item.clone(), false));
-        let is_valid = (0..tensors.len()).map(|row| tensors.is_valid(row)).collect();
-        fixed_size_list(&item, elements as i32, make_array(copied.freeze()), is_valid)
-    }
-}
-
 /// Elements of NULL rows are nobody's, and must be there all the same.
-fn fixed_size_list(
+pub(super) fn fixed_size_list(
     item: &FieldRef,
     elements: i32,
     values: ArrayRef,
