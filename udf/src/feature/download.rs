@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, BinaryViewBuilder};
+use arrow::array::{ArrayRef, BinaryViewBuilder, UInt32Array};
+use arrow::compute::take;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
-use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
@@ -105,10 +106,12 @@ impl AsyncScalarUDFImpl for Download {
             column.append_option(file);
         }
         let column: ArrayRef = Arc::new(column.finish());
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if !is_constant {
+            return Ok(ColumnarValue::Array(column));
         }
+        // One file for all rows, which share its bytes: DataFusion makes one row of a single value.
+        let rows = UInt32Array::from(vec![0; args.number_rows]);
+        Ok(ColumnarValue::Array(take(&column, &rows, None)?))
     }
 }
 

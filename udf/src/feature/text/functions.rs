@@ -4,6 +4,7 @@
 //! fourth argument says where the model's tokenizer is: the function runs in processes that have no
 //! catalog, and is asynchronous because it may have to fetch the package.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ListBuilder, StringBuilder};
@@ -23,13 +24,14 @@ use super::tokens::{Tokens, Words};
 
 /// The function's name in SQL.
 pub const TEXT_CHUNK: &str = "text_chunk";
-/// What planning puts in its place for a model.
+/// What planning puts in its place for a model. No session has it by name: whoever could call it could
+/// have any package read.
 pub const TEXT_CHUNK_BY: &str = "text_chunk_by";
 
 const USAGE: &str = "text_chunk(text, max_tokens, overlap [, model])";
 
 /// Texts that are cut before other work gets its turn.
-const BATCH_ROWS: usize = 256;
+const SLICE_ROWS: usize = 256;
 
 /// `text_chunk` and `try_text_chunk`.
 pub(crate) fn by_words() -> Vec<Arc<ScalarUDF>> {
@@ -67,16 +69,18 @@ impl Chunker {
         Self { name: on_bad_value.name_of(name), on_bad_value, signature }
     }
 
-    fn chunk(&self, args: ScalarFunctionArgs, tokens: &impl Tokens) -> Result<ColumnarValue> {
-        let is_constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { args.number_rows };
-        let columns: Vec<ArrayRef> =
-            args.args.into_iter().map(|arg| arg.into_array(rows)).collect::<Result<_>>()?;
-        let [texts, max_tokens, overlap, ..] = columns.as_slice() else {
+    /// Appends the chunks of some rows.
+    fn append(
+        &self,
+        lists: &mut Lists,
+        columns: &[ArrayRef],
+        rows: Range<usize>,
+        tokens: &impl Tokens,
+    ) -> Result<()> {
+        let [texts, max_tokens, overlap, ..] = columns else {
             return internal_err!("{} has {} arguments", self.name, columns.len());
         };
-        let mut lists = Lists::default();
-        for row in 0..rows {
+        for row in rows {
             let numbers = whole_number(max_tokens, row)?.zip(whole_number(overlap, row)?);
             let found = match (text(texts, row)?, numbers) {
                 (Some(text), Some(numbers)) => {
@@ -86,12 +90,25 @@ impl Chunker {
             };
             lists.append(found)?;
         }
-        let column: ArrayRef = Arc::new(lists.builder.finish());
+        Ok(())
+    }
+
+    fn by_words(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let is_constant = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
+        let rows = if is_constant { 1 } else { args.number_rows };
+        let columns = arrays(args.args, rows)?;
+        let mut lists = Lists::default();
+        self.append(&mut lists, &columns, 0..rows, &Words)?;
+        let column = lists.finish();
         match is_constant {
             true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
             false => Ok(ColumnarValue::Array(column)),
         }
     }
+}
+
+fn arrays(args: Vec<ColumnarValue>, rows: usize) -> Result<Vec<ArrayRef>> {
+    args.into_iter().map(|arg| arg.into_array(rows)).collect()
 }
 
 fn chunks_of<'a>(
@@ -124,6 +141,10 @@ impl Lists {
         }
         self.builder.append(texts.is_some());
         Ok(())
+    }
+
+    fn finish(mut self) -> ArrayRef {
+        Arc::new(self.builder.finish())
     }
 }
 
@@ -169,7 +190,7 @@ impl ScalarUDFImpl for ByWords {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         match args.args.len() {
-            3 => self.0.chunk(args, &Words),
+            3 => self.0.by_words(args),
             _ => exec_err!(
                 "{}: the model must be a constant: its tokenizer is looked up when the query is \
                  planned",
@@ -221,10 +242,8 @@ impl ScalarUDFImpl for ByTokenizer {
 
 #[async_trait]
 impl AsyncScalarUDFImpl for ByTokenizer {
-    fn ideal_batch_size(&self) -> Option<usize> {
-        Some(BATCH_ROWS)
-    }
-
+    /// A batch comes whole: DataFusion would put the parts of one together without asking whether they
+    /// fit into an array.
     async fn invoke_async_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let reference = match args.args.get(3) {
             Some(ColumnarValue::Scalar(value)) => value.try_as_str().flatten().map(str::to_owned),
@@ -238,6 +257,15 @@ impl AsyncScalarUDFImpl for ByTokenizer {
             return exec_err!("{}: there is no tokenizer, expected {USAGE}", self.chunker.name);
         };
         let tokens = TokenizerReference::parse(&reference)?.load(&self.stores).await?;
-        self.chunker.chunk(args, &*tokens)
+        // A constant too becomes a column: DataFusion makes one row of what is a single value.
+        let rows = args.number_rows;
+        let columns = arrays(args.args, rows)?;
+        let mut lists = Lists::default();
+        for start in (0..rows).step_by(SLICE_ROWS) {
+            let slice = start..rows.min(start + SLICE_ROWS);
+            self.chunker.append(&mut lists, &columns, slice, &*tokens)?;
+            tokio::task::yield_now().await;
+        }
+        Ok(ColumnarValue::Array(lists.finish()))
     }
 }

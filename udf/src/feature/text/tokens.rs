@@ -29,6 +29,7 @@ pub(super) struct Words;
 
 impl Tokens for Words {
     fn of(&self, text: &str) -> Result<Vec<Token>, String> {
+        check_size(text)?;
         let words = text.split_word_bound_indices().filter(|(_, word)| !is_space(word));
         let token = |(start, word): (usize, &str)| Token {
             start,
@@ -92,9 +93,22 @@ impl Tokens for ModelTokens {
 fn check_size(text: &str) -> Result<(), String> {
     match text.len() {
         length if length > TEXT_BYTES_MAX => Err(format!(
-            "a text has {length} bytes, more than the {TEXT_BYTES_MAX} that are tokenized at once; \
+            "a text has {length} bytes, more than the {TEXT_BYTES_MAX} that are cut at once; \
              split it first"
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_is_refused_before_its_words_are_found() {
+        let most = " ".repeat(TEXT_BYTES_MAX);
+        assert_eq!(Words.of(&most).unwrap(), []);
+        let problem = Words.of(&format!("{most}.")).unwrap_err();
+        assert!(problem.starts_with("a text has 16777217 bytes, more than the"), "{problem}");
     }
 }
