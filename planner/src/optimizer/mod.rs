@@ -6,7 +6,8 @@
 //! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
 //! 2. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
 //!    operator; conditions of a WHERE run in order of their cost
-//! 3. [`compute_subqueries_below_inference`]: a model's input that needs a subquery's result
+//! 3. [`compute_inputs_below_inference`]: a model's input that needs a subquery's result
+//!    or calls an asynchronous function
 //! 4. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
 //!
 //! Before them [`resolve_text_chunk`] looks up the models whose tokenizers cut texts.
@@ -24,7 +25,7 @@
 //! all, such as `random() < 0.5`, past everything ([`needs_its_rows`](forebay_udf::model::ModelDeclaration::needs_its_rows)).
 
 pub mod allow_pushdown;
-pub mod compute_subqueries_below_inference;
+pub mod compute_inputs_below_inference;
 pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
 pub mod merge_equal_inferences;
@@ -49,7 +50,7 @@ pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(extract_scalar_inference::ExtractScalarInference),
-        Arc::new(compute_subqueries_below_inference::ComputeSubqueriesBelowInference),
+        Arc::new(compute_inputs_below_inference::ComputeInputsBelowInference),
         Arc::new(allow_pushdown::AllowPushdown),
     ]
 }
