@@ -1,11 +1,13 @@
-//! What comes from outside, damaged at random: texts of SQL, and messages of Flight clients. There is
-//! an error or a result, and no panic. `make fuzz` does this for a minute each, and elsewhere with
+//! What comes from outside, damaged at random: texts of SQL, messages of Flight clients, and files of
+//! images and audio. There is an error or a result, and no panic. `make fuzz` does this for a minute each, and elsewhere with
 //! other seeds: `FOREBAY_FUZZ_SEED`.
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::array::{Array, ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::{
     CommandGetSqlInfo, CommandGetTables, CommandPreparedStatementQuery, CommandStatementQuery,
@@ -195,4 +197,100 @@ async fn damaged_messages_of_clients_are_errors() {
     let ticket = whole.unwrap().into_inner().endpoint[0].ticket.clone().unwrap();
     let rows = client.do_get(ticket).await.unwrap().into_inner();
     assert!(!rows.try_collect::<Vec<_>>().await.unwrap().is_empty(), "the server is as it was");
+}
+
+/// A WAV of one channel with 16 bits per sample.
+fn wav(samples: u32) -> Vec<u8> {
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + 2 * samples).to_le_bytes());
+    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend(8_000u32.to_le_bytes());
+    file.extend(16_000u32.to_le_bytes());
+    file.extend(b"\x02\0\x10\0data");
+    file.extend((2 * samples).to_le_bytes());
+    file.extend((0..samples).flat_map(|at| (at as i16).wrapping_mul(999).to_le_bytes()));
+    file
+}
+
+/// An MP3 of silence: 128 kbit/s at 44100 Hz, one channel.
+fn mp3(frames: usize) -> Vec<u8> {
+    let mut frame = vec![0xff, 0xfb, 0x90, 0xc0];
+    frame.resize(417, 0);
+    frame.repeat(frames)
+}
+
+/// A header of a FLAC, and a frame that begins and does not go on.
+fn flac() -> Vec<u8> {
+    let mut file = b"fLaC\x80\x00\x00\x22\0\x10\0\x10\0\0\0\0\0\0".to_vec();
+    // 16000 Hz (20 bits), 1 channel (3), 16 bits (5), 16 samples (36); no checksum of them.
+    file.extend(((16_000u64 << 44) | (15 << 36) | 16).to_be_bytes());
+    file.extend([0; 16]);
+    file.extend([0xff, 0xf8, 0x60, 0x08, 0x00, 15, 0xac, 0x02]);
+    file.extend([7; 34]);
+    file
+}
+
+/// Small enough that many are tried.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+fn media() -> Vec<Vec<u8>> {
+    let mut paths: Vec<_> = ["good", "bad"]
+        .map(|folder| fs::read_dir(format!(".forebay/images/{folder}")).unwrap())
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| fs::metadata(path).unwrap().len() <= FILE_BYTES_MAX)
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 20, "{} images", paths.len());
+    let images = paths.into_iter().map(|path| fs::read(path).unwrap());
+    images.chain([wav(200), mp3(4), flac()]).collect()
+}
+
+const DECODED: &str = "SELECT id, try_image_decode(bytes) AS decoded, \
+    try_image_preprocess(bytes, 32, 24) AS pixels, try_image_info(bytes) AS info, \
+    try_audio_decode(bytes, 16000) AS audio FROM damaged";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_files_of_images_and_audio_are_null_or_decoded() {
+    const ROWS: usize = 16;
+    let context = context().await;
+    let files = media();
+    let mut damage = Damage(Random::new(seed()));
+    let (end, mut decoded) = (Instant::now() + time(), [0; 4]);
+    while Instant::now() < end {
+        let rows = (0..ROWS).map(|_| {
+            let (at, other) = (damage.below(files.len()), damage.below(files.len()));
+            damage.of(&files[at], &files[other])
+        });
+        let rows: Vec<Vec<u8>> = rows.collect();
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..ROWS as i64));
+        let bytes: ArrayRef = Arc::new(BinaryArray::from_iter_values(&rows));
+        let batch = RecordBatch::try_from_iter([("id", ids), ("bytes", bytes)]).unwrap();
+        context.session().deregister_table("damaged").unwrap();
+        context.session().register_batch("damaged", batch).unwrap();
+        let query = async { context.sql(DECODED).await?.collect().await };
+        // Whatever a file says of itself, it does not take long.
+        let result = tokio::time::timeout(Duration::from_secs(60), query).await;
+        let batches = result.unwrap_or_else(|_| panic!("{}", kept(&rows)));
+        let batches = batches.unwrap_or_else(|error| panic!("{error}: {}", kept(&rows)));
+        let found: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        assert_eq!(found, ROWS, "{}", kept(&rows));
+        for batch in batches {
+            for (at, count) in decoded.iter_mut().enumerate() {
+                let column = batch.column(at + 1);
+                *count += column.len() - column.null_count();
+            }
+        }
+    }
+    assert!(decoded.iter().all(|count| *count > 0), "nothing was left to decode: {decoded:?}");
+}
+
+/// Where the files of a failure are to be looked at.
+fn kept(rows: &[Vec<u8>]) -> String {
+    let folder = tempfile::tempdir().unwrap().keep();
+    for (at, bytes) in rows.iter().enumerate() {
+        fs::write(folder.join(at.to_string()), bytes).unwrap();
+    }
+    format!("the files are in {}", folder.display())
 }

@@ -88,6 +88,35 @@ fn mp3_is_decoded() {
     assert!(audio.samples.iter().all(|sample| sample.abs() < 1e-6));
 }
 
+/// The same behind a frame whose tag says how many frames follow.
+fn tagged_mp3(stated: u32, frames: usize) -> Vec<u8> {
+    let mut tag = mp3(1);
+    tag[21..25].copy_from_slice(b"Xing");
+    tag[25..29].copy_from_slice(&1u32.to_be_bytes());
+    tag[29..33].copy_from_slice(&stated.to_be_bytes());
+    [tag, mp3(frames)].concat()
+}
+
+#[test]
+fn an_mp3_is_truncated_where_its_tag_says_so() {
+    assert_eq!(decode(&tagged_mp3(20, 20)).unwrap().samples.len(), 20 * 1152);
+    // Some encoders count the tag's own frame.
+    assert_eq!(decode(&tagged_mp3(21, 20)).unwrap().samples.len(), 20 * 1152);
+    let problem = decode(&tagged_mp3(20, 17)).unwrap_err();
+    assert!(problem.contains("it ends after 19584 of 23040 samples"), "{problem}");
+}
+
+/// By the size of its first frames it would have far less, or far more.
+#[test]
+fn an_mp3_without_a_tag_has_the_samples_that_are_there() {
+    let mut small = vec![0xff, 0xfb, 0x10, 0xc0];
+    small.resize(104, 0);
+    for file in [[mp3(20), small.repeat(100)].concat(), [small.repeat(100), mp3(20)].concat()] {
+        let samples = decode(&file).unwrap().samples;
+        assert!(samples.len() >= 119 * 1152, "{}", samples.len());
+    }
+}
+
 #[test]
 fn a_tone_keeps_its_frequency_length_and_loudness_at_another_rate() {
     for (from, to) in [(44_100, 16_000), (8_000, 16_000), (48_000, 44_100)] {
