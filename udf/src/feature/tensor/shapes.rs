@@ -207,7 +207,7 @@ impl ScalarUDFImpl for ShapeFunction {
         let written = self.function.arguments().saturating_sub(1);
         let sides = numbers.get(written..).unwrap_or_default().to_vec();
         let column = match (self.function, numbers.as_slice()) {
-            (Function::FromList, _) => self.from_list(&first, &args.return_field)?,
+            (Function::FromList, _) => self.tensors_of(&first, &args.return_field)?,
             (Function::Shape, _) => shapes(&first, &self.tensor(field, sides)?)?,
             (Function::Slice, [dimension, begin, end, ..]) => {
                 let numbers = [*dimension, *begin, *end];
@@ -280,7 +280,7 @@ fn shapes(tensors: &ArrayRef, tensor: &TensorType) -> Result<ArrayRef> {
 }
 
 impl ShapeFunction {
-    fn from_list(&self, lists: &ArrayRef, result: &Field) -> Result<ArrayRef> {
+    fn tensors_of(&self, lists: &ArrayRef, result: &Field) -> Result<ArrayRef> {
         let (Some(lists), DataType::FixedSizeList(item, elements)) =
             (lists.as_list_opt::<i32>(), result.data_type())
         else {
