@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The ratios that Forebay claims, measured in one run; also written to benches/results/.
+# What each part costs, compared with the last time; then the ratios that Forebay claims, measured in one
+# run, which are also written to benches/results/.
 set -euo pipefail
 cd -- "$(dirname -- "$0")/.."
 
 cargo build --release
+cargo bench --quiet --bench parts
 binary=$(cargo metadata --format-version 1 --no-deps --offline |
     sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/forebay
 results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl

@@ -203,7 +203,7 @@ fn load() -> ScalarUDF {
         let whole = Duration::from_millis(number(ms) * ids.len() as u64);
         std::thread::sleep(whole.saturating_sub(start.elapsed()));
         let offsets = OffsetBuffer::from_repeated_length(bytes, rows * ids.len());
-        let values = BinaryArray::try_new(offsets, Buffer::from(values), None)?;
+        let values = BinaryArray::try_new(offsets, values, None)?;
         let lists = OffsetBuffer::from_repeated_length(rows, ids.len());
         let item = Arc::new(Field::new("item", DataType::Binary, true));
         let lists = LargeListArray::try_new(item, lists, Arc::new(values), None)?;
@@ -220,11 +220,12 @@ fn number(value: &ColumnarValue) -> u64 {
     }
 }
 
-/// Bytes that no compression makes fewer, other ones for each seed: parts of the same noise, so that
-/// to make them costs what it costs to copy them, as reading would.
-fn noise(bytes: usize, seeds: &[i64]) -> Vec<u8> {
-    const WHOLE: usize = 16_777_259;
-    static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+/// Bytes that no compression makes fewer, other ones for each seed: parts of the same noise, which is
+/// not copied, so that loads cost their time and nothing else.
+fn noise(bytes: usize, seeds: &[i64]) -> Buffer {
+    const SEEDS: usize = 16_777_259;
+    const LENGTH_MAX: usize = 64_000_000;
+    static NOISE: LazyLock<Buffer> = LazyLock::new(|| {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let next = |_| {
             // xorshift
@@ -233,17 +234,10 @@ fn noise(bytes: usize, seeds: &[i64]) -> Vec<u8> {
             random ^= random << 17;
             random as u8
         };
-        (0..WHOLE).map(next).collect()
+        (0..SEEDS + LENGTH_MAX).map(next).collect::<Vec<u8>>().into()
     });
     let start = seeds.iter().fold(1, |a: usize, b| a.wrapping_mul(31).wrapping_add(*b as usize));
-    let mut found = Vec::with_capacity(bytes);
-    let mut at = start.wrapping_mul(1_000_003) % WHOLE;
-    while found.len() < bytes {
-        let part = (bytes - found.len()).min(WHOLE - at);
-        found.extend_from_slice(&NOISE[at..at + part]);
-        at = 0;
-    }
-    found
+    NOISE.slice_with_length(start.wrapping_mul(1_000_003) % SEEDS, bytes)
 }
 
 /// A model of whole accelerators: BIGINT → BIGINT.

@@ -92,6 +92,7 @@ pub(super) fn is_replayable(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<DataSourceExec>()
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
+        || plan.is::<LocalLimitExec>()
         || plan.is::<UnnestExec>()
         || plan.is::<CooperativeExec>()
         || plan.is::<TransformExec>();

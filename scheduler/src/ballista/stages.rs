@@ -18,10 +18,12 @@ use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner}
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
-use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
@@ -76,7 +78,7 @@ pub(super) fn cut(
     plan: Arc<dyn ExecutionPlan>,
     options: &ConfigOptions,
 ) -> Result<StagedPlan> {
-    let plan = plan.transform_up(limit_joins).data()?;
+    let plan = plan.transform_up(limit_joins).data()?.transform_up(limit_scans).data()?;
     let writers = DefaultDistributedPlanner::new()
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
@@ -356,6 +358,21 @@ fn limit_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
             if plan.is::<HashJoinExec>() && plan.output_partitioning().partition_count() == 1 =>
         {
             Ok(Transformed::yes(Arc::new(GlobalLimitExec::new(plan, 0, Some(fetch)))))
+        }
+        _ => Ok(Transformed::no(plan)),
+    }
+}
+
+/// Ballista gives each task the partitions of a scan in memory that are its own, without the limit of
+/// each of them.
+fn limit_scans(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let is_in_memory = plan
+        .downcast_ref::<DataSourceExec>()
+        .is_some_and(|scan| scan.data_source().downcast_ref::<MemorySourceConfig>().is_some());
+    match plan.fetch() {
+        Some(fetch) if is_in_memory => {
+            let scan = plan.with_fetch(None).unwrap_or(plan);
+            Ok(Transformed::yes(Arc::new(LocalLimitExec::new(scan, fetch))))
         }
         _ => Ok(Transformed::no(plan)),
     }

@@ -25,8 +25,9 @@ pub struct BlockSize {
     pub rows_step: u64,
 }
 
-/// Windows of a model in one block at most: what one replica has to do, others do not.
-const WINDOWS_MAX: u64 = 16;
+/// Windows of a model in one block at most: what one replica has to do, others do not, and with the
+/// last blocks of a run they have nothing else. Where many blocks wait, one task reads several.
+const WINDOWS_MAX: u64 = 4;
 
 impl BlockSize {
     /// However much there is, it is one block.

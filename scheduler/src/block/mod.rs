@@ -18,6 +18,7 @@
 //! A reader holds at most two blocks in memory, both reserved, and yields a row only after the
 //! checksum of its block was right. Names no `ballista_*`.
 
+mod compression;
 pub mod cut;
 pub mod failure;
 pub mod location;

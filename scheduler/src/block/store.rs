@@ -8,19 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::Schema;
 use arrow::error::ArrowError;
-use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, exec_err};
 
 use parking_lot::Mutex;
 
-use super::cut;
 use super::failure::{BlockError, DiskFull};
 use super::location::{BlockId, BlockLocation};
 use super::room::{Full, Room};
+use super::{compression, cut};
 
 /// Writes, keeps, finds and removes block files, within a number of bytes.
 #[derive(Debug)]
@@ -85,11 +83,17 @@ impl BlockStore {
         self.room.wanted().await;
     }
 
-    /// Opens a block for writing.
+    /// Opens a block for writing, whose first rows are `first`: whether it is compressed depends on
+    /// them.
     ///
     /// # Errors
     /// If the file cannot be made.
-    pub fn create(self: &Arc<Self>, job: &str, id: BlockId, schema: &Schema) -> Result<OpenBlock> {
+    pub fn create(
+        self: &Arc<Self>,
+        job: &str,
+        id: BlockId,
+        first: &RecordBatch,
+    ) -> Result<OpenBlock> {
         let path = self.path(job, id)?;
         if self.is_forgotten(job) {
             return exec_err!("job {job} is over");
@@ -109,8 +113,8 @@ impl BlockStore {
             is_sealed: false,
         };
         let options =
-            IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME))?;
-        let writer = StreamWriter::try_new_with_options(file, schema, options);
+            IpcWriteOptions::default().try_with_compression(compression::for_rows_like(first))?;
+        let writer = StreamWriter::try_new_with_options(file, &first.schema(), options);
         let writer = writer.map_err(|error| full(&path, error))?;
         Ok(OpenBlock { path, rows: 0, writer })
     }
@@ -400,7 +404,7 @@ mod tests {
     }
 
     async fn written(store: &Arc<BlockStore>) -> BlockLocation {
-        let mut block = store.create("job", ID, &rows().schema()).unwrap();
+        let mut block = store.create("job", ID, &rows()).unwrap();
         block.write(&rows()).await.unwrap();
         let sealed = block.seal().unwrap();
         BlockLocation {
@@ -449,7 +453,7 @@ mod tests {
     async fn a_full_store_says_so_and_keeps_nothing_of_the_block() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, 1000);
-        let mut block = store.create("job", ID, &rows().schema()).unwrap();
+        let mut block = store.create("job", ID, &rows()).unwrap();
         let error = block.write(&rows()).await.and_then(|()| block.seal().map(|_| ())).unwrap_err();
         assert!(error.to_string().contains("of 1000 bytes"), "{error}");
         assert_eq!(store.bytes(), 0);
@@ -460,7 +464,7 @@ mod tests {
     async fn a_block_that_is_dropped_leaves_nothing() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
-        let mut block = store.create("job", ID, &rows().schema()).unwrap();
+        let mut block = store.create("job", ID, &rows()).unwrap();
         block.write(&rows()).await.unwrap();
         drop(block);
         assert_eq!(store.bytes(), 0);
@@ -481,7 +485,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
         for job in ["", "..", "a/b", "/etc"] {
-            assert!(store.create(job, ID, &rows().schema()).is_err(), "{job}");
+            assert!(store.create(job, ID, &rows()).is_err(), "{job}");
         }
     }
 }

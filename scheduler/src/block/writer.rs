@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -114,7 +115,7 @@ impl Output<'_> {
         mut rows: SendableRecordBatchStream,
         size: BlockSize,
     ) -> Result<Vec<(BlockId, Sealed)>> {
-        let (schema, mut cutter) = (rows.schema(), Cutter::new(size));
+        let mut cutter = Cutter::new(size);
         let mut sealed = vec![];
         let mut open: Option<(BlockId, Option<OpenBlock>)> = None;
         while let Some(batch) = rows.next().await {
@@ -127,7 +128,7 @@ impl Output<'_> {
                     sealed.extend(self.seal(open.take())?);
                 }
                 if open.is_none() {
-                    open = Some(self.open(&schema).await?);
+                    open = Some(self.open(&piece.rows).await?);
                 }
                 if let Some((_, Some(block))) = &mut open {
                     block.write(&piece.rows).await?;
@@ -138,18 +139,15 @@ impl Output<'_> {
         Ok(sealed)
     }
 
-    /// The next block; without a file if it is there already.
-    async fn open(
-        &self,
-        schema: &arrow::datatypes::SchemaRef,
-    ) -> Result<(BlockId, Option<OpenBlock>)> {
+    /// The next block, which begins with these rows; without a file if it is there already.
+    async fn open(&self, first: &RecordBatch) -> Result<(BlockId, Option<OpenBlock>)> {
         let mut next = self.next.lock().await;
         let id = BlockId { stage: self.stage, task: self.task, seq: *next };
         *next += 1;
         if self.skipped.contains(&id.seq) {
             return Ok((id, None));
         }
-        Ok((id, Some(self.store.create(self.job, id, schema)?)))
+        Ok((id, Some(self.store.create(self.job, id, first)?)))
     }
 
     fn seal(
