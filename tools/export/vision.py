@@ -135,8 +135,7 @@ def _torchvision(
             model = models.get_model(name, weights=default).eval().requires_grad_(False)
             return model, labels, preset
         state = _read_weights(options.weights)
-        with torch.device("meta"):
-            names = list(models.get_model(name, weights=None).state_dict())
+        names = list(models.get_model(name, weights=None).state_dict())
         # The last weight is the head's; files need not keep the order.
         classes = state[[name for name in names if name.endswith("weight")][-1]].shape[0]
         model = models.get_model(name, weights=None, num_classes=classes)
