@@ -28,7 +28,7 @@ fuzz: ## Damage what comes from outside at random, a minute for each kind, with 
 		cargo test --test api -- fuzz --test-threads 1
 
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
-	@tools/setup libtorch python model
+	@tools/setup libtorch python model images fixtures
 	@tools/bench.sh
 
 bench-peers: ## Measure Forebay beside Ray Data, Daft, PySpark and others (ARGS="--rounds 1 --only embed")
