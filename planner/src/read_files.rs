@@ -9,7 +9,7 @@ use arrow::array::{AsArray, BooleanArray};
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableFunctionArgs, TableFunctionImpl, TableProvider};
-use datafusion::common::{DFSchema, Result, plan_err};
+use datafusion::common::{DFSchema, DataFusionError, Result, plan_err};
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::logical_expr::utils::conjunction;
@@ -18,6 +18,10 @@ use datafusion::physical_plan::ExecutionPlan;
 use forebay_engine::ReadFilesExec;
 use forebay_engine::files::{File, OnUnreadable};
 use futures::TryStreamExt;
+use futures::future::ready;
+use glob::{MatchOptions, Pattern};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
 
 /// The table function.
 #[derive(Debug)]
@@ -105,20 +109,40 @@ impl TableProvider for Files {
 }
 
 impl Files {
+    /// Whether the pattern names what is in the store at `path`: `*` stands for a part of one name,
+    /// `**` for folders.
+    fn is_named_by(&self, glob: &Pattern, path: &Path) -> bool {
+        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::default() };
+        self.location.strip_prefix(path).is_some_and(|segments| {
+            glob.matches_with(&segments.collect::<Vec<_>>().join("/"), options)
+        })
+    }
+
     /// In the order of their paths.
     async fn list(&self, session: &dyn Session) -> Result<Vec<File>> {
         let store_url = self.location.object_store();
         let store = session.runtime_env().object_store(&store_url)?;
-        let found = self.location.list_all_files(session, store.as_ref(), "").await?;
-        let mut files: Vec<File> = found
-            .map_ok(|meta| File {
-                store: store_url.clone(),
-                path: meta.location,
-                size: meta.size,
-                modified_us: meta.last_modified.timestamp_micros(),
-            })
-            .try_collect()
-            .await?;
+        let found: Vec<ObjectMeta> = match self.location.get_glob() {
+            // DataFusion's own listing matches one folder only.
+            Some(glob) => {
+                let found = store.list(Some(self.location.prefix())).map_err(DataFusionError::from);
+                found
+                    .try_filter(|meta| ready(self.is_named_by(glob, &meta.location)))
+                    .try_collect()
+                    .await?
+            }
+            None => {
+                let found = self.location.list_all_files(session, store.as_ref(), "").await?;
+                found.try_collect().await?
+            }
+        };
+        let file = |meta: ObjectMeta| File {
+            store: store_url.clone(),
+            path: meta.location,
+            size: meta.size,
+            modified_us: meta.last_modified.timestamp_micros(),
+        };
+        let mut files: Vec<File> = found.into_iter().map(file).collect();
         if files.is_empty() {
             return plan_err!(
                 "read_files: no file matches '{}', which is {}",
