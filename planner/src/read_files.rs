@@ -145,7 +145,7 @@ impl Files {
         let mut files: Vec<File> = found.into_iter().map(file).collect();
         if files.is_empty() {
             return plan_err!(
-                "read_files: no file matches '{}', which is {}",
+                "read_files: no file matches '{}', looked for at {}",
                 self.pattern,
                 self.location
             );

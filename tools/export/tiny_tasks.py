@@ -163,18 +163,20 @@ def _image_files(kind: type, **config: object) -> Tiny:
         pixels = [steps(Image.open(file).convert("RGB")).flatten().tolist() for file in files]
         return _classify_images(folder, {"pixels": pixels})
 
-    return Tiny(build, {"image": _files()}, expected, ("--images",))
+    return Tiny(build, {"image": _files(smooth=True)}, expected, ("--images",))
 
 
-def _files() -> list[str]:
-    """PNG files in hexadecimal, of several sizes."""
+def _files(*, smooth: bool) -> list[str]:
+    """PNG files in hexadecimal, of several sizes. What is not smooth tells filters apart."""
     generator = torch.Generator().manual_seed(12)
     files = []
     for width, height in ((64, 48), (40, 80), (50, 50), (33, 41)):
-        noise = torch.rand((3, 6, 6), generator=generator)
-        smooth = torch.nn.functional.interpolate(noise[None], (height, width), mode="bicubic")[0]
+        size = (height, width)
+        image = torch.rand((3, *((6, 6) if smooth else size)), generator=generator)
+        if smooth:
+            image = torch.nn.functional.interpolate(image[None], size, mode="bicubic")[0]
         file = io.BytesIO()
-        transforms.ToPILImage()(smooth.clamp(0, 1)).save(file, "PNG")
+        transforms.ToPILImage()(image.clamp(0, 1)).save(file, "PNG")
         files.append(file.getvalue().hex())
     return files
 
@@ -205,8 +207,9 @@ def _build_clip(folder: Path) -> None:
     first, last = "<|startoftext|>", "<|endoftext|>"
     tokenizer = tiny.byte_pairs(first, last)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    # Wide initial weights: small ones would make all embeddings alike.
-    sizes |= {"intermediate_size": 64, "initializer_factor": 10.0}
+    # Initial weights so wide that embeddings differ, and not so wide that a pixel which is rounded
+    # otherwise weighs as much as another filter.
+    sizes |= {"intermediate_size": 64, "initializer_factor": 2.0}
     text = {
         "vocab_size": tokenizer.get_vocab_size(),
         "max_position_embeddings": tiny.MAX_TOKENS,
@@ -288,5 +291,5 @@ MODELS: dict[str, Tiny] = {
     "images-vit": _images(transformers.ViTConfig, **_VIT),
     "clip-text": _clip("clip-text", {"text": list(MIXED)}),
     "clip-image": _clip("clip-image", {"pixels": _pixels()}),
-    "clip-image-files": _clip("clip-image", {"image": _files()}, "--images"),
+    "clip-image-files": _clip("clip-image", {"image": _files(smooth=False)}, "--images"),
 }
