@@ -82,8 +82,8 @@ impl Streams {
         }
         if open.len() >= most {
             // Short epochs are many.
-            let read = open.iter().filter(|(_, stream)| stream.is_over());
-            let Some(oldest) = read.min_by_key(|(_, s)| s.used()).map(|(key, _)| key.clone())
+            let over = open.iter().filter(|(_, stream)| stream.is_over());
+            let Some(oldest) = over.min_by_key(|(_, s)| s.used()).map(|(key, _)| key.clone())
             else {
                 return Err(Status::resource_exhausted(format!(
                     "this server has {most} streams, as many as it may; close some"
@@ -265,7 +265,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether all rows were read, and nobody waits for more.
+    /// Whether its query has ended, and nobody reads it.
     fn is_over(&self) -> bool {
         self.ended.get().is_some() && self.state.lock().reading == 0
     }
