@@ -5,6 +5,7 @@
 //! - [`files`]: files as rows
 //! - [`inference`]: a model's transform and its forward pass as two operators
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
+//! - [`weight`]: what the rows of a batch weigh
 //! - [`wire`]: what the bytes of these operators share when a plan is sent to another process
 //!
 //! ```text
@@ -28,6 +29,7 @@ pub mod files;
 pub mod inference;
 mod per_execution;
 mod report;
+pub mod weight;
 pub mod wire;
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use std::time::Duration;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use arrow_flight::FlightData;
-use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use forebay_engine::weight;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use uuid::Uuid;
 
+use super::encode::encode;
 use super::progress;
 use super::session::{Session, Slot};
 use super::statement::{Bound, Kind, Prepared};
@@ -167,7 +168,7 @@ impl Query {
             .map(|()| Err(Status::cancelled("the query was canceled")));
         let most = session.limits.result_bytes_max;
         let rows = within(rows, most).map_err(|error| FlightError::ExternalError(Box::new(error)));
-        let encoded = FlightDataEncoderBuilder::new().with_schema(schema).build(rows);
+        let encoded = encode(schema, rows);
         let guarded = Guarded {
             rows: encoded.map_err(status::of_flight).boxed(),
             ended: ended.boxed(),
@@ -242,7 +243,7 @@ fn within(
     let mut bytes = 0;
     rows.map(move |batch| {
         let batch = batch?;
-        bytes += batch.get_array_memory_size() as u64;
+        bytes += weight::bytes(&batch) as u64;
         match most.filter(|most| bytes > *most) {
             Some(most) => Err(DataFusionError::ResourcesExhausted(format!(
                 "the result has more than {most} bytes, the most that this server sends; ask for \

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::writer::IpcWriteOptions;
-use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
 use arrow_flight::sql::{
@@ -31,6 +30,7 @@ use super::actions::{
     CloseSessionResult, CloseStatus, GetSessionOptionsResult, OptionError, OptionErrorValue,
     OptionValue, SetSessionOptionsRequest, SetSessionOptionsResult,
 };
+use super::encode::encode;
 use super::query::{self, Query};
 use super::session::Session;
 use super::sessions::Sessions;
@@ -75,7 +75,7 @@ pub(super) fn info(
 
 fn rows(batch: RecordBatch) -> Response<Rows> {
     let batches = stream::iter([Ok(batch.clone())]);
-    let encoded = FlightDataEncoderBuilder::new().with_schema(batch.schema()).build(batches);
+    let encoded = encode(batch.schema(), batches);
     Response::new(Box::pin(encoded.map_err(status::of_flight)))
 }
 

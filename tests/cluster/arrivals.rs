@@ -28,7 +28,7 @@ async fn a_worker_that_joins_gets_its_share() {
     let since = both.iter().filter(|task| task.started >= first).count();
     if is_long() {
         // In a short query little is left by the time it is there.
-        assert!(its.len() >= since / 4, "it got {} of {since} tasks", its.len());
+        assert!(its.len() * 10 >= since * 4, "it got {} of {since} tasks", its.len());
         print_time_saved(&alone, &both, first);
     }
 }

@@ -34,11 +34,10 @@ use futures::{FutureExt, StreamExt};
 
 use super::exec::StreamingExchangeExec;
 use super::order::{OrderProgress, Reorder};
-use super::rows::batch_bytes;
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
 use crate::inference::InferenceExec;
-use crate::{SEQUENCE_COLUMN, TransformExec};
+use crate::{SEQUENCE_COLUMN, TransformExec, weight};
 
 /// N partitions whose rows carry their position → one partition in that order.
 ///
@@ -372,7 +371,7 @@ impl Restorer {
         let numbers = numbers
             .as_primitive_opt::<UInt64Type>()
             .ok_or_else(|| internal_datafusion_err!("{SEQUENCE_COLUMN} is not a UInt64"))?;
-        let bytes = batch_bytes(&batch);
+        let bytes = weight::bytes(&batch);
         let reservation = Arc::clone(&self.reservation);
         let refused = reservation.try_grow(bytes).err();
         if let Some(progress) = &mut self.progress {

@@ -22,11 +22,11 @@ use tokio::time::Sleep;
 use super::budget::Budget;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::queue::{Patience, Push, Queue, Take};
-use super::rows::slices;
 use super::stall::stalled;
 use super::window::{Block, Planned, Sharing};
 use crate::checker::Ledger;
 use crate::error::{EngineError, panic_text};
+use crate::weight;
 
 /// How long a replica with nothing to do waits for a batch to fill up.
 const LINGER: Duration = Duration::from_millis(50);
@@ -115,7 +115,7 @@ impl Producer {
         let mut position = 0;
         while let Some(batch) = input.next().await.transpose()? {
             let (rows_max, bytes_max) = (self.queue.block_rows_max(), self.queue.block_bytes_max());
-            for slice in slices(batch, rows_max, bytes_max) {
+            for slice in weight::slices(batch, rows_max, bytes_max) {
                 let rows = slice.num_rows() as u64;
                 let slice = if self.ordered { self.number(slice, position)? } else { slice };
                 position += rows;

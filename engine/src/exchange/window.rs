@@ -11,8 +11,9 @@ use forebay_udf::model::BatchLimits;
 
 use super::batcher::{Batching, Row, Size, cut};
 use super::budget::Permit;
-use super::rows::{batch_bytes, input_bytes, token_lengths};
+use super::rows::{input_bytes, token_lengths};
 use super::share::{Chains, Inputs, Sharer};
+use crate::weight;
 
 /// Whether equal model inputs are computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl Block {
                 .flatten()
                 .map(Arc::new),
             input_bytes: input_bytes(&batch) as u64,
-            bytes: batch_bytes(&batch),
+            bytes: weight::bytes(&batch),
             batch,
         }
     }

@@ -12,6 +12,7 @@ use arrow::error::ArrowError;
 use forebay_udf::model::BatchLimits;
 
 use crate::exchange::lengths_of;
+use crate::weight;
 
 /// The rows of a batch that the model computes: those without a NULL, and of neighbors with equal
 /// inputs the first.
@@ -98,8 +99,7 @@ pub(super) fn pieces(
 ) -> Vec<RecordBatch> {
     let lengths = columns.iter().find_map(lengths_of);
     let rows = batch.num_rows();
-    let bytes: usize =
-        columns.iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum();
+    let bytes: usize = columns.iter().map(weight::array_bytes).sum();
     let row_bytes = bytes.div_ceil(rows.max(1)) as u64;
     let max_tokens = limits.max_tokens.map_or(usize::MAX, |max| max as usize).min(padded_max);
     let fits = |count: usize, longest: usize| {

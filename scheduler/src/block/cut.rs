@@ -1,6 +1,7 @@
 //! Rows → blocks. The rule depends on the rows alone, so that a task that runs again cuts alike.
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::RecordBatch;
+use forebay_engine::weight;
 use prost::Message;
 
 /// How large blocks become: small at first, so that what follows starts early, each up to twice as
@@ -100,7 +101,7 @@ impl Cutter {
     /// The pieces of `batch`, in order.
     pub fn cut(&mut self, batch: &RecordBatch) -> Vec<Piece> {
         let rows = batch.num_rows();
-        let row_bytes = bytes(batch).div_ceil(rows.max(1)).max(1);
+        let row_bytes = weight::bytes(batch).div_ceil(rows.max(1)).max(1);
         let mut pieces = vec![];
         let mut start = 0;
         while start < rows {
@@ -110,7 +111,7 @@ impl Cutter {
             }
             let count = self.room(row_bytes).max(1).min(rows - start);
             let piece = batch.slice(start, count);
-            self.size.bytes += bytes(&piece);
+            self.size.bytes += weight::bytes(&piece);
             self.size.rows += count;
             start += count;
             pieces.push(Piece { starts_block, rows: piece });
@@ -132,15 +133,6 @@ impl Cutter {
         self.limit.rows = self.limit.rows.saturating_mul(2).min(self.max.rows);
         self.size = Size::default();
     }
-}
-
-/// The bytes that the rows of a batch need, whatever its buffers hold beside them.
-pub fn bytes(batch: &RecordBatch) -> usize {
-    let of = |column: &arrow::array::ArrayRef| {
-        let data = column.to_data();
-        data.get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size())
-    };
-    batch.columns().iter().map(of).sum()
 }
 
 #[cfg(test)]
@@ -221,7 +213,7 @@ mod tests {
     #[test]
     fn a_slice_is_as_large_as_its_rows() {
         let sliced = numbers(0..1000).slice(10, 5);
-        assert_eq!(bytes(&sliced), bytes(&numbers(10..15)));
+        assert_eq!(weight::bytes(&sliced), weight::bytes(&numbers(10..15)));
     }
 
     #[test]

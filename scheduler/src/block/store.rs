@@ -12,13 +12,13 @@ use arrow::error::ArrowError;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, exec_err};
-
+use forebay_engine::weight;
 use parking_lot::Mutex;
 
+use super::compression;
 use super::failure::{BlockError, DiskFull};
 use super::location::{BlockId, BlockLocation};
 use super::room::{Full, Room};
-use super::{compression, cut};
 
 /// Writes, keeps, finds and removes block files, within a number of bytes.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ impl OpenBlock {
     /// If the disk is full, or the store and nothing is about to be removed from it.
     pub async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
-        let needed = cut::bytes(batch) as u64;
+        let needed = weight::bytes(batch) as u64;
         let file = self.writer.get_mut();
         // More than all that there is: perhaps it is less when it is compressed.
         if let Ok(()) = file.store.room.wait(needed).await {

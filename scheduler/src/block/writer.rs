@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
 use datafusion::common::Result;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -13,6 +14,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
+use forebay_engine::weight;
 use futures::StreamExt;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
@@ -117,7 +119,7 @@ impl Output<'_> {
     ) -> Result<Vec<(BlockId, Sealed)>> {
         let mut cutter = Cutter::new(size);
         let mut sealed = vec![];
-        let mut open: Option<(BlockId, Option<OpenBlock>)> = None;
+        let mut open: Option<Growing> = None;
         while let Some(batch) = rows.next().await {
             let batch = batch?;
             if batch.num_rows() == 0 {
@@ -125,39 +127,97 @@ impl Output<'_> {
             }
             for piece in cutter.cut(&batch) {
                 if piece.starts_block {
-                    sealed.extend(self.seal(open.take())?);
+                    sealed.extend(self.seal(open.take()).await?);
                 }
-                if open.is_none() {
-                    open = Some(self.open(&piece.rows).await?);
+                let id = match &open {
+                    Some(block) => block.id,
+                    None => self.next_id().await,
+                };
+                let block = open.get_or_insert_with(|| Growing::new(id));
+                if self.skipped.contains(&id.seq) {
+                    continue;
                 }
-                if let Some((_, Some(block))) = &mut open {
-                    block.write(&piece.rows).await?;
+                if block.joined.add(piece.rows) {
+                    self.flush(block).await?;
                 }
             }
         }
-        sealed.extend(self.seal(open)?);
+        sealed.extend(self.seal(open).await?);
         Ok(sealed)
     }
 
-    /// The next block, which begins with these rows; without a file if it is there already.
-    async fn open(&self, first: &RecordBatch) -> Result<(BlockId, Option<OpenBlock>)> {
+    async fn next_id(&self) -> BlockId {
         let mut next = self.next.lock().await;
         let id = BlockId { stage: self.stage, task: self.task, seq: *next };
         *next += 1;
-        if self.skipped.contains(&id.seq) {
-            return Ok((id, None));
-        }
-        Ok((id, Some(self.store.create(self.job, id, first)?)))
+        id
     }
 
-    fn seal(
-        &self,
-        open: Option<(BlockId, Option<OpenBlock>)>,
-    ) -> Result<Option<(BlockId, Sealed)>> {
-        let Some((id, Some(block))) = open else { return Ok(None) };
-        let sealed = block.seal()?;
-        (self.on_sealed)(id, sealed);
-        Ok(Some((id, sealed)))
+    /// Writes what has been joined.
+    async fn flush(&self, block: &mut Growing) -> Result<()> {
+        let Some(rows) = block.joined.take()? else { return Ok(()) };
+        let file = match block.file.take() {
+            Some(file) => file,
+            None => self.store.create(self.job, block.id, &rows)?,
+        };
+        block.file.insert(file).write(&rows).await
+    }
+
+    async fn seal(&self, open: Option<Growing>) -> Result<Option<(BlockId, Sealed)>> {
+        let Some(mut block) = open else { return Ok(None) };
+        self.flush(&mut block).await?;
+        // Without a file it is there already.
+        let Some(file) = block.file else { return Ok(None) };
+        let sealed = file.seal()?;
+        (self.on_sealed)(block.id, sealed);
+        Ok(Some((block.id, sealed)))
+    }
+}
+
+/// A block that is being written.
+struct Growing {
+    id: BlockId,
+    joined: Joined,
+    file: Option<OpenBlock>,
+}
+
+impl Growing {
+    fn new(id: BlockId) -> Self {
+        Self { id, joined: Joined::default(), file: None }
+    }
+}
+
+/// Small batches, such as a model's, on their way to become one: for each batch a block has a
+/// header, padding, and room for its buffers that is lost to compression.
+#[derive(Default)]
+struct Joined {
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+    rows: usize,
+}
+
+/// From here on a batch is large enough.
+const JOINED_BYTES: usize = 256 << 10;
+const JOINED_ROWS: usize = 8192;
+
+impl Joined {
+    /// Says whether there is enough to be written.
+    fn add(&mut self, batch: RecordBatch) -> bool {
+        self.bytes += weight::bytes(&batch);
+        self.rows += batch.num_rows();
+        self.batches.push(batch);
+        self.bytes >= JOINED_BYTES || self.rows >= JOINED_ROWS
+    }
+
+    /// All of it, without what its buffers hold beside it.
+    fn take(&mut self) -> Result<Option<RecordBatch>> {
+        let Self { batches, .. } = std::mem::take(self);
+        let Some(first) = batches.first() else { return Ok(None) };
+        let joined = match &batches[..] {
+            [one] => one.clone(),
+            all => concat_batches(first.schema_ref(), all)?,
+        };
+        Ok(Some(weight::compact(&joined)?))
     }
 }
 
@@ -199,5 +259,71 @@ impl ExecutionPlan for BlockWriterExec {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         internal_err!("BlockWriterExec is the root of a stage: a worker calls write")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, StringViewArray};
+    use arrow::ipc::reader::StreamReader;
+    use datafusion::datasource::memory::MemorySourceConfig;
+    use tempfile::TempDir;
+
+    use super::super::location::BlockLocation;
+    use super::*;
+
+    /// What a model gives: a slice of a large batch after the other.
+    fn slices(rows: usize) -> Vec<RecordBatch> {
+        let text = (0..8000).map(|row| format!("a text that is longer than a view: {row:06}"));
+        let texts: ArrayRef = Arc::new(StringViewArray::from_iter_values(text));
+        let whole = RecordBatch::try_from_iter([("text", texts)]).unwrap();
+        (0..8000 / rows).map(|at| whole.slice(at * rows, rows)).collect()
+    }
+
+    async fn written(batches: Vec<RecordBatch>, skipped: Vec<u32>) -> (Vec<RecordBatch>, Vec<u64>) {
+        let folder = TempDir::new().unwrap();
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let store = Arc::new(store);
+        let schema = batches[0].schema();
+        let input = MemorySourceConfig::try_new_exec(&[batches], schema, None).unwrap();
+        let writer = BlockWriterExec::new(input, BlockSize::up_to(u64::MAX).in_windows_of(1000));
+        let writer = writer.with_skipped(skipped);
+        let context = Arc::new(TaskContext::default());
+        let blocks = writer.write(&store, "job", 1, 2, context, &|_, _| {}).await.unwrap();
+        let (mut read, mut sizes) = (vec![], vec![]);
+        for (id, sealed) in blocks {
+            let (rows, bytes, checksum) = (sealed.rows, sealed.bytes, sealed.checksum);
+            let (job, worker, address) = ("job".to_owned(), "w".to_owned(), String::new());
+            let location = BlockLocation { job, id, worker, address, bytes, rows, checksum };
+            let file = store.read(&location).unwrap();
+            let batches = StreamReader::try_new(&file[..], None).unwrap();
+            read.extend(batches.map(Result::unwrap));
+            sizes.push(bytes);
+        }
+        (read, sizes)
+    }
+
+    #[tokio::test]
+    async fn a_block_of_small_slices_is_as_large_as_one_of_a_large_batch() {
+        let (rows, sizes) = written(slices(16), vec![]).await;
+        let (expected, expected_sizes) = written(slices(8000), vec![]).await;
+        let schema = expected[0].schema();
+        let all = |batches: &[RecordBatch]| concat_batches(&schema, batches).unwrap();
+        assert_eq!(all(&rows), all(&expected));
+        assert_eq!(
+            (sizes.len(), rows.len()),
+            (4, 4),
+            "of 1000, 2000, 4000 and 1000 rows, one batch"
+        );
+        for (size, expected) in sizes.iter().zip(&expected_sizes) {
+            assert!(size * 10 < expected * 11, "{sizes:?} instead of {expected_sizes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_not_written_again() {
+        let (all, _) = written(slices(16), vec![]).await;
+        let (rows, _) = written(slices(16), vec![0, 2]).await;
+        assert_eq!(rows, [all[1].clone(), all[3].clone()]);
     }
 }

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow_flight::FlightData;
-use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use datafusion::common::plan_err;
 use datafusion::common::runtime::SpawnedTask;
@@ -33,6 +32,7 @@ use parking_lot::Mutex;
 use tonic::Status;
 use uuid::Uuid;
 
+use super::encode::encode;
 use super::query::conforming;
 use super::session::Session;
 use super::statement::{Kind, Prepared};
@@ -232,7 +232,7 @@ impl Stream {
             Ok::<_, FlightError>(batch.map(|batch| (batch, reading)))
         });
         let schema = Arc::clone(self.schema());
-        let encoded = FlightDataEncoderBuilder::new().with_schema(schema).build(batches);
+        let encoded = encode(schema, batches);
         Ok(encoded.map_err(status::of_flight).boxed())
     }
 

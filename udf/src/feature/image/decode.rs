@@ -148,6 +148,8 @@ pub(super) fn guarded<T>(
     let result = catch_unwind(AssertUnwindSafe(|| decode(format)))
         .unwrap_or_else(|_| Err("its decoder gave up".to_owned()));
     result.map_err(|problem| {
+        // Some decoders end theirs with a line's end.
+        let problem = problem.trim_end();
         format!("{} of {} bytes cannot be decoded: {problem}", format.name(), bytes.len())
     })
 }

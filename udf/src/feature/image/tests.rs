@@ -123,6 +123,7 @@ fn bad_images_are_errors_that_say_why() {
         let bytes = fs::read(prepared("images/bad").join(name)).unwrap();
         let problem = decode(&bytes, Mode::Rgb).unwrap_err();
         assert!(problem.contains(expected), "{name}: {problem}");
+        assert!(!problem.contains('\n'), "{name}: {problem:?}");
         assert_eq!(recipe.apply(&bytes, &mut Resampler::default()).unwrap_err(), problem);
     }
 }
