@@ -21,4 +21,5 @@ mod cluster {
     mod pauses;
     mod setup;
     mod tls;
+    mod versions;
 }

@@ -25,7 +25,7 @@ def read(folder: Path, workload: str) -> pa.Table:
     """The rows of one run, in the order of their keys."""
     files = [path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_"))]
     table = pa.concat_tables([pq.read_table(path) for path in files], promote_options="permissive")
-    if workload == "images":
+    if workload in ("images", "decode"):
         names = [os.path.basename(path) for path in table["path"].to_pylist()]
         table = table.set_column(table.column_names.index("path"), "path", pa.array(names))
         return table.sort_by("path")
@@ -87,6 +87,12 @@ def scores(left: pa.Table, right: pa.Table) -> dict[str, float]:
     return near(left["score"].to_numpy(), right["score"].to_numpy(), SCORE_ATOL)
 
 
+def files(left: pa.Table, right: pa.Table) -> dict[str, float]:
+    """The same files; that their pixels are right is seen where a model labels them."""
+    same(left, right, "path")
+    return {}
+
+
 def exact(column: str) -> object:
     """Equal values by id."""
 
@@ -102,6 +108,7 @@ COMPARE = {
     "embed": vectors,
     "chunk": vectors,
     "images": classes,
+    "decode": files,
     "mlp": scores,
     "start": scores,
     "accelerator": exact("hash"),

@@ -19,6 +19,7 @@ FILES = 8
 COPIES = 0.15
 WORDS = settings.ROOT / "sql-examples/data/wordnet.parquet"
 CLASSES = 10
+NO_FILES = "[files]\n"
 SIZES = ((500, 375), (640, 480), (375, 500))
 
 
@@ -52,7 +53,19 @@ def make_documents(random: np.random.Generator, rows: int, folder: Path) -> None
 
 
 def make_images(random: np.random.Generator, rows: int, folder: Path) -> None:
-    """JPEGs whose frequencies are those of photos, and a ResNet-18 for them."""
+    """JPEGs, and a ResNet-18 for them."""
+    make_files(random, rows, folder)
+    resnet(folder)
+
+
+def make_pixels(random: np.random.Generator, rows: int, folder: Path) -> None:
+    """JPEGs, and the emulated accelerator that takes their pixels."""
+    make_files(random, rows, folder)
+    takes_pixels(folder / "models/accelerator")
+
+
+def make_files(random: np.random.Generator, rows: int, folder: Path) -> None:
+    """JPEGs whose frequencies are those of photos."""
     from PIL import Image
 
     (folder / "images").mkdir()
@@ -66,7 +79,6 @@ def make_images(random: np.random.Generator, rows: int, folder: Path) -> None:
         data = io.BytesIO()
         image.save(data, "JPEG", quality=int(random.choice([75, 85, 90])))
         (folder / f"images/{at:05}.jpg").write_bytes(data.getvalue())
-    resnet(folder)
     write(folder, {"path": sorted(str(path.name) for path in (folder / "images").iterdir())})
 
 
@@ -188,16 +200,28 @@ def emulated(folder: Path, rows: int) -> None:
     """A package of the emulated runtime: the service time per batch of so many rows."""
     folder.mkdir(parents=True)
     (folder / "model.toml").write_text(
-        manifest(
-            "accelerator",
-            "STRING",
-            "BIGINT",
-            f'kind = "emulated"\nservice_ms = {1000 * settings.SERVICE_S:.0f}',
-            'cpus = 0\ngpus = 1\nmemory = "1 MiB"\ngpu_memory = "1 GiB"',
-            # Rows have no length to sort by: a window is a batch, and none is cut short.
-            f"max_rows = {rows}\nwindow_rows = {rows}",
-        )
-        + "[files]\n"
+        manifest("accelerator", "STRING", "BIGINT", *device(settings.SERVICE_S, rows)) + NO_FILES
+    )
+
+
+def takes_pixels(folder: Path) -> None:
+    """The same for pixels of files."""
+    runtime = device(settings.DECODE_SERVICE_S, settings.DECODE_ROWS)
+    text = manifest("accelerator", "BINARY", "BIGINT", *runtime)
+    recipe = f"resize = {settings.RESIZE}\ncrop = {settings.CROP}\nfilter = \"bilinear\""
+    scaled = f"mean = {list(settings.MEAN)}\nstd = {list(settings.DEVIATION)}"
+    transform = f'kind = "image"\n{recipe}\nlayout = "hwc"\n{scaled}'
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text(text.replace('kind = "tensor"', transform) + NO_FILES)
+
+
+def device(service_s: float, rows: int) -> tuple[str, str, str]:
+    """An emulated accelerator, what it needs, and its batches."""
+    return (
+        f'kind = "emulated"\nservice_ms = {1000 * service_s:.0f}',
+        'cpus = 0\ngpus = 1\nmemory = "1 MiB"\ngpu_memory = "1 GiB"',
+        # Rows have no length to sort by: a window is a batch, and none is cut short.
+        f"max_rows = {rows}\nwindow_rows = {rows}",
     )
 
 
@@ -236,6 +260,7 @@ MAKERS = {
     "embed": make_texts,
     "chunk": make_documents,
     "images": make_images,
+    "decode": make_pixels,
     "mlp": make_features,
     "start": make_features,
     "accelerator": make_hashes,

@@ -106,23 +106,43 @@ def chunk(data: Path, _: Path | None) -> dict[str, float]:
 
 def images(data: Path, forebay: Path | None) -> dict[str, float]:
     """The model in batches of 8; decoding by Pillow or by Forebay's functions, the faster."""
-    import multiprocessing
-
     import numpy as np
 
-    files = sorted((data / "images").iterdir())
-    with multiprocessing.Pool(settings.CORES) as pool:
-        pool.map(decode, files[:2])
-        pixels: list[np.ndarray] = []
-        cpu = seconds(lambda: pixels.extend(pool.map(decode, files, chunksize=16)))
-    found = {"cpu_pillow_s": cpu}
-    if forebay is not None:
-        found["cpu_forebay_s"] = forebay_decodes(forebay, data)
+    pixels: list[np.ndarray] = []
+    found = decoding(data, forebay, decode, pixels)
     classifier = work.Classifier(data / "models", 1)
     batches = [np.stack(pixels[at : at + 8]) for at in range(0, len(pixels), 8)]
     model_s = on_all_cores(classifier.classify, batches)
     cpu = min(found.values())
     return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, **found}
+
+
+def pixels(data: Path, forebay: Path | None) -> dict[str, float]:
+    """Service times of all batches; decoding, the faster of the two, beside them."""
+    sizes: list[int] = []
+    found = decoding(data, forebay, decoded_size, sizes)
+    model_s = -(-len(sizes) // settings.DECODE_ROWS) * settings.DECODE_SERVICE_S
+    cpu = min(found.values())
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": max(model_s, cpu), **found}
+
+
+def decoding(
+    data: Path, forebay: Path | None, task: Callable[[Path], object], results: list
+) -> dict[str, float]:
+    """Times of both decoders over all files, on all cores."""
+    import multiprocessing
+
+    files = sorted((data / "images").iterdir())
+    with multiprocessing.Pool(settings.CORES) as pool:
+        pool.map(task, files[:2])
+        found = seconds(lambda: results.extend(pool.map(task, files, chunksize=16)))
+    ours = {} if forebay is None else {"cpu_forebay_s": forebay_decodes(forebay, data)}
+    return {"cpu_pillow_s": found, **ours}
+
+
+def decoded_size(path: Path) -> int:
+    """Bytes of the pixels of one file."""
+    return decode(path).size
 
 
 def decode(path: Path) -> object:
@@ -190,6 +210,7 @@ LIMITS = {
     "embed": embed,
     "chunk": chunk,
     "images": images,
+    "decode": pixels,
     "mlp": mlp,
     "accelerator": accelerator,
     "expand": expand,

@@ -31,6 +31,7 @@ WORKLOADS = {
     "embed": Workload("Texts to embeddings, 15% duplicates", 8_000, has_defaults=True),
     "chunk": Workload("Documents to chunks to embeddings", 240, least=8),
     "images": Workload("JPEG files to labels, ResNet-18", 1_500, has_defaults=True),
+    "decode": Workload("JPEG files to pixels, emulated accelerator", 6_000),
     "mlp": Workload("A cheap model, 32 numbers a row", 1_000_000),
     "accelerator": Workload("Emulated accelerator, CPU work in front", 25_600),
     "expand": Workload("Rows that become 4 MiB, emulated accelerator", 400),

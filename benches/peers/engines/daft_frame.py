@@ -69,6 +69,18 @@ class ClassifyDefaults:
         return tables.classes(*self.classifier(files.to_pylist()))
 
 
+@daft.cls(**PER_CORE)
+class Decode:
+    """Pixels of files, which the device takes."""
+
+    def __init__(self) -> None:
+        self.decoder = work.Decoder()
+
+    @daft.method.batch(return_dtype=DataType.int64(), batch_size=settings.DECODE_ROWS)
+    def sizes(self, files: Series) -> pa.Array:
+        return pa.array(self.decoder(files.to_pylist()), pa.int64())
+
+
 @daft.cls(max_concurrency=settings.CORES)
 class Score:
     """The small model: in threads, for its columns are too large to send to processes."""
@@ -146,6 +158,12 @@ def images(run: Run) -> DataFrame:
     found = files.with_column("class", model.classes(col("path").download()))
     fields = [col("class")[name].alias(name) for name in ("label", "score")]
     return found.select(col("path"), *fields)
+
+
+def decode(run: Run) -> DataFrame:
+    """JPEG files in; the device takes their pixels."""
+    files = daft.from_glob_path(f"{run.images}/*.jpg").select("path")
+    return files.select(col("path"), Decode().sizes(col("path").download()).alias("bytes"))
 
 
 def mlp(run: Run) -> DataFrame:

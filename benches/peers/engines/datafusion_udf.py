@@ -20,6 +20,7 @@ ROWS = {
     "embed": 2048,
     "chunk": 2048,
     "images": 16,
+    "decode": settings.DECODE_ROWS,
     "mlp": 65536,
     "accelerator": settings.SERVICE_ROWS,
     "expand": settings.EXPAND_ROWS,
@@ -75,16 +76,32 @@ def images(run: Run) -> object:
     classifier = work.Classifier(run.data / "models", threads(run))
 
     def apply(paths: pa.Array) -> pa.Array:
-        files = []
-        for path in paths.to_pylist():
-            with open(f"{run.images}/{path}", "rb") as file:
-                files.append(file.read())
-        return tables.classes(*classifier(files))
+        return tables.classes(*classifier(contents(run, paths)))
 
     function = udf(apply, [pa.string_view()], tables.CLASS, "immutable")
     found = session(run).table("t").select(col("path"), function(col("path")).alias("class"))
     fields = [col("class")[name].alias(name) for name in ("label", "score")]
     return found.select(col("path"), *fields)
+
+
+def decode(run: Run) -> object:
+    """JPEG files in; a partition decodes while the device takes the other's pixels."""
+    decoder = work.Decoder()
+
+    def apply(paths: pa.Array) -> pa.Array:
+        return pa.array(decoder(contents(run, paths)), pa.int64())
+
+    function = udf(apply, [pa.string_view()], pa.int64(), "immutable")
+    return session(run).table("t").select(col("path"), function(col("path")).alias("bytes"))
+
+
+def contents(run: Run, paths: pa.Array) -> list[bytes]:
+    """Of files."""
+    files = []
+    for path in paths.to_pylist():
+        with open(f"{run.images}/{path}", "rb") as file:
+            files.append(file.read())
+    return files
 
 
 def mlp(run: Run) -> object:
@@ -121,6 +138,7 @@ WORK = {
     "embed": embed,
     "chunk": chunk,
     "images": images,
+    "decode": decode,
     "mlp": mlp,
     "start": mlp,
     "accelerator": functools.partial(device, task=work.hashed, result=pa.string(), name="hash"),

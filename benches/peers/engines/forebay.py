@@ -57,6 +57,16 @@ def images(run: Run) -> Query:
     )
 
 
+def decode(run: Run) -> Query:
+    """JPEG files in; the device takes their pixels."""
+    files = f"SELECT url AS path, bytes FROM read_files('{run.images}/*.jpg')"
+    return Query(
+        f"SELECT path, output FROM ml_predict(({files}), MODEL accelerator, DESCRIPTOR(bytes))",
+        model=location("accelerator", run),
+        arguments=("--emulated-accelerators", "1"),
+    )
+
+
 def mlp(run: Run) -> Query:
     """Vectors in, a number out."""
     return Query(
@@ -100,6 +110,7 @@ QUERIES = {
     "embed": embed,
     "chunk": chunk,
     "images": images,
+    "decode": decode,
     "mlp": mlp,
     "start": mlp,
     "accelerator": accelerator,

@@ -72,6 +72,34 @@ def images(run: Run) -> Iterator[pa.Table]:
         yield pa.table({"path": list(names), "label": labels, "score": scores})
 
 
+class Pixels:
+    """The same without a model."""
+
+    def __init__(self, names: list[str], folder: str) -> None:
+        from torchvision import transforms
+
+        self.names, self.folder, self.recipe = names, folder, work.recipe(transforms)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, at: int) -> tuple[str, object]:
+        with open(f"{self.folder}/{self.names[at]}", "rb") as file:
+            return self.names[at], self.recipe(file.read())
+
+
+def decode(run: Run) -> Iterator[pa.Table]:
+    """JPEG files are decoded in workers; the device takes their pixels in this process."""
+    from torch.utils.data import DataLoader
+
+    device = work.Accelerator(settings.DECODE_SERVICE_S)
+    dataset = Pixels(read(run)["path"].to_pylist(), run.images)
+    rows = settings.DECODE_ROWS
+    for names, pixels in DataLoader(dataset, batch_size=rows, num_workers=settings.CORES):
+        device()
+        yield pa.table({"path": list(names), "bytes": [image.numel() for image in pixels]})
+
+
 def mlp(run: Run) -> Iterator[pa.Table]:
     """Vectors in, a number out; 64 Ki rows at a time stay in the cores' caches."""
     model = work.Mlp(run.data / "models", settings.CORES)

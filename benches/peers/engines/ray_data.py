@@ -57,6 +57,17 @@ class Classify:
         return pa.table({"path": table["path"], "label": labels, "score": scores})
 
 
+class Decode:
+    """Pixels of files, which the device takes."""
+
+    def __init__(self) -> None:
+        self.decoder = work.Decoder()
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        sizes = self.decoder(table["bytes"].to_pylist())
+        return pa.table({"path": table["path"], "bytes": sizes})
+
+
 class Score:
     """The small model."""
 
@@ -131,10 +142,19 @@ def images(run: Run) -> Dataset:
             fn_constructor_args=(run,),
             concurrency=1,
         )
-    files = ray.data.read_binary_files(
-        run.images, include_paths=True, override_num_blocks=16, ray_remote_args=SMALL
+    return actors(files(run, 16), Classify, 64, run)
+
+
+def decode(run: Run) -> Dataset:
+    """JPEG files in; the device takes their pixels."""
+    return actors(files(run, 32), Decode, settings.DECODE_ROWS)
+
+
+def files(run: Run, blocks: int) -> Dataset:
+    """The files in so many blocks."""
+    return ray.data.read_binary_files(
+        run.images, include_paths=True, override_num_blocks=blocks, ray_remote_args=SMALL
     )
-    return actors(files, Classify, 64, run)
 
 
 def mlp(run: Run) -> Dataset:
@@ -142,7 +162,7 @@ def mlp(run: Run) -> Dataset:
     return actors(read(run, 16), Score, 65536, run)
 
 
-def device(dataset: Dataset, rows: int) -> Dataset:
+def device(dataset: Dataset, rows: int, **placement: object) -> Dataset:
     """The device behind tasks; its actor waits and needs no core."""
     return dataset.map_batches(
         Device,
@@ -150,19 +170,24 @@ def device(dataset: Dataset, rows: int) -> Dataset:
         batch_format="pyarrow",
         compute=ActorPoolStrategy(size=1),
         num_cpus=0,
+        **placement,
     )
 
 
 def accelerator(run: Run) -> Dataset:
     """Hashing in tasks, the device in an actor."""
+    return device(hashes(run), settings.SERVICE_ROWS)
 
-    def hashes(table: pa.Table) -> pa.Table:
+
+def hashes(run: Run) -> Dataset:
+    """The CPU part."""
+
+    def apply(table: pa.Table) -> pa.Table:
         found = [work.hashed(text) for text in table["text"].to_pylist()]
         return pa.table({"id": table["id"], "hash": found})
 
     rows = settings.SERVICE_ROWS
-    dataset = read(run, 100).map_batches(hashes, batch_size=rows, batch_format="pyarrow")
-    return device(dataset, rows)
+    return read(run, 100).map_batches(apply, batch_size=rows, batch_format="pyarrow")
 
 
 def expand(run: Run) -> Dataset:

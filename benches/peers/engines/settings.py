@@ -21,6 +21,8 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # The emulated accelerator, with CPU work in front of it: about 0.5 ms of hashing a row.
 SERVICE_S, SERVICE_ROWS = 0.040, 64
 HASHED_COPIES = 256
+# The one that takes pixels, many times as fast as they are decoded.
+DECODE_SERVICE_S, DECODE_ROWS = 0.008, 64
 # The one that takes large rows: so many copies of a text of 1 KiB are 4 MiB.
 EXPAND_ROWS, EXPAND_COPIES = 4, 4096
 

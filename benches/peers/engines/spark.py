@@ -22,6 +22,7 @@ ROWS = {
     "embed": 2048,
     "chunk": 512,
     "images": 64,
+    "decode": settings.DECODE_ROWS,
     "mlp": 65536,
     "accelerator": settings.SERVICE_ROWS,
     "expand": settings.EXPAND_ROWS,
@@ -29,8 +30,8 @@ ROWS = {
 Batches = Iterator[pa.RecordBatch]
 
 
-def session(run: Run) -> SparkSession:
-    """A session of one process, with workers."""
+def session(run: Run, master: str = f"local[{settings.CORES}]") -> SparkSession:
+    """A session of one process, with workers; or of a cluster."""
     if run.defaults:
         return SparkSession.builder.master("local[*]").getOrCreate()
     options = {
@@ -40,7 +41,7 @@ def session(run: Run) -> SparkSession:
         "spark.python.worker.reuse": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": ROWS.get(run.workload, 10000),
     }
-    builder = SparkSession.builder.master(f"local[{settings.CORES}]")
+    builder = SparkSession.builder.master(master)
     for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -105,6 +106,18 @@ def images(run: Run) -> DataFrame:
     return files.select("path", "content").mapInArrow(
         apply, "path string, label string, score float"
     )
+
+
+def decode(run: Run) -> DataFrame:
+    """JPEG files in; the device takes their pixels."""
+
+    def apply(batches: Batches) -> Batches:
+        for batch in batches:
+            sizes = work.decoder()(batch["content"].to_pylist())
+            yield pa.record_batch({"path": batch["path"], "bytes": sizes})
+
+    files = session(run).read.format("binaryFile").load(run.images)
+    return files.select("path", "content").mapInArrow(apply, "path string, bytes long")
 
 
 def mlp(run: Run) -> DataFrame:

@@ -144,6 +144,25 @@ class Mlp:
             return self.model(torch.from_numpy(features)).numpy()
 
 
+class Decoder:
+    """JPEG files to pixels, which the emulated accelerator takes."""
+
+    def __init__(self) -> None:
+        from torchvision import transforms
+
+        self.recipe = recipe(transforms)
+        self.slot = Accelerator(settings.DECODE_SERVICE_S)
+
+    def __call__(self, files: Sequence[bytes]) -> list[int]:
+        """How many bytes of pixels each file has become."""
+        sizes: list[int] = []
+        for start in range(0, len(files), settings.DECODE_ROWS):
+            batch = files[start : start + settings.DECODE_ROWS]
+            sizes += [self.recipe(data).size for data in batch]
+            self.slot()
+        return sizes
+
+
 @functools.cache
 def embedder(threads: int | None) -> Embedder:
     """One per process, for workers that live on between tasks."""
@@ -154,6 +173,12 @@ def embedder(threads: int | None) -> Embedder:
 def classifier(models: Path, threads: int | None) -> Classifier:
     """One per process."""
     return Classifier(models, threads)
+
+
+@functools.cache
+def decoder() -> Decoder:
+    """One per process."""
+    return Decoder()
 
 
 @functools.cache
@@ -178,11 +203,12 @@ class Accelerator:
     The slot is a locked file, so it is one slot for threads and for processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, service_s: float = settings.SERVICE_S) -> None:
+        self.service_s = service_s
         self.slot = Path(tempfile.gettempdir()) / "forebay-bench-accelerator"
 
     def __call__(self) -> None:
         """One batch."""
         with open(self.slot, "a") as slot:
             fcntl.flock(slot, fcntl.LOCK_EX)
-            time.sleep(settings.SERVICE_S)
+            time.sleep(self.service_s)

@@ -1,0 +1,207 @@
+"""A worker that is killed half-way: how much longer a query takes, and whether its rows are the same.
+
+    benches/peers/python benches/peers/lost.py path/to/forebay [--rounds 3] [--scale 1]
+
+The workload is `accelerator`, on a cluster of two workers of a core each and one emulated device, on
+this machine: Forebay, Ray (`ray.cluster_utils`) and Spark (`local-cluster`). Each engine runs it
+undisturbed, then again and loses a CPU worker to `kill -9` after half of that time. Time is from the
+query's start to its last row written; the cluster is there before. Prints a table, and writes one JSON
+object to benches/results/.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+import check
+import data
+from engines import forebay, settings
+from engines.settings import Run
+from run import environment
+from workloads import ENGINES, WORKLOADS
+
+WORKLOAD = "accelerator"
+NODES = 2
+LIMIT_S = 900
+
+
+def timed(query: Callable[[], object], kill: Callable[[], object], after_s: float | None) -> float:
+    """Seconds of a query, during which something is killed."""
+    timer = threading.Timer(after_s or 0, kill)
+    start = time.perf_counter()
+    if after_s is not None:
+        timer.start()
+    query()
+    took = time.perf_counter() - start
+    if after_s is not None and timer.is_alive():
+        raise SystemExit("the query was over before its worker was killed")
+    return took
+
+
+def on_forebay(run: Run, binary: Path, after_s: float | None) -> float:
+    """A scheduler, two workers, and one with the device."""
+    started: list[subprocess.Popen] = []
+
+    def start(*arguments: str) -> str:
+        command = [str(binary), *arguments]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        return started[-1].stdout.readline().decode().split()[-1]
+
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            free = "127.0.0.1:0"
+            scheduler = start("serve", "--bind", free, "--flight-sql", free, "--catalog", scratch)
+            worker = ("worker", "--scheduler", scheduler, "--work-dir", scratch, "--gpus", "none")
+            for _ in range(NODES):
+                start(*worker, "--cpus", "1")
+            lost = started[-1]
+            start(*worker, "--cpus", "1", "--emulated-accelerators", "1")
+            shell = forebay.command(binary, run)
+            # The device is the worker's, not the shell's.
+            at = shell.index("--emulated-accelerators")
+            shell[at : at + 2] = ["--connect", scheduler]
+            quiet = {"stdout": subprocess.DEVNULL, "check": True, "timeout": LIMIT_S}
+            return timed(lambda: subprocess.run(shell, **quiet), lost.kill, after_s)
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait()
+
+
+def on_ray(run: Run, _: Path, after_s: float | None) -> float:
+    """A head with the device and without cores, and two nodes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from engines import ray_data
+
+    head = {"num_cpus": 0, "resources": {"device": 1}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
+    ray.init(address=cluster.address, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+    def query() -> None:
+        hashed = ray_data.hashes(run)
+        found = ray_data.device(hashed, settings.SERVICE_ROWS, resources={"device": 1})
+        found.write_parquet(str(run.output), ray_remote_args=ray_data.SMALL)
+
+    lose = lambda: cluster.remove_node(nodes[0], allow_graceful=False)  # noqa: E731
+    return timed(query, lose, after_s)
+
+
+def on_spark(run: Run, _: Path, after_s: float | None) -> float:
+    """Two executors of a core each."""
+    from engines import spark
+
+    session = spark.session(run, master=f"local-cluster[{NODES},1,1024]")
+    # Executors start with the first job.
+    session.range(NODES * 100, numPartitions=NODES * 4).count()
+    query = spark.accelerator(run).write
+    return timed(lambda: query.parquet(str(run.output)), lose_executor, after_s)
+
+
+def lose_executor() -> None:
+    """Kills an executor with its Python workers, as the loss of a machine would."""
+    children = psutil.Process().children(recursive=True)
+    executors = [child for child in children if is_executor(child)]
+    for process in [executors[0], *executors[0].children(recursive=True)]:
+        process.send_signal(signal.SIGKILL)
+
+
+def is_executor(process: psutil.Process) -> bool:
+    """Whether it runs tasks of Spark."""
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+CLUSTERS = {"forebay": on_forebay, "ray_data": on_ray, "spark": on_spark}
+
+
+def measured(engine: str, run: Run, binary: Path, after_s: float | None) -> float:
+    """The same in a process of its own, whose descendants end with it."""
+    command = [sys.executable, __file__, str(binary), "--engine", engine]
+    command += ["--data", str(run.data), "--output", str(run.output)]
+    command += ["--kill-after", str(after_s)] if after_s is not None else []
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env=environment(engine), **pipes)
+    said, problem = process.communicate(timeout=2 * LIMIT_S)
+    if process.returncode != 0:
+        raise SystemExit(f"{engine}: {problem.decode(errors='replace')[-2000:]}")
+    return float(said.splitlines()[-1])
+
+
+def compare(options: argparse.Namespace) -> dict[str, object]:
+    """All rounds of all engines."""
+    rows = WORKLOADS[WORKLOAD].scaled(options.scale)
+    folder = data.make(WORKLOAD, rows, options.data)
+    engines = {engine: {"undisturbed_s": [], "disturbed_s": []} for engine in CLUSTERS}
+    with tempfile.TemporaryDirectory(prefix="forebay-peers-") as scratch:
+        reference = None
+        for at in range(options.rounds):
+            for engine, found in engines.items():
+                after_s = None
+                for kind, times in found.items():
+                    output = Path(scratch) / f"{engine}-{at}-{kind}"
+                    run = Run(WORKLOAD, folder, output, False)
+                    took = measured(engine, run, options.forebay, after_s)
+                    reference = reference or output
+                    check.agree(reference, output, WORKLOAD)
+                    times.append(round(took, 3))
+                    after_s = took / 2
+                    print(f"{engine:10} {kind:14} {took:8.2f} s", file=sys.stderr, flush=True)
+    return {"name": "a worker killed half-way", "rows": rows, "engines": engines}
+
+
+def table(result: dict) -> str:
+    """Medians."""
+    lines = ["| engine | undisturbed, s | a worker lost, s | ratio |", "|---|---|---|---|"]
+    for engine, found in result["engines"].items():
+        plain, lost = (statistics.median(times) for times in found.values())
+        lines.append(f"| {ENGINES[engine]} | {plain:.2f} | {lost:.2f} | {lost / plain:.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("forebay", type=Path, help="the release binary")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the full number of rows")
+    parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
+    parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
+    parser.add_argument("--engine", choices=CLUSTERS, help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--kill-after", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
+    if options.engine:
+        run = Run(WORKLOAD, options.data, options.output, False)
+        took = CLUSTERS[options.engine](run, options.forebay, options.kill_after)
+        print(took, flush=True)
+        # Without the engine's own way out, which waits for who was killed.
+        os._exit(0)
+    result = compare(options)
+    today = datetime.date.today().isoformat()
+    path = options.results / f"{today}-lost-cpu-{settings.CORES}-cores.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

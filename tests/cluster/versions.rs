@@ -1,0 +1,64 @@
+//! Processes of different versions, which must not work together.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use datafusion::common::runtime::SpawnedTask;
+use forebay_scheduler::rpc::ClusterClient;
+use forebay_scheduler::rpc::messages::{
+    FromWorker, Hello, Inventory, PROTOCOL, Worker, from_worker,
+};
+use futures::stream;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::{InterceptorLayer, Routes};
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Status};
+
+use super::setup::{Stage, run};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_refuses_a_worker_of_another_version() {
+    let stage = Stage::new(10, &[]);
+    let address = format!("http://{}", stage.cluster.address());
+    let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
+    let inventory = Inventory { cpus: 4, memory: 1 << 30, accelerators: vec![], labels: vec![] };
+    let (id, address) = ("w-new".to_owned(), "127.0.0.1:1".to_owned());
+    let worker = Worker { id, address, inventory, draining: false, busy_milli: 0 };
+    let hello = Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned(), worker };
+    let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
+    let refused = ClusterClient::new(channel).attend(stream::iter([hello])).await.unwrap_err();
+    let expected = format!(
+        "worker w-new speaks protocol {} (forebay 9.9.9), this scheduler {PROTOCOL} (forebay {}); \
+         run the same version on all machines",
+        PROTOCOL + 1,
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(refused.message(), expected);
+    let session = stage.session().await;
+    assert_eq!(run(&session, "SHOW WORKERS").await.unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_refused_says_why_and_ends() {
+    const REFUSAL: &str = "this scheduler speaks protocol 99; run the same version on all machines";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let refuse = |_: Request<()>| Err(Status::failed_precondition(REFUSAL));
+    let server = Server::builder()
+        .layer(InterceptorLayer::new(refuse))
+        .add_routes(Routes::default())
+        .serve_with_incoming(TcpListenerStream::new(listener));
+    let _serving = SpawnedTask::spawn(async move { server.await.unwrap() });
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    worker.args(["worker", "--scheduler", &address, "--cpus", "1", "--gpus", "none"]);
+    worker.args(["--port", "0", "--work-dir"]).arg(folder.path());
+    worker.stdin(Stdio::null());
+    let ended = SpawnedTask::spawn_blocking(move || worker.output().unwrap());
+    let ended = tokio::time::timeout(Duration::from_secs(120), ended.join()).await;
+    let ended = ended.expect("it goes on trying").unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success() && said.contains(REFUSAL), "{}: {said}", ended.status);
+    assert!(said.contains(&address), "{said}");
+}
