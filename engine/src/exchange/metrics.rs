@@ -34,6 +34,9 @@ pub(super) struct ReplicaMetrics {
     pub(super) useful_tokens: RatioMetrics,
     /// Rows whose inputs another row of their batch has as well.
     pub(super) shared_rows: Count,
+    /// Bytes of the rows that it took. The baseline's bytes are those of the arrays that the rows are
+    /// a slice of, again for each slice.
+    pub(super) moved_bytes: Count,
     /// The most bytes that the exchange held, all partitions together.
     pub(super) held_bytes_peak: Gauge,
 }
@@ -50,6 +53,9 @@ impl ReplicaMetrics {
                 .counter("shared_rows", partition),
             idle_time: MetricBuilder::new(metrics).subset_time("replica_idle_time", partition),
             useful_tokens: MetricBuilder::new(metrics).ratio_metrics("useful_tokens", partition),
+            moved_bytes: MetricBuilder::new(metrics)
+                .with_category(MetricCategory::Bytes)
+                .counter("moved_bytes", partition),
             held_bytes_peak: MetricBuilder::new(metrics)
                 .with_category(MetricCategory::Bytes)
                 .gauge("held_bytes_peak", partition),

@@ -251,6 +251,7 @@ impl Replica {
             .add_total(usize::try_from(planned.padded_tokens).unwrap_or(usize::MAX));
         self.metrics.shared_rows.add(planned.shared_rows);
         let batch = planned.gather(&self.execution.schema)?;
+        self.metrics.moved_bytes.add(weight::bytes(&batch));
         Ok(batch.record_output(&self.metrics.baseline))
     }
 }
