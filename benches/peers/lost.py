@@ -27,6 +27,7 @@ import psutil
 
 import check
 import data
+import measure
 from engines import forebay, settings
 from engines.settings import Run
 from run import environment
@@ -139,7 +140,14 @@ def measured(engine: str, run: Run, binary: Path, after_s: float | None) -> floa
     command += ["--kill-after", str(after_s)] if after_s is not None else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, env=environment(engine), **pipes)
+    sampler = measure.Sampler(psutil.Process(process.pid))
+    watching = threading.Thread(target=sampler.run)
+    watching.start()
     said, problem = process.communicate(timeout=2 * LIMIT_S)
+    sampler.stopped.set()
+    watching.join()
+    # Daemons of a cluster would outlive their run, and be found by the next one.
+    measure.end(sampler.seen)
     if process.returncode != 0:
         raise SystemExit(f"{engine}: {problem.decode(errors='replace')[-2000:]}")
     return float(said.splitlines()[-1])

@@ -13,7 +13,6 @@ use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::sql::parser::Statement as SqlStatement;
@@ -21,6 +20,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion_cli::print_format::PrintFormat;
 use datafusion_cli::print_options::MaxRows;
 use forebay::whole_writes;
+use forebay_engine::weight;
 use forebay_planner::sql::Statement;
 use futures::StreamExt;
 use tokio::time::{Interval, interval};
@@ -197,7 +197,7 @@ impl Shell {
             let batch = batch?;
             // One more than shown tells the printer that there are more.
             if row_count <= rows_max {
-                held.try_grow(get_record_batch_memory_size(&batch))?;
+                held.try_grow(weight::bytes(&batch))?;
                 batches.push(batch.clone());
             }
             row_count += batch.num_rows();

@@ -7,6 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::compute::{BatchCoalescer, concat_batches};
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SendableRecordBatchStream;
+use forebay_engine::weight;
 use futures::StreamExt;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 use tonic::Status;
@@ -246,7 +247,7 @@ impl Gathered {
 
     fn add(&mut self, batch: RecordBatch) {
         self.rows += batch.num_rows();
-        self.bytes += batch.get_array_memory_size();
+        self.bytes += weight::bytes(&batch);
         self.batches.push(batch);
     }
 

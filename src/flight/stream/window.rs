@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use arrow::array::RecordBatch;
+use forebay_engine::weight;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -38,7 +39,7 @@ impl State {
                 return false;
             }
             if let Some(batch) = self.batches.pop_front() {
-                self.bytes -= batch.get_array_memory_size();
+                self.bytes -= weight::bytes(&batch);
                 self.first += 1;
             }
         }
@@ -63,7 +64,7 @@ impl Window {
 
     /// Adds a batch as soon as there is room.
     pub(super) async fn push(&self, batch: RecordBatch) {
-        let bytes = batch.get_array_memory_size();
+        let bytes = weight::bytes(&batch);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
