@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, GenericByteViewArray, RecordBatch, UInt64Array, make_array,
+    Array, ArrayRef, AsArray, GenericByteViewArray, GenericListArray, MapArray, OffsetSizeTrait,
+    RecordBatch, UInt64Array, make_array,
 };
-use arrow::compute::take;
-use arrow::datatypes::{ByteViewType, DataType};
+use arrow::compute::{take, take_record_batch};
+use arrow::datatypes::{ArrowNativeType, ByteViewType, DataType};
 use arrow::error::Result;
 
 /// The bytes of the batch's rows, not of the larger arrays that they may be a slice of: a slice
@@ -21,14 +22,43 @@ pub fn bytes(batch: &RecordBatch) -> usize {
 
 /// The same of one column.
 pub fn array_bytes(array: &ArrayRef) -> usize {
-    let fixed = array.to_data().get_slice_memory_size();
-    // Arrow's count leaves the data of views out.
-    let views = match array.data_type() {
-        DataType::Utf8View => array.as_string_view().total_buffer_bytes_used(),
-        DataType::BinaryView => array.as_binary_view().total_buffer_bytes_used(),
-        _ => 0,
-    };
-    fixed.unwrap_or_else(|_| array.get_array_memory_size()) + views
+    let nulls = array.nulls().map_or(0, |nulls| nulls.len().div_ceil(8));
+    match array.data_type() {
+        DataType::Utf8View => nulls + views_bytes(array.as_string_view()),
+        DataType::BinaryView => nulls + views_bytes(array.as_binary_view()),
+        DataType::List(_) => nulls + lists_bytes(array.as_list::<i32>()),
+        DataType::LargeList(_) => nulls + lists_bytes(array.as_list::<i64>()),
+        DataType::Map(..) => nulls + map_bytes(array.as_map()),
+        DataType::FixedSizeList(..) => nulls + array_bytes(array.as_fixed_size_list().values()),
+        DataType::Struct(_) => {
+            nulls + array.as_struct().columns().iter().map(array_bytes).sum::<usize>()
+        }
+        _ => flat_bytes(array),
+    }
+}
+
+/// Arrow's own count, which leaves out what views point to and counts the children of all lists
+/// for a slice of them.
+fn flat_bytes(array: &ArrayRef) -> usize {
+    let counted = array.to_data().get_slice_memory_size();
+    counted.unwrap_or_else(|_| array.get_array_memory_size())
+}
+
+fn views_bytes<T: ByteViewType>(views: &GenericByteViewArray<T>) -> usize {
+    size_of_val::<[u128]>(views.views()) + views.total_buffer_bytes_used()
+}
+
+fn lists_bytes<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> usize {
+    let offsets = lists.offsets();
+    let (first, last) = (offsets[0].as_usize(), offsets[lists.len()].as_usize());
+    size_of_val::<[O]>(offsets) + array_bytes(&lists.values().slice(first, last - first))
+}
+
+fn map_bytes(map: &MapArray) -> usize {
+    let offsets = map.offsets();
+    let (first, last) = (offsets[0].as_usize(), offsets[map.len()].as_usize());
+    let entries: ArrayRef = Arc::new(map.entries().slice(first, last - first));
+    size_of_val::<[i32]>(offsets) + array_bytes(&entries)
 }
 
 /// Slices of at most `rows_max` rows and, going by the mean size of a row, `bytes_max` bytes.
@@ -54,6 +84,18 @@ pub fn compact(batch: &RecordBatch) -> Result<RecordBatch> {
     }
     let columns = batch.columns().iter().map(compact_array).collect::<Result<_>>()?;
     RecordBatch::try_new(batch.schema(), columns)
+}
+
+/// The same rows in arrays that hold nothing else. Copies the rows.
+///
+/// # Errors
+/// As [`compact`].
+pub fn owned(batch: &RecordBatch) -> Result<RecordBatch> {
+    if batch.num_columns() == 0 {
+        return Ok(batch.clone());
+    }
+    let rows = UInt64Array::from_iter_values(0..batch.num_rows() as u64);
+    compact(&take_record_batch(batch, &rows)?)
 }
 
 fn compact_array(array: &ArrayRef) -> Result<ArrayRef> {
@@ -96,8 +138,8 @@ fn holds_views(data_type: &DataType) -> bool {
 #[cfg(test)]
 mod tests {
     use arrow::array::{
-        BinaryViewArray, Int64Array, ListBuilder, StringArray, StringViewArray, StringViewBuilder,
-        StructArray,
+        BinaryViewArray, FixedSizeListBuilder, Int64Array, Int64Builder, ListBuilder, MapBuilder,
+        StringArray, StringBuilder, StringViewArray, StringViewBuilder, StructArray,
     };
     use arrow::ipc::writer::StreamWriter;
 
@@ -125,6 +167,34 @@ mod tests {
         Arc::new(lists.finish())
     }
 
+    fn structs(column: ArrayRef) -> ArrayRef {
+        Arc::new(StructArray::from(batch(column)))
+    }
+
+    fn structs_of_lists() -> ArrayRef {
+        structs(lists_of_views())
+    }
+
+    fn maps() -> ArrayRef {
+        let mut maps = MapBuilder::new(None, Int64Builder::new(), StringBuilder::new());
+        for row in 0..1000 {
+            maps.keys().append_value(row);
+            maps.values().append_value(text(row as usize));
+            maps.append(row % 7 != 0).unwrap();
+        }
+        Arc::new(maps.finish())
+    }
+
+    fn fixed_lists() -> ArrayRef {
+        let mut lists = FixedSizeListBuilder::new(StringViewBuilder::new(), 2);
+        for row in 0..1000 {
+            lists.values().append_value(text(row));
+            lists.values().append_null();
+            lists.append(true);
+        }
+        Arc::new(lists.finish())
+    }
+
     fn written(batch: &RecordBatch) -> usize {
         let mut writer = StreamWriter::try_new(vec![], &batch.schema()).unwrap();
         writer.write(batch).unwrap();
@@ -134,7 +204,8 @@ mod tests {
     #[test]
     fn a_slice_counts_as_what_it_shows() {
         let strings: ArrayRef = Arc::new(StringArray::from_iter_values((0..1000).map(text)));
-        for column in [strings, views()] {
+        let columns = [strings, views(), lists_of_views(), structs(views()), structs_of_lists()];
+        for column in columns.into_iter().chain([maps(), fixed_lists()]) {
             let batch = batch(column);
             let (whole, tenth) = (bytes(&batch), bytes(&batch.slice(500, 100)));
             assert!(whole >= 47_000, "{whole}");
@@ -161,10 +232,7 @@ mod tests {
     fn a_compact_slice_is_written_without_the_rest_and_is_the_same() {
         let binary = (0..1000).map(|row| text(row).into_bytes());
         let binary: ArrayRef = Arc::new(BinaryViewArray::from_iter_values(binary));
-        let views_field = batch(views()).schema().field(0).clone();
-        let structs: ArrayRef =
-            Arc::new(StructArray::new(vec![views_field].into(), vec![views()], None));
-        for column in [views(), binary, lists_of_views(), structs] {
+        for column in [views(), binary, lists_of_views(), structs(views())] {
             let whole = batch(column);
             let slice = whole.slice(500, 20);
             let compacted = compact(&slice).unwrap();
@@ -172,6 +240,18 @@ mod tests {
             let (all, as_it_is, less) = (written(&whole), written(&slice), written(&compacted));
             assert!(as_it_is > all / 2, "views are written whole: {as_it_is} of {all}");
             assert!(less * 10 < as_it_is, "{less} of {as_it_is}");
+        }
+    }
+
+    #[test]
+    fn an_owned_slice_holds_nothing_else_and_is_the_same() {
+        for column in [views(), lists_of_views(), structs(views()), maps(), fixed_lists()] {
+            let whole = batch(column);
+            let slice = whole.slice(500, 20);
+            let owned = owned(&slice).unwrap();
+            assert_eq!(owned, slice);
+            let (all, held) = (whole.get_array_memory_size(), owned.get_array_memory_size());
+            assert!(held * 5 < all, "{held} of {all}");
         }
     }
 
