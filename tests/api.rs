@@ -15,6 +15,7 @@ mod api {
     mod flight;
     mod fuzz;
     mod labels;
+    mod large_rows;
     mod minilm;
     mod random_plans;
     #[path = "../sql/wire.rs"]

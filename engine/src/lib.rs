@@ -4,6 +4,7 @@
 //! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
 //! - [`files`]: files as rows
 //! - [`inference`]: a model's transform and its forward pass as two operators
+//! - [`projection`]: a projection whose batches stay within some bytes
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //! - [`weight`]: what the rows of a batch weigh
 //! - [`wire`]: what the bytes of these operators share when a plan is sent to another process
@@ -28,6 +29,7 @@ pub mod exchange;
 pub mod files;
 pub mod inference;
 mod per_execution;
+pub mod projection;
 mod report;
 pub mod weight;
 pub mod wire;
@@ -40,6 +42,7 @@ pub use error::EngineError;
 pub use exchange::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};
 pub use files::ReadFilesExec;
 pub use inference::{InferenceExec, TransformExec};
+pub use projection::BoundedProjectionExec;
 pub use report::{InferenceReport, RunReport};
 
 /// The column that holds a row's length in tokens, as the length of its list.

@@ -11,8 +11,8 @@
 //! options missing.
 //!
 //! Nothing here has a message of its own: see `engine/src/exchange/wire.rs`,
-//! `engine/src/inference/wire.rs`, `engine/src/files/wire.rs`, and `physical/field_expr.rs` for an
-//! expression.
+//! `engine/src/inference/wire.rs`, `engine/src/files/wire.rs`, `engine/src/projection/wire.rs`, and
+//! `physical/field_expr.rs` for an expression.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ use datafusion_proto::physical_plan::{
 use datafusion_proto::protobuf::PhysicalExprNode;
 use forebay_engine::wire::ExprCodec;
 use forebay_engine::{
-    InferenceExec, ReadFilesExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
+    BoundedProjectionExec, InferenceExec, ReadFilesExec, RestoreOrderExec, StreamingExchangeExec,
+    TransformExec,
 };
 use forebay_udf::feature;
 use prost::Message;
@@ -82,7 +83,7 @@ impl Default for ForebayPhysicalCodec {
 impl ForebayPhysicalCodec {
     /// The format that this build writes, and the only one that it reads. Goes up with every change
     /// of a message.
-    pub const FORMAT: u32 = 2;
+    pub const FORMAT: u32 = 3;
 
     /// Leaves to `inner` what is not Forebay's.
     pub fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
@@ -125,6 +126,9 @@ impl ForebayPhysicalCodec {
             Operator::RestoreOrder => Arc::new(RestoreOrderExec::from_wire(message, input()?)?),
             Operator::Transform => Arc::new(TransformExec::from_wire(message, input()?, exprs)?),
             Operator::Inference => Arc::new(InferenceExec::from_wire(message, input()?)?),
+            Operator::BoundedProjection => {
+                Arc::new(BoundedProjectionExec::from_wire(message, input()?, exprs)?)
+            }
             Operator::Field => return exec_err!("an expression stands where an operator should"),
         })
     }
@@ -141,16 +145,18 @@ enum Operator {
     ReadFiles = 5,
     /// No operator, but an expression.
     Field = 6,
+    BoundedProjection = 7,
 }
 
 impl Operator {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Exchange,
         Self::RestoreOrder,
         Self::Transform,
         Self::Inference,
         Self::ReadFiles,
         Self::Field,
+        Self::BoundedProjection,
     ];
 
     fn name(self) -> &'static str {
@@ -161,6 +167,7 @@ impl Operator {
             Self::Inference => "InferenceExec",
             Self::ReadFiles => "ReadFilesExec",
             Self::Field => "FieldExpr",
+            Self::BoundedProjection => "BoundedProjectionExec",
         }
     }
 }
@@ -289,6 +296,8 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
                 (Operator::Inference, inference.to_wire()?)
             } else if let Some(files) = node.downcast_ref::<ReadFilesExec>() {
                 (Operator::ReadFiles, files.to_wire())
+            } else if let Some(projection) = node.downcast_ref::<BoundedProjectionExec>() {
+                (Operator::BoundedProjection, projection.to_wire(&exprs)?)
             } else if node.is::<VerdictExec>() {
                 return not_impl_err!(
                     "VerdictExec stays where the query was asked; send the plan below it"

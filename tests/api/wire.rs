@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema};
-use datafusion::config::ExtensionOptions;
+use datafusion::config::{ConfigOptions, ExtensionOptions};
 use datafusion::execution::TaskContext;
-use datafusion::physical_expr::expressions::{Column, binary};
-use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::physical_expr::expressions::{Column, binary, cast};
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, displayable, empty::EmptyExec,
@@ -19,10 +21,11 @@ use datafusion_proto::physical_plan::{DefaultPhysicalProtoConverter, PhysicalExt
 use forebay::prelude::*;
 use forebay::{Catalog, ForebayConfig, Inventory};
 use forebay_engine::{
-    ExchangeOptions, InferenceExec, Placement, RestoreOrderExec, Sharing, StreamingExchangeExec,
-    TransformExec,
+    BoundedProjectionExec, ExchangeOptions, InferenceExec, Placement, RestoreOrderExec, Sharing,
+    StreamingExchangeExec, TransformExec,
 };
 use forebay_planner::ForebayPhysicalCodec;
+use forebay_udf::feature;
 use forebay_udf::model::{
     BatchLimits, Determinism, DeviceChoice, ModelDeclaration, OnError, Precision, Resources,
     RuntimeKind, Share, Signature, TransformKind, parse_type,
@@ -272,7 +275,35 @@ fn all_operators() -> Vec<(Plan, Plan)> {
         next = input;
     }
     assert_eq!(found.len(), 4);
+    found.push((bounded(input()), input()));
     found
+}
+
+/// A function, and a name that is not a column's.
+fn bounded(input: Plan) -> Plan {
+    let call = |function: Arc<ScalarUDF>, args| -> Arc<dyn PhysicalExpr> {
+        let options = Arc::new(ConfigOptions::default());
+        Arc::new(ScalarFunctionExpr::try_new(function, args, &input.schema(), options).unwrap())
+    };
+    let decode = feature::functions().into_iter().find(|known| known.name() == "audio_decode");
+    let bytes = cast(column("text", 0), &input.schema(), DataType::Binary).unwrap();
+    let exprs = [
+        ProjectionExpr { expr: call(decode.unwrap(), vec![bytes]), alias: "a \"name\"".into() },
+        ProjectionExpr { expr: column("x", 2), alias: "x".into() },
+    ];
+    let projection = ProjectionExec::try_new(exprs, Arc::clone(&input)).unwrap();
+    Arc::new(BoundedProjectionExec::try_new(Arc::new(projection)).unwrap())
+}
+
+#[test]
+fn a_bounded_projection_survives() {
+    let plan = bounded(input());
+    let expected = "BoundedProjectionExec: expr=[audio_decode(CAST(text@0 AS Binary)) as a \"name\", \
+                    x@2 as x]";
+    assert!(text(&plan).starts_with(expected), "{}", text(&plan));
+    let sent = decode(&encode(&plan));
+    assert_eq!(text(&sent), text(&plan));
+    assert_eq!(sent.schema(), plan.schema());
 }
 
 #[test]

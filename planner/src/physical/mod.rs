@@ -8,8 +8,13 @@
 //!    run afterwards and see the declared properties.
 //!
 //! `field_expr` runs before `insert_exchanges`: what a function says of its field beyond the type
-//! survives the way to another process. `describe` answers `DESCRIBE` for tensors, and `verdict` puts the last line under `EXPLAIN ANALYZE`.
+//! survives the way to another process. `bound_projections` runs last: a `BoundedProjectionExec`
+//! takes the place of every projection whose functions may make rows large.
+//!
+//! `describe` answers `DESCRIBE` for tensors, and `verdict` puts the last line under
+//! `EXPLAIN ANALYZE`.
 
+pub(crate) mod bound_projections;
 mod describe;
 mod field_expr;
 mod insert_exchanges;

@@ -13,7 +13,9 @@ use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
-use forebay_engine::{InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec};
+use forebay_engine::{
+    BoundedProjectionExec, InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
+};
 use forebay_udf::model::{ModelDeclaration, RuntimeKind};
 
 use crate::block::{BlockReaderExec, BlockWriterExec};
@@ -79,6 +81,7 @@ pub(super) fn is_light(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<RestoreOrderExec>()
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
+        || plan.is::<BoundedProjectionExec>()
         || plan.is::<LocalLimitExec>()
         || plan.is::<GlobalLimitExec>()
         || plan.is::<UnionExec>()
@@ -92,6 +95,7 @@ pub(super) fn is_replayable(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<DataSourceExec>()
         || plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
+        || plan.is::<BoundedProjectionExec>()
         || plan.is::<LocalLimitExec>()
         || plan.is::<UnnestExec>()
         || plan.is::<CooperativeExec>()
