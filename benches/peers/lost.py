@@ -40,14 +40,20 @@ LIMIT_S = 900
 
 def timed(query: Callable[[], object], kill: Callable[[], object], after_s: float | None) -> float:
     """Seconds of a query, during which something is killed."""
-    timer = threading.Timer(after_s or 0, kill)
+    killed = threading.Event()
+
+    def strike() -> None:
+        kill()
+        killed.set()
+
+    timer = threading.Timer(after_s or 0, strike)
     start = time.perf_counter()
     if after_s is not None:
         timer.start()
     query()
     took = time.perf_counter() - start
-    if after_s is not None and timer.is_alive():
-        raise SystemExit("the query was over before its worker was killed")
+    if after_s is not None and not killed.is_set():
+        raise SystemExit("the query was over before a worker was killed")
     return took
 
 
@@ -117,8 +123,10 @@ def on_spark(run: Run, _: Path, after_s: float | None) -> float:
 def lose_executor() -> None:
     """Kills an executor with its Python workers, as the loss of a machine would."""
     children = psutil.Process().children(recursive=True)
-    executors = [child for child in children if is_executor(child)]
-    for process in [executors[0], *executors[0].children(recursive=True)]:
+    executor = next((child for child in children if is_executor(child)), None)
+    if executor is None:
+        raise RuntimeError(f"no executor of Spark is among {len(children)} processes")
+    for process in [executor, *executor.children(recursive=True)]:
         process.send_signal(signal.SIGKILL)
 
 
@@ -134,23 +142,11 @@ CLUSTERS = {"forebay": on_forebay, "ray_data": on_ray, "spark": on_spark}
 
 
 def measured(engine: str, run: Run, binary: Path, after_s: float | None) -> float:
-    """The same in a process of its own, whose descendants end with it."""
+    """The same in a process of its own."""
     command = [sys.executable, __file__, str(binary), "--engine", engine]
     command += ["--data", str(run.data), "--output", str(run.output)]
     command += ["--kill-after", str(after_s)] if after_s is not None else []
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, env=environment(engine), **pipes)
-    sampler = measure.Sampler(psutil.Process(process.pid))
-    watching = threading.Thread(target=sampler.run)
-    watching.start()
-    said, problem = process.communicate(timeout=2 * LIMIT_S)
-    sampler.stopped.set()
-    watching.join()
-    # Daemons of a cluster would outlive their run, and be found by the next one.
-    measure.end(sampler.seen)
-    if process.returncode != 0:
-        raise SystemExit(f"{engine}: {problem.decode(errors='replace')[-2000:]}")
-    return float(said.splitlines()[-1])
+    return float(measure.apart(command, environment(engine)))
 
 
 def compare(options: argparse.Namespace) -> dict[str, object]:

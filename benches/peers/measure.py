@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -130,16 +130,42 @@ def run(
     return Measurement(written, ended, sampler.rss_peak, sampler.pss_peak, cpu)
 
 
+def apart(command: Sequence[str], environment: dict[str, str]) -> str:
+    """The last line that a process of its own prints, whose descendants end with it: daemons of a
+    cluster would outlive their run, and be found by the next one."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env=environment, **pipes)
+    sampler = Sampler(psutil.Process(process.pid))
+    watching = threading.Thread(target=sampler.run)
+    watching.start()
+    timer = threading.Timer(LIMIT_S, lambda: stop(sampler.seen))
+    timer.start()
+    said, problem = process.communicate()
+    timer.cancel()
+    sampler.stopped.set()
+    watching.join()
+    end(sampler.seen)
+    if process.returncode != 0 or not said.strip():
+        told = problem.decode(errors="replace")[-2000:]
+        raise RunError(f"exit status {process.returncode} of: {' '.join(command)[:300]}\n{told}")
+    return said.decode().splitlines()[-1]
+
+
 def end(processes: set[psutil.Process]) -> None:
     """Waits for daemons that outlive their run, and ends those that stay: the next run must have
     the cores to itself."""
     _, left = psutil.wait_procs(processes, timeout=GRACE_S)
-    for process in left:
+    stop(left)
+    psutil.wait_procs(left, timeout=GRACE_S)
+
+
+def stop(processes: Iterable[psutil.Process]) -> None:
+    """Kills those that are still there."""
+    for process in tuple(processes):
         try:
             process.kill()
         except psutil.Error:
             continue
-    psutil.wait_procs(left, timeout=GRACE_S)
 
 
 def kill(group: int) -> None:

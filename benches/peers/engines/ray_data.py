@@ -213,7 +213,9 @@ def main() -> None:
     if run.defaults:
         ray.init()
     else:
-        ray.init(num_cpus=settings.CORES, include_dashboard=False, log_to_driver=False)
+        # A node of its own, not a cluster that somebody left.
+        own = {"address": "local", "num_cpus": settings.CORES}
+        ray.init(**own, include_dashboard=False, log_to_driver=False)
     task = {"start": mlp}.get(run.workload) or globals()[run.workload]
     task(run).write_parquet(str(run.output), ray_remote_args=SMALL)
     settings.done()

@@ -8,6 +8,7 @@ import fcntl
 import functools
 import hashlib
 import io
+import itertools
 import tempfile
 import time
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ class Embedder:
 
 
 class Chunker:
-    """Windows of tokens, cut out of the text itself; made by the model's own tokenizer."""
+    """Windows of tokens that end in front of a word, cut out of the text itself; tokens are the
+    model's, which adds two of its own to each window."""
 
     def __init__(self) -> None:
         from tokenizers import Tokenizer
@@ -55,13 +57,21 @@ class Chunker:
         self.tokenizer = Tokenizer.from_file(str(settings.MINILM / "tokenizer.json"))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
+        self.size = settings.CHUNK_TOKENS - self.tokenizer.num_special_tokens_to_add(False)
 
     def __call__(self, text: str) -> list[str]:
         """The chunks of one text, in order."""
-        size, overlap = settings.CHUNK_TOKENS, settings.CHUNK_OVERLAP
-        spans = self.tokenizer.encode(text, add_special_tokens=False).offsets
-        starts = range(0, max(len(spans) - overlap, 1), size - overlap)
-        return [text[spans[at][0] : spans[at : at + size][-1][1]] for at in starts] if spans else []
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        spans, words = encoding.offsets, [None, *encoding.word_ids, None]
+        begins = [before != word for before, word in itertools.pairwise(words)]
+        chunks, start = [], 0
+        while start < len(spans):
+            end = min(start + self.size, len(spans))
+            end = next((at for at in range(end, start, -1) if begins[at]), end)
+            chunks.append(text[spans[start][0] : spans[end - 1][1]])
+            common = range(max(end - settings.CHUNK_OVERLAP, start + 1), end)
+            start = next((at for at in common if begins[at]), end) if end < len(spans) else end
+        return chunks
 
 
 class Classifier:
