@@ -13,7 +13,7 @@ use datafusion::physical_plan::execution_plan::{CardinalityEffect, replace_child
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
 };
-use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, StatisticsArgs,
@@ -59,11 +59,6 @@ impl BoundedProjectionExec {
     /// The same without bounds.
     pub fn projection(&self) -> &Arc<ProjectionExec> {
         &self.projection
-    }
-
-    /// What it computes.
-    pub(super) fn exprs(&self) -> &[ProjectionExpr] {
-        self.projection.expr()
     }
 }
 
@@ -186,8 +181,9 @@ impl Slices {
         if is_whole && left == 0 {
             return self.compute(batch).map(Some);
         }
-        // Functions of lists go over all that the array holds, and some of them take its first values
-        // for the slice's. Whoever reserves memory above counts it all for each slice.
+        // Functions of lists go over all that the array holds, and arrow 59's cast to lists of a fixed
+        // size takes the array's first values for the slice's (apache/arrow-rs#10975). Whoever reserves
+        // memory above counts it all for each slice.
         let slice = weight::owned(&batch.slice(0, rows))?;
         self.current = (left > 0).then(|| batch.slice(rows, left));
         self.compute(slice).map(Some)

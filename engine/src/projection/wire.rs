@@ -33,7 +33,9 @@ impl BoundedProjectionExec {
         let named = |ProjectionExpr { expr, alias }: &ProjectionExpr| {
             Ok(Named { expr: exprs.encode(expr)?, name: alias.clone() })
         };
-        let message = Projection { exprs: self.exprs().iter().map(named).collect::<Result<_>>()? };
+        let message = Projection {
+            exprs: self.projection().expr().iter().map(named).collect::<Result<_>>()?,
+        };
         Ok(message.encode_to_vec())
     }
 
