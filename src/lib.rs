@@ -32,6 +32,7 @@ pub use forebay_scheduler::{
     Cluster, Functions, Ports, RunningScheduler, RunningWorker, Scheduler, Standalone, Tls, Worker,
 };
 pub use forebay_udf::model::{Catalog, CatalogEntry};
+pub use forebay_udf::runtime::torch::keep_freed_memory;
 
 /// What a program that uses Forebay usually needs.
 pub mod prelude {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
 mod library;
+mod memory;
 mod output;
 mod replica;
 mod shim;
@@ -16,6 +17,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use library::{CudaDevice, LibtorchInfo, ensure_loaded as info};
+pub use memory::keep_freed_memory;
 
 use super::{Device, Replica};
 use crate::error::RuntimeError;

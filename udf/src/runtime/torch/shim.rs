@@ -9,6 +9,7 @@ use std::ptr::{self, NonNull};
 use tch::Tensor;
 
 use super::super::Device;
+use super::memory::give_back_freed;
 use crate::model::Precision;
 
 unsafe extern "C" {
@@ -189,6 +190,7 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: owned by this value; freed once.
-        unsafe { forebay_module_free(self.pointer.as_ptr()) }
+        unsafe { forebay_module_free(self.pointer.as_ptr()) };
+        give_back_freed();
     }
 }
