@@ -75,7 +75,7 @@ impl Submitted {
 /// works on, if any, is done; that batch's lease is held until then.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    jobs: mpsc::SyncSender<Job>,
+    jobs: mpsc::Sender<Job>,
 }
 
 impl Slot {
@@ -87,8 +87,8 @@ impl Slot {
         replica: Arc<dyn Replica>,
         partition: usize,
     ) -> DataFusionResult<Self> {
-        // One batch computes and the next waits for it; the stream never sends a third.
-        let (jobs, queue) = mpsc::sync_channel::<Job>(1);
+        // A stream has few batches in flight, and waits for the parts of one that failed.
+        let (jobs, queue) = mpsc::channel::<Job>();
         let name = format!("forebay-{}-{partition}", model.name);
         let body = move || run(&queue, &devices, &model, device, &*replica);
         std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
@@ -102,8 +102,8 @@ impl Slot {
     pub(crate) fn submit(&self, batch: Prepared) -> Submitted {
         let (reply, outcome) = oneshot::channel();
         let computes = Arc::new(AtomicBool::new(false));
-        // If the thread is gone or the stream broke its promise, the receiver reports it.
-        let _ = self.jobs.try_send(Job { batch, reply, computes: Arc::clone(&computes) });
+        // If the thread is gone, the receiver reports it.
+        let _ = self.jobs.send(Job { batch, reply, computes: Arc::clone(&computes) });
         Submitted { outcome, computes }
     }
 }
@@ -128,6 +128,9 @@ fn run(
     };
     let mut lessons = Lessons::new(devices, model, device);
     while let Ok(Job { batch, mut reply, computes }) = jobs.recv() {
+        if reply.is_closed() {
+            continue;
+        }
         let waiting = Instant::now();
         let lease = {
             let lease = std::pin::pin!(devices.lease(device, model));

@@ -1,4 +1,5 @@
-//! The loop of one replica: batch k+1 is prepared while batch k computes.
+//! The loop of one replica: batch k+1 is prepared while batch k computes, and handed to the device at
+//! once, so that it need not wait until this stream is polled again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -98,27 +99,23 @@ struct Running {
     _watch: Option<Arc<Watch>>,
 }
 
-/// A batch and the rows of it that the model is to see.
-struct Work {
-    batch: RecordBatch,
-    model_rows: ModelRows,
-    /// Its device inputs, unless there is no row for the model.
-    prepared: Option<Result<Prepared, RuntimeError>>,
-}
-
-/// A batch that computes, or has no need to.
+/// A batch that was handed over, or has no need to be.
 struct InFlight {
     batch: RecordBatch,
+    /// The rows of it that the model is to see.
     model_rows: ModelRows,
+    /// `None` if there is none.
     outcome: Option<Pending>,
-    since: Instant,
 }
 
 enum Pending {
     Computes(Submitted),
-    /// It failed before it reached the device.
-    Failed(RuntimeError),
+    /// Computed, or failed before it reached the device.
+    Done(Outcome),
 }
+
+/// Batches that a replica is handed at a time.
+const IN_FLIGHT_MAX: usize = 2;
 
 /// One replica's stream.
 pub(super) struct Inference {
@@ -129,8 +126,10 @@ pub(super) struct Inference {
     /// Pieces of the input batch that was taken last.
     pieces: VecDeque<RecordBatch>,
     input_ended: bool,
-    next: Option<Work>,
-    current: Option<InFlight>,
+    /// At most two: one computes, and one waits for it.
+    in_flight: VecDeque<InFlight>,
+    /// Since when the first of them is that.
+    first_since: Instant,
     active_since: Option<Instant>,
     /// Padded size of the largest batch that may fit into the device's memory, once one did not.
     padded_max: usize,
@@ -149,8 +148,8 @@ impl Inference {
             running: None,
             pieces: VecDeque::new(),
             input_ended: false,
-            next: None,
-            current: None,
+            in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
+            first_since: Instant::now(),
             active_since: None,
             padded_max: usize::MAX,
         }
@@ -182,17 +181,13 @@ impl Inference {
             self.load().await?;
         }
         loop {
-            if self.current.is_none() {
-                self.current = self.next.take().map(|work| self.start(work)).transpose()?;
-            }
-            if self.next.is_none()
-                && let Some(piece) = self.pieces.pop_front()
-            {
-                self.next = Some(self.prepare(piece)?);
+            let has_place = self.in_flight.len() < IN_FLIGHT_MAX;
+            if has_place && let Some(piece) = self.pieces.pop_front() {
+                self.hand_over(piece)?;
                 continue;
             }
-            let wants_input = self.next.is_none() && !self.input_ended;
-            match (&mut self.current, wants_input) {
+            let wants_input = has_place && !self.input_ended;
+            match (self.in_flight.front_mut(), wants_input) {
                 (None, false) => {
                     self.setup.execution.tally.finish(&self.setup.model)?;
                     return Ok(None);
@@ -203,14 +198,14 @@ impl Inference {
                     self.metrics.starved_time.add_elapsed(since);
                     self.take_in(item)?;
                 }
-                (Some(current), false) => {
-                    let outcome = current.wait(&self.setup).await?;
+                (Some(first), false) => {
+                    let outcome = first.wait(self.first_since, &self.setup).await?;
                     return self.finish(outcome).await.map(Some);
                 }
-                (Some(current), true) => {
+                (Some(first), true) => {
                     tokio::select! {
                         biased;
-                        outcome = current.wait(&self.setup) => {
+                        outcome = first.wait(self.first_since, &self.setup) => {
                             return self.finish(outcome?).await.map(Some);
                         }
                         item = self.input.next() => self.take_in(item)?,
@@ -277,43 +272,39 @@ impl Inference {
         groups.map(Some).ok_or_else(|| internal_datafusion_err!("{SHARE_COLUMN} is not a UInt32"))
     }
 
-    /// Makes device inputs of the rows that the model is to see.
-    fn prepare(&self, batch: RecordBatch) -> Result<Work> {
-        let _timer = self.metrics.prepare_time.timer();
+    /// Makes device inputs of the rows that the model is to see, and submits them.
+    fn hand_over(&mut self, batch: RecordBatch) -> Result<()> {
+        let timer = self.metrics.prepare_time.timer();
         let (columns, groups) = (self.prepared_of(&batch), self.groups_of(&batch)?);
         let model_rows = ModelRows::try_new(&columns, groups, batch.num_rows())?;
         let prepared = match model_rows.rows {
             0 => None,
             _ => Some(self.device_inputs(&model_rows.columns)?),
         };
-        Ok(Work { batch, model_rows, prepared })
-    }
-
-    fn start(&self, work: Work) -> Result<InFlight> {
-        let Work { batch, model_rows, prepared } = work;
+        timer.done();
         let outcome = match prepared {
             None => None,
             Some(Ok(prepared)) => Some(Pending::Computes(self.running()?.slot.submit(prepared))),
-            Some(Err(error)) => Some(Pending::Failed(error)),
+            Some(Err(error)) => Some(Pending::Done(Outcome::failed(BatchError::Runtime(error)))),
         };
-        Ok(InFlight { batch, model_rows, outcome, since: Instant::now() })
+        if self.in_flight.is_empty() {
+            self.first_since = Instant::now();
+        }
+        self.in_flight.push_back(InFlight { batch, model_rows, outcome });
+        Ok(())
     }
 
-    /// The current batch with its outputs. The next one starts before, unless this one failed: its
-    /// parts go first.
+    /// The first batch with its outputs.
     async fn finish(&mut self, outcome: Option<Outcome>) -> Result<RecordBatch> {
-        let current = self.current.take();
+        let first = self.in_flight.pop_front();
         let InFlight { batch, model_rows, .. } =
-            current.ok_or_else(|| internal_datafusion_err!("no batch computes"))?;
-        if outcome.as_ref().is_none_or(|outcome| outcome.result.is_ok())
-            && let Some(work) = self.next.take()
-        {
-            self.current = Some(self.start(work)?);
-        }
+            first.ok_or_else(|| internal_datafusion_err!("no batch computes"))?;
+        self.first_since = Instant::now();
         let (outputs, errors) = match outcome {
             None => (null_outputs(&self.setup.model.signature.outputs, batch.num_rows()), None),
             Some(outcome) => {
                 let (outputs, errors) = self.outputs(outcome, &model_rows).await?;
+                self.first_since = Instant::now();
                 (model_rows.scatter(outputs)?, errors)
             }
         };
@@ -371,6 +362,16 @@ impl Inference {
         Ok((join(parts)?, row_errors(errors, model_rows.rows)))
     }
 
+    /// Waits for the batch behind the one that failed: its time is not that of the failed one's parts.
+    async fn finish_second(&mut self) -> Result<()> {
+        if let Some(second) = self.in_flight.front_mut()
+            && let Some(outcome) = second.wait(self.first_since, &self.setup).await?
+        {
+            second.outcome = Some(Pending::Done(outcome));
+        }
+        Ok(())
+    }
+
     /// Whether the error is about a row, and the query is to go on without that row.
     fn is_row_error(&self, error: &BatchError) -> bool {
         self.setup.model.on_error != OnError::Fail && error.class() == Some(ErrorClass::Data)
@@ -393,8 +394,9 @@ impl Inference {
         Ok(self.record(outcome, rows).map_err(|error| (error, 2)))
     }
 
-    /// Prepares and computes some rows, and waits for them.
+    /// Prepares and computes some rows of a batch that failed, and waits for them.
     async fn infer(&mut self, columns: &[ArrayRef]) -> Result<Outcome> {
+        self.finish_second().await?;
         let prepared = {
             let _timer = self.metrics.prepare_time.timer();
             self.device_inputs(columns)?
@@ -462,14 +464,12 @@ impl Inference {
 impl InFlight {
     /// Waits for the outcome; `None` if the model had nothing to do. May be dropped and called
     /// again.
-    async fn wait(&mut self, setup: &Setup) -> Result<Option<Outcome>> {
+    async fn wait(&mut self, since: Instant, setup: &Setup) -> Result<Option<Outcome>> {
         match &mut self.outcome {
             None => Ok(None),
-            Some(Pending::Computes(submitted)) => {
-                received(submitted, self.since, setup).await.map(Some)
-            }
-            failed => Ok(match failed.take() {
-                Some(Pending::Failed(error)) => Some(Outcome::failed(BatchError::Runtime(error))),
+            Some(Pending::Computes(submitted)) => received(submitted, since, setup).await.map(Some),
+            done => Ok(match done.take() {
+                Some(Pending::Done(outcome)) => Some(outcome),
                 _ => None,
             }),
         }
