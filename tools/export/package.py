@@ -103,7 +103,7 @@ tokenizer = "tokenizer.json"
 max_tokens = {transform.max_tokens}
 pad_id = {transform.pad_id}
 arguments = {json.dumps(list(transform.arguments))}"""
-    batch = f"max_rows = {BATCH_ROWS}\nmax_tokens = {batch_tokens}\nwindow_rows = 2048"
+    batch = f"max_rows = {BATCH_ROWS}\nmax_tokens = {batch_tokens}\nwindow_rows = 8192"
     return section, batch, batch_tokens
 
 

@@ -4,7 +4,8 @@
 //! handed out batch by batch. When a replica finds nothing sealed, the open window is sealed if
 //! waiting longer would not help: it fills a batch, or a producer cannot go on, or the input has
 //! ended, or the replica has waited long enough. Any replica takes the next batch, so none starves
-//! while another has two.
+//! while another has two. Of rows with lengths only a batch for each replica is
+//! sealed while more rows will come: the others wait for their like.
 //!
 //! Pure: it neither spawns nor sleeps; whoever must wait leaves a waker.
 
@@ -66,8 +67,8 @@ pub(super) struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
     All,
-    /// What does not fill a batch waits for more rows, unless order is kept: then the oldest rows
-    /// must not wait.
+    /// Rows that may find better company, or do not fill a batch, wait for more rows, unless order
+    /// is kept: then the oldest rows must not wait.
     FullBatches,
 }
 
@@ -261,14 +262,21 @@ impl Queue {
         }
     }
 
-    /// Puts the rows of a last batch that is not full back into the open window, if that has room
+    /// Puts the rows of batches that nobody waits for back into the open window, if that has room
     /// for them. They cannot wait for ever: a full window and a patient replica seal everything.
     fn reopen_rest(&self, state: &mut State) {
-        if state.sealed.len() < 2 {
+        let batches = state.sealed.len();
+        let kept = match state.sealed.back() {
+            Some(last) if last.tokens > 0 => state.present,
+            Some(last) if last.is_full => batches,
+            _ => batches.saturating_sub(1),
+        };
+        let kept = kept.max(1);
+        if batches <= kept {
             return;
         }
-        let Some(rest) = state.sealed.pop_back_if(|batch| !batch.is_full) else { return };
-        let reopened = rest.rows().ok().and_then(|rows| {
+        let rest = state.sealed.split_off(kept);
+        let reopened = Planned::rows_of_all(&rest).ok().and_then(|rows| {
             let block = Block::new(rows, self.rules.sharing);
             let permit = self.budget.try_take(block.bytes(), Waker::noop())?;
             Some((block, permit))
@@ -278,7 +286,7 @@ impl Queue {
                 state.sealed_rows -= block.rows() as u64;
                 state.open.push(block, permit);
             }
-            None => state.sealed.push_back(rest),
+            None => state.sealed.extend(rest),
         }
     }
 
@@ -323,11 +331,15 @@ fn wake_replicas(mut guard: MutexGuard<'_, State>) {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
+    use arrow::datatypes::Int32Type;
+
     use super::*;
-    use crate::Sharing;
     use crate::testing::{flag_waker, ids, limits, numbers};
     use datafusion::common::exec_datafusion_err;
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+
+    use crate::{Sharing, TOKENS_COLUMN};
 
     fn queue(producers: usize, replicas: usize, limits: BatchLimits, bytes_max: usize) -> Queue {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
@@ -379,6 +391,35 @@ mod tests {
         assert_eq!(push(&queue, &waker, 0, &mut block(9..12)), ACCEPTED);
         assert_eq!(taken(take(&queue, &waker, 0)), [8, 9, 10, 11]);
         assert!(matches!(take(&queue, &waker, 1), Take::Empty));
+    }
+
+    #[test]
+    fn rows_with_lengths_wait_for_their_like_while_the_window_fills() {
+        let texts = |ids: std::ops::Range<i64>, lengths: &[usize]| {
+            let lists = lengths.iter().map(|length| Some(vec![Some(7); *length]));
+            let tokens: ArrayRef =
+                Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+            let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(ids));
+            RecordBatch::try_from_iter([("id", ids), (TOKENS_COLUMN, tokens)]).unwrap()
+        };
+        let queue = queue(1, 2, limits(2, 8), 1 << 20);
+        let (waker, _) = flag_waker();
+        let pushed = |batch| push(&queue, &waker, 0, &mut Some(Block::new(batch, Sharing::None)));
+        let taken = |replica| match take(&queue, &waker, replica) {
+            Take::Batch(planned) => ids(&[planned.gather(&texts(0..0, &[]).schema()).unwrap()]),
+            other => panic!("expected a batch, found {other:?}"),
+        };
+        assert_eq!(pushed(texts(0..7, &[9, 1, 9, 2, 8, 1, 7])), ACCEPTED);
+        // One batch for each replica, as the second may wait already.
+        assert_eq!(taken(0), [0, 2]);
+        assert_eq!(taken(1), [4, 6]);
+        assert_eq!(pushed(texts(7..9, &[5, 2])), ACCEPTED);
+        assert_eq!(taken(0), [7, 3], "a longer one has come");
+        assert_eq!(taken(0), [8, 1]);
+        assert!(matches!(take(&queue, &waker, 0), Take::Partial));
+        queue.finish(0);
+        assert_eq!(taken(1), [5]);
+        assert!(matches!(take(&queue, &waker, 0), Take::End));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt32Array};
-use arrow::compute::interleave_record_batch;
-use arrow::datatypes::SchemaRef;
+use arrow::compute::{concat_batches, interleave_record_batch};
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 use forebay_udf::model::BatchLimits;
 
@@ -220,8 +220,17 @@ impl Planned {
         RecordBatch::try_new(Arc::clone(schema), columns)
     }
 
+    /// The rows of some batches, at least one, as one.
+    pub(super) fn rows_of_all<'a>(
+        batches: impl IntoIterator<Item = &'a Self>,
+    ) -> Result<RecordBatch, ArrowError> {
+        let batches = batches.into_iter().map(Self::rows).collect::<Result<Vec<_>, _>>()?;
+        let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
+        concat_batches(&schema, &batches)
+    }
+
     /// The rows, with the blocks' columns.
-    pub(super) fn rows(&self) -> Result<RecordBatch, ArrowError> {
+    fn rows(&self) -> Result<RecordBatch, ArrowError> {
         if let Some((block, start)) = self.run_of_one_block() {
             return Ok(block.slice(start, self.places.len()));
         }

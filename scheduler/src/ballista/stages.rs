@@ -32,6 +32,7 @@ use datafusion::physical_plan::{
 };
 use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
+use forebay_udf::model::BatchLimits;
 
 use super::stage_traits::{is_light, is_replayable, needs};
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
@@ -173,7 +174,7 @@ impl Stages {
         let bytes = self.config.block_bytes as u64;
         let mut spec = StageSpec::new(name(&root), needs(&root)?, partitions as u32)
             .with_group_bytes_max(bytes)
-            .with_group_rows_max(window_rows(&root))
+            .with_group_rows_max(model_rows(&root))
             .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
         spec.replayable = is_replayable(&root);
         let mut readers = HashMap::new();
@@ -276,8 +277,8 @@ impl Stages {
 
     fn cut_below_exchange(&mut self, exchange: &StreamingExchangeExec) -> Result<Piece> {
         let piece = self.cut(only_child(exchange.children())?, Scope::Own)?;
-        let window = exchange.options().batch.window_rows;
-        let (input, inputs) = self.stream(piece, self.block_size().in_windows_of(window))?;
+        let rows = task_rows(&exchange.options().batch);
+        let (input, inputs) = self.stream(piece, self.block_size().in_windows_of(rows))?;
         // A task is one replica.
         let options = ExchangeOptions { replicas: 1, ..exchange.options().clone() };
         Ok((Arc::new(StreamingExchangeExec::try_new(input, options)?), inputs))
@@ -430,12 +431,21 @@ fn writer_of(writer: &dyn ShuffleWriter) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(sorted.clone()))
 }
 
-/// Rows in which a stage's models form their batches: a task has them from small blocks, and leaves
-/// the other blocks to other tasks.
-fn window_rows(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let of_children = plan.children().into_iter().map(window_rows).min().unwrap_or(u64::MAX);
+/// Batches of a model that one task takes: of a lost task no more is computed again, and other
+/// workers find rows too.
+const TASK_BATCHES: u32 = 32;
+
+/// Rows of a task that are for a model: those in which it forms its batches, if they are not too many.
+fn task_rows(batch: &BatchLimits) -> u32 {
+    batch.window_rows.min(batch.max_rows.saturating_mul(TASK_BATCHES))
+}
+
+/// Rows of a task of this stage, if it has models: a task has them from small blocks, and leaves the
+/// other blocks to other tasks.
+fn model_rows(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let of_children = plan.children().into_iter().map(model_rows).min().unwrap_or(u64::MAX);
     match plan.downcast_ref::<InferenceExec>() {
-        Some(inference) => of_children.min(inference.model().batch.window_rows.into()),
+        Some(inference) => of_children.min(task_rows(&inference.model().batch).into()),
         None => of_children,
     }
 }
