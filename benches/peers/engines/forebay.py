@@ -1,6 +1,4 @@
-"""Forebay: SQL for its shell. What is set is set where memory is the point, and for rows that the
-CPU work in front of the model makes far larger than their input; the rest are defaults.
-"""
+"""Forebay: SQL for its shell. Defaults, but for the memory limit where memory is the point."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +15,14 @@ class Query:
 
     select: str
     model: str = ""
-    options: str = ""
     arguments: tuple[str, ...] = ()
 
 
 def command(binary: Path, run: Run) -> list[str]:
     """The shell that runs a workload, and says when the last row is written."""
     query = QUERIES[run.workload](run)
-    options = "" if run.defaults else query.options
     text = (
-        f"{options}{MINILM if not query.model else query.model}"
+        f"{MINILM if not query.model else query.model}"
         f"CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{run.rows}/';"
         f"COPY ({query.select}) TO '{run.output}/' STORED AS PARQUET;"
         f"SELECT '{settings.WRITTEN}' AS state;"
@@ -76,27 +72,25 @@ def mlp(run: Run) -> Query:
 
 
 def accelerator(run: Run) -> Query:
-    """Hashing, then the device. A batch of rows holds 256 KiB a row while it is hashed."""
+    """Hashing, then the device."""
     work = (
         f"SELECT id, encode(sha512(repeat(text, {settings.HASHED_COPIES})), 'hex') AS hash FROM t"
     )
     return Query(
         f"SELECT id, hash, output FROM ml_predict(({work}), MODEL accelerator, DESCRIPTOR(hash))",
         model=location("accelerator", run),
-        options=f"SET datafusion.execution.batch_size = {settings.SERVICE_ROWS};",
         arguments=("--emulated-accelerators", "1"),
     )
 
 
 def expand(run: Run) -> Query:
-    """Texts are made large; the device takes a few at a time. A batch of rows is large itself."""
+    """Texts are made large; the device takes a few at a time."""
     grown = f"SELECT id, repeat(text, {settings.EXPAND_COPIES}) AS payload FROM t"
     sized = f"SELECT id, octet_length(payload) AS bytes, payload FROM ({grown})"
     return Query(
         "SELECT id, bytes, output FROM "
         f"ml_predict(({sized}), MODEL accelerator, DESCRIPTOR(payload))",
         model=location("accelerator", run),
-        options=f"SET datafusion.execution.batch_size = {settings.EXPAND_ROWS};",
         arguments=("--emulated-accelerators", "1", "--memory-limit", "256MB"),
     )
 
