@@ -398,6 +398,22 @@ async fn a_dropped_query_gives_back_what_it_waits_for() {
 }
 
 #[tokio::test]
+async fn the_batch_behind_the_first_computes_while_nobody_polls() {
+    let (_dir, model, plan, context, calls) = faulty(Fault::None).await;
+    let lease = devices(&context).lease(DEVICE, &model).await;
+    let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
+    while metric(&plan, "replicas") == 0 {
+        assert!(futures::poll!(stream.next()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(lease);
+    while calls.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ids(&datafusion::physical_plan::common::collect(stream).await.unwrap()).len(), 20);
+}
+
+#[tokio::test]
 async fn a_stream_that_is_not_polled_holds_no_lease() {
     let (_dir, model, plan, context, _) = faulty(Fault::None).await;
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
