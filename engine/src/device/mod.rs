@@ -32,4 +32,4 @@ pub use placement::Placement;
 #[cfg(test)]
 pub(crate) use sampler::{Meter, Samplers};
 pub(crate) use sampler::{Reading, Watch};
-pub(crate) use slot::{BatchError, Outcome, Slot, Submitted};
+pub(crate) use slot::{BatchError, IN_FLIGHT_MAX, Outcome, Slot, Submitted};

@@ -71,11 +71,14 @@ impl Submitted {
     }
 }
 
+/// Batches that a stream hands over at a time: one computes, and the next waits for it.
+pub(crate) const IN_FLIGHT_MAX: usize = 2;
+
 /// One place where a replica runs. Its thread ends when the slot is dropped and the batch that it
 /// works on, if any, is done; that batch's lease is held until then.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::SyncSender<Job>,
 }
 
 impl Slot {
@@ -87,8 +90,7 @@ impl Slot {
         replica: Arc<dyn Replica>,
         partition: usize,
     ) -> DataFusionResult<Self> {
-        // A stream has few batches in flight, and waits for the parts of one that failed.
-        let (jobs, queue) = mpsc::channel::<Job>();
+        let (jobs, queue) = mpsc::sync_channel::<Job>(IN_FLIGHT_MAX);
         let name = format!("forebay-{}-{partition}", model.name);
         let body = move || run(&queue, &devices, &model, device, &*replica);
         std::thread::Builder::new().name(name).spawn(body).map_err(|error| {
@@ -102,8 +104,8 @@ impl Slot {
     pub(crate) fn submit(&self, batch: Prepared) -> Submitted {
         let (reply, outcome) = oneshot::channel();
         let computes = Arc::new(AtomicBool::new(false));
-        // If the thread is gone, the receiver reports it.
-        let _ = self.jobs.send(Job { batch, reply, computes: Arc::clone(&computes) });
+        // If the thread is gone or the stream broke its promise, the receiver reports it.
+        let _ = self.jobs.try_send(Job { batch, reply, computes: Arc::clone(&computes) });
         Submitted { outcome, computes }
     }
 }

@@ -25,7 +25,9 @@ use super::tally::Tally;
 use super::watches::Watches;
 use crate::SHARE_COLUMN;
 use crate::carry::Sources;
-use crate::device::{BatchError, Devices, LoadedModel, Outcome, Slot, Submitted, Watch};
+use crate::device::{
+    BatchError, Devices, IN_FLIGHT_MAX, LoadedModel, Outcome, Slot, Submitted, Watch,
+};
 use crate::error::EngineError;
 
 /// What a stream is told by its operator.
@@ -113,9 +115,6 @@ enum Pending {
     /// Computed, or failed before it reached the device.
     Done(Outcome),
 }
-
-/// Batches that a replica is handed at a time.
-const IN_FLIGHT_MAX: usize = 2;
 
 /// One replica's stream.
 pub(super) struct Inference {
