@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use super::Transform;
 use crate::error::RuntimeError;
 use crate::feature::arguments::BytesColumn;
-use crate::feature::image::{Filter, Recipe, Resampler};
+use crate::feature::image::{Filter, Recipe, Workspace};
 use crate::model::{ModelDeclaration, type_name};
 
 /// What is prepared of each image: `crop` times `crop` pixels of three bytes.
@@ -63,11 +63,11 @@ impl Transform for Images {
         };
         let bytes = self.recipe.bytes();
         let mut pixels = Vec::with_capacity(bytes * column.len());
-        let mut resampler = Resampler::default();
+        let mut workspace = Workspace::default();
         for row in 0..column.len() {
             match files.get(row) {
                 Some(file) => {
-                    let image = self.recipe.apply(file, &mut resampler);
+                    let image = self.recipe.apply(file, &mut workspace);
                     pixels.extend(image.map_err(|problem| self.problem(problem))?);
                 }
                 None => pixels.resize(pixels.len() + bytes, 0),

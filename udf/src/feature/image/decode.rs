@@ -105,7 +105,7 @@ pub(super) fn info(bytes: &[u8]) -> Result<Info, String> {
 pub(super) fn decode(bytes: &[u8], mode: Mode) -> Result<Pixels<'static>, String> {
     let decoded = guarded(
         |format| {
-            let (stored, orientation) = decode_stored(bytes, format)?;
+            let (stored, orientation) = decode_stored(bytes, format, Vec::new())?;
             Ok(orientation.apply(stored))
         },
         bytes,
@@ -113,15 +113,17 @@ pub(super) fn decode(bytes: &[u8], mode: Mode) -> Result<Pixels<'static>, String
     Ok(decoded.into_mode(mode))
 }
 
-/// The image as it is stored, and what makes it upright.
+/// The image as it is stored, and what makes it upright. `memory` of another image is used again
+/// where the decoder allows it.
 pub(super) fn decode_stored(
     bytes: &[u8],
     format: Format,
+    memory: Vec<u8>,
 ) -> Result<(Pixels<'static>, Orientation), String> {
     match format {
         Format::Jpeg => {
             let header = jpeg::Header::read(bytes)?;
-            Ok((jpeg::decode(bytes, &header)?, header.orientation))
+            Ok((jpeg::decode(bytes, &header, memory)?, header.orientation))
         }
         Format::Png => {
             let header = png::Header::read(bytes)?;

@@ -19,7 +19,7 @@ use super::column::{ImageBuilder, ImageColumn, image_type, is_image};
 use super::decode::{self, decode};
 use super::encode::{Encoding, encode};
 use super::pixels::{Mode, Pixels};
-use super::preprocess::Recipe;
+use super::preprocess::{Recipe, Workspace};
 use super::resize::{Filter, Resampler};
 
 /// All functions of this folder, each also as `try_…`.
@@ -391,13 +391,13 @@ impl ImageFunction {
         rows: impl Iterator<Item = RowArguments<'a>>,
     ) -> Result<ArrayRef> {
         let bytes = bytes_of(bytes)?;
-        let mut resampler = Resampler::default();
+        let mut workspace = Workspace::default();
         let mut tensors = TensorBuilder::try_new(result)?;
         for arguments in rows {
             let pixels = match bytes.get(arguments.row) {
                 Some(bytes) => {
                     let recipe = Recipe::try_new(arguments.size(0)?, arguments.size(1)?);
-                    self.good(recipe.and_then(|recipe| recipe.apply(bytes, &mut resampler)))?
+                    self.good(recipe.and_then(|recipe| recipe.apply(bytes, &mut workspace)))?
                 }
                 None => None,
             };

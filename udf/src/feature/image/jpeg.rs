@@ -46,15 +46,24 @@ fn options() -> DecoderOptions {
     DecoderOptions::default().set_max_width(SIDE_MAX as usize).set_max_height(SIDE_MAX as usize)
 }
 
-/// The stored image, grey or RGB.
-pub(super) fn decode(bytes: &[u8], header: &Header) -> Result<Pixels<'static>, String> {
+/// The stored image, grey or RGB, in `memory`.
+pub(super) fn decode(
+    bytes: &[u8],
+    header: &Header,
+    mut memory: Vec<u8>,
+) -> Result<Pixels<'static>, String> {
     check_size(header.width, header.height)?;
     check_complete(bytes)?;
     let space = if header.mode() == Mode::L { ColorSpace::Luma } else { ColorSpace::RGB };
     let options = options().jpeg_set_out_colorspace(space);
     let mut decoder = JpegDecoder::new_with_options(Cursor::new(bytes), options);
-    let data = decoder.decode().map_err(|problem| format!("{problem:?}"))?;
-    Pixels::try_new(header.width, header.height, header.mode(), data)
+    let problem = |problem| format!("{problem:?}");
+    decoder.decode_headers().map_err(problem)?;
+    // Cleared: where a decoder leaves pixels out, they are not those of another image.
+    memory.clear();
+    memory.resize(decoder.output_buffer_size().ok_or("the image is too large")?, 0);
+    decoder.decode_into(&mut memory).map_err(problem)?;
+    Pixels::try_new(header.width, header.height, header.mode(), memory)
 }
 
 /// By how much the sides of an image are divided while it is decoded.

@@ -26,6 +26,5 @@ mod resize;
 mod tests;
 
 pub(super) use functions::functions;
-pub(crate) use preprocess::Recipe;
+pub(crate) use preprocess::{Recipe, Workspace};
 pub use resize::Filter;
-pub(crate) use resize::Resampler;

@@ -30,6 +30,14 @@ pub(crate) struct Recipe {
     filter: Filter,
 }
 
+/// Memory that one image after the other uses.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    resampler: Resampler,
+    /// The bytes of an image as it is stored.
+    stored: Vec<u8>,
+}
+
 /// An image as it is stored, or less of it.
 struct Stored {
     pixels: Pixels<'static>,
@@ -67,22 +75,24 @@ impl Recipe {
     ///
     /// # Errors
     /// Why it cannot be decoded.
-    pub(crate) fn apply(self, bytes: &[u8], resampler: &mut Resampler) -> Result<Vec<u8>, String> {
+    pub(crate) fn apply(self, bytes: &[u8], workspace: &mut Workspace) -> Result<Vec<u8>, String> {
+        let Workspace { resampler, stored: memory } = workspace;
         guarded(
             |format| {
-                let stored = self.decode(format, bytes)?;
+                let stored = self.decode(format, bytes, std::mem::take(memory))?;
                 let upright_size = stored.orientation.size(stored.size);
                 let part = stored.orientation.stored_part(self.part(upright_size), upright_size);
                 let part = within(&stored, part);
                 let size = (self.crop, self.crop);
                 let small = resampler.resize(&stored.pixels, Some(part), size, self.filter)?;
+                *memory = stored.pixels.data.into_owned();
                 Ok(stored.orientation.apply(small).into_mode(Mode::Rgb).data.into_owned())
             },
             bytes,
         )
     }
 
-    fn decode(self, format: Format, bytes: &[u8]) -> Result<Stored, String> {
+    fn decode(self, format: Format, bytes: &[u8], memory: Vec<u8>) -> Result<Stored, String> {
         if format == Format::Jpeg {
             let header = jpeg::Header::read(bytes)?;
             if let Some(reduction) = Reduction::leaving(&header, self.resize * HEADROOM) {
@@ -94,7 +104,7 @@ impl Recipe {
                 });
             }
         }
-        let (pixels, orientation) = decode_stored(bytes, format)?;
+        let (pixels, orientation) = decode_stored(bytes, format, memory)?;
         // Before resampling, which would weigh colours by their opacity.
         let pixels = if pixels.mode == Mode::L { pixels } else { pixels.into_mode(Mode::Rgb) };
         let size = (pixels.width, pixels.height);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::decode::{decode, info};
 use super::encode::{Encoding, encode};
 use super::pixels::{Mode, Pixels};
-use super::preprocess::Recipe;
+use super::preprocess::{Recipe, Workspace};
 use super::resize::{Filter, Resampler};
 use crate::fixture::prepared;
 
@@ -91,10 +91,12 @@ fn resized_images_are_those_of_pillow() {
 
 #[test]
 fn the_recipe_is_that_of_torchvision() {
+    // One for all, so that each image finds the memory of another.
+    let mut workspace = Workspace::default();
     for reference in Reference::all() {
         let (resize, crop) = reference.recipe;
         let recipe = Recipe::try_new(resize, crop).unwrap();
-        let found = recipe.apply(&reference.bytes(), &mut Resampler::default()).unwrap();
+        let found = recipe.apply(&reference.bytes(), &mut workspace).unwrap();
         assert_eq!(found.len(), recipe.bytes());
         let (mean, max) = match () {
             // Decoded at a quarter of the size.
@@ -124,7 +126,7 @@ fn bad_images_are_errors_that_say_why() {
         let problem = decode(&bytes, Mode::Rgb).unwrap_err();
         assert!(problem.contains(expected), "{name}: {problem}");
         assert!(!problem.contains('\n'), "{name}: {problem:?}");
-        assert_eq!(recipe.apply(&bytes, &mut Resampler::default()).unwrap_err(), problem);
+        assert_eq!(recipe.apply(&bytes, &mut Workspace::default()).unwrap_err(), problem);
     }
 }
 
@@ -134,12 +136,12 @@ fn no_prefix_of_a_file_and_no_changed_byte_panics() {
     for reference in Reference::all().iter().filter(|reference| reference.bytes().len() < 20_000) {
         let bytes = reference.bytes();
         for length in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
-            let _ = recipe.apply(&bytes[..length], &mut Resampler::default());
+            let _ = recipe.apply(&bytes[..length], &mut Workspace::default());
         }
         for at in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
             let mut changed = bytes.clone();
             changed[at] ^= 0x5a;
-            let _ = recipe.apply(&changed, &mut Resampler::default());
+            let _ = recipe.apply(&changed, &mut Workspace::default());
         }
     }
 }
