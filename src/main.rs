@@ -24,8 +24,8 @@ use datafusion_cli::print_options::MaxRows;
 use forebay::Ports;
 
 /// Faster than the system's with DataFusion's many small allocations; libtorch keeps the system's.
-/// Without huge pages, which it would ask for: of some only a part is used, and memory was up to twice
-/// as large (`decode` in `benches/peers`: 830 MB instead of 500 MB).
+/// It does not ask for huge pages: of some only a part was used, and memory was up to twice as large
+/// (`decode` in `benches/peers`: 830 MB instead of 500 MB).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -20,6 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::budget::Budget;
 use super::order::OrderProgress;
 use super::window::{Block, Planned, Sharing, Window};
+use crate::weight;
 
 /// An answer to a producer.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,6 +75,9 @@ enum Seal {
 
 const WINDOW_BYTES_MAX: usize = 1 << 30;
 
+/// See [`Queue::handed_out`].
+const REOPENED_MAX: u32 = 8;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -89,6 +93,8 @@ struct State {
     sealed: VecDeque<Planned>,
     /// Rows in all windows sealed so far: where the open window starts.
     sealed_rows: u64,
+    /// How many times in a row rows with lengths were put back.
+    reopened: u32,
     producers: Vec<Producer>,
     replicas: Vec<Replica>,
     /// Replicas that are there. Without one, nothing is taken in: the query was cancelled, or the
@@ -122,6 +128,7 @@ impl Queue {
             open: Window::default(),
             sealed: VecDeque::new(),
             sealed_rows: 0,
+            reopened: 0,
             producers: vec![Producer::default(); producers],
             replicas: vec![Replica::default(); replicas],
             present: 0,
@@ -262,22 +269,29 @@ impl Queue {
         }
     }
 
-    /// Puts the rows of batches that nobody waits for back into the open window, if that has room
-    /// for them. They cannot wait for ever: a full window and a patient replica seal everything.
+    /// How many of the sealed batches are handed out. All that are full, or of rows with lengths one
+    /// for each replica. The latter only so many times in a row: it costs a copy of the other rows,
+    /// and short ones would wait as long as longer ones come.
+    fn handed_out(&self, state: &mut State) -> usize {
+        let has_rest = state.sealed.back().is_some_and(|last| !last.is_full);
+        let full = state.sealed.len() - usize::from(has_rest);
+        let has_lengths = state.sealed.front().is_some_and(|first| first.tokens > 0);
+        let waits = has_lengths && full > state.present && state.reopened < REOPENED_MAX;
+        state.reopened = if waits { state.reopened + 1 } else { 0 };
+        if waits { state.present.max(1) } else { full.max(1) }
+    }
+
+    /// Puts the rows of the other batches back into the open window, if that has room for them. A
+    /// full window and a patient replica seal everything.
     fn reopen_rest(&self, state: &mut State) {
-        let batches = state.sealed.len();
-        let kept = match state.sealed.back() {
-            Some(last) if last.tokens > 0 => state.present,
-            Some(last) if last.is_full => batches,
-            _ => batches.saturating_sub(1),
-        };
-        let kept = kept.max(1);
-        if batches <= kept {
+        let kept = self.handed_out(state);
+        if state.sealed.len() <= kept {
             return;
         }
         let rest = state.sealed.split_off(kept);
         let reopened = Planned::rows_of_all(&rest).ok().and_then(|rows| {
-            let block = Block::new(rows, self.rules.sharing);
+            // Views would keep what is handed out in memory.
+            let block = Block::new(weight::compact(&rows).ok()?, self.rules.sharing);
             let permit = self.budget.try_take(block.bytes(), Waker::noop())?;
             Some((block, permit))
         });
@@ -393,15 +407,48 @@ mod tests {
         assert!(matches!(take(&queue, &waker, 1), Take::Empty));
     }
 
+    /// Rows of so many tokens.
+    fn texts(ids: std::ops::Range<i64>, lengths: &[usize]) -> RecordBatch {
+        let lists = lengths.iter().map(|length| Some(vec![Some(7); *length]));
+        let tokens: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(ids));
+        RecordBatch::try_from_iter([("id", ids), (TOKENS_COLUMN, tokens)]).unwrap()
+    }
+
+    #[test]
+    fn short_rows_do_not_wait_as_long_as_longer_ones_come() {
+        let queue = queue(1, 1, limits(2, 100), 1 << 20);
+        let (waker, _) = flag_waker();
+        let pushed = |batch| push(&queue, &waker, 0, &mut Some(Block::new(batch, Sharing::None)));
+        assert_eq!(pushed(texts(0..2, &[1, 1])), ACCEPTED);
+        let mut rounds = 0;
+        for round in 1.. {
+            assert_eq!(pushed(texts(2 * round..2 * round + 2, &[9, 9])), ACCEPTED);
+            let Take::Batch(planned) = take(&queue, &waker, 0) else { panic!("a batch") };
+            if planned.tokens == 2 {
+                rounds = round;
+                break;
+            }
+        }
+        assert_eq!(
+            rounds,
+            i64::from(REOPENED_MAX) + 2,
+            "the last batch of the window that is sealed"
+        );
+    }
+
+    #[test]
+    fn what_fills_no_batch_waits_even_if_a_replica_does() {
+        let queue = queue(1, 2, limits(2, 8), 1 << 20);
+        let (waker, _) = flag_waker();
+        let block = Block::new(texts(0..3, &[3, 2, 1]), Sharing::None);
+        assert_eq!(push(&queue, &waker, 0, &mut Some(block)), ACCEPTED);
+        assert!(matches!(take(&queue, &waker, 0), Take::Batch(_)));
+        assert!(matches!(take(&queue, &waker, 1), Take::Partial));
+    }
+
     #[test]
     fn rows_with_lengths_wait_for_their_like_while_the_window_fills() {
-        let texts = |ids: std::ops::Range<i64>, lengths: &[usize]| {
-            let lists = lengths.iter().map(|length| Some(vec![Some(7); *length]));
-            let tokens: ArrayRef =
-                Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
-            let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(ids));
-            RecordBatch::try_from_iter([("id", ids), (TOKENS_COLUMN, tokens)]).unwrap()
-        };
         let queue = queue(1, 2, limits(2, 8), 1 << 20);
         let (waker, _) = flag_waker();
         let pushed = |batch| push(&queue, &waker, 0, &mut Some(Block::new(batch, Sharing::None)));

@@ -59,8 +59,9 @@ fn add_hashes(column: &ArrayRef, hashes: &mut [u64]) -> Option<()> {
     Some(())
 }
 
-/// Lists of numbers without NULLs: tokens, pixels and vectors, which are most of what passes here. A
-/// run of bytes is hashed ten times as fast as its items one by one.
+/// Lists of numbers: tokens, pixels and vectors, which are most of what passes here. A run of bytes is
+/// hashed ten times as fast as its items one by one. Lists with NULLs in them may have different bytes
+/// there, and are then not found to be equal.
 struct NumberLists {
     items: Buffer,
     /// Where each list starts and ends in `items`.
@@ -78,7 +79,7 @@ impl NumberLists {
             let ends = (0..lists.len()).map(|row| (row * width, (row + 1) * width));
             (lists.values(), ends.collect())
         };
-        let item_bytes = items.data_type().primitive_width().filter(|_| items.null_count() == 0)?;
+        let item_bytes = items.data_type().primitive_width()?;
         let data = items.to_data();
         let (start, bytes) = (data.offset() * item_bytes, data.len() * item_bytes);
         let items = data.buffers().first()?.slice_with_length(start, bytes);

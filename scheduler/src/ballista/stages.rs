@@ -431,8 +431,8 @@ fn writer_of(writer: &dyn ShuffleWriter) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(sorted.clone()))
 }
 
-/// Batches of a model that one task takes: of a lost task no more is computed again, and other
-/// workers find rows too.
+/// Full batches of a model whose rows one task takes: of a lost task no more is computed again, and
+/// other workers find rows too.
 const TASK_BATCHES: u32 = 32;
 
 /// Rows of a task that are for a model: those in which it forms its batches, if they are not too many.

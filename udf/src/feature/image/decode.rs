@@ -120,11 +120,12 @@ pub(super) fn decode_stored(
     format: Format,
     memory: Vec<u8>,
 ) -> Result<(Pixels<'static>, Orientation), String> {
+    if format == Format::Jpeg {
+        let header = jpeg::Header::read(bytes)?;
+        return Ok((jpeg::decode(bytes, &header, memory)?, header.orientation));
+    }
+    drop(memory);
     match format {
-        Format::Jpeg => {
-            let header = jpeg::Header::read(bytes)?;
-            Ok((jpeg::decode(bytes, &header, memory)?, header.orientation))
-        }
         Format::Png => {
             let header = png::Header::read(bytes)?;
             Ok((png::decode(bytes, &header)?, header.orientation))

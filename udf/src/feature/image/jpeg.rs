@@ -59,9 +59,14 @@ pub(super) fn decode(
     let mut decoder = JpegDecoder::new_with_options(Cursor::new(bytes), options);
     let problem = |problem| format!("{problem:?}");
     decoder.decode_headers().map_err(problem)?;
+    let size = decoder.output_buffer_size().ok_or("the image is too large")?;
+    if memory.capacity() < size {
+        drop(memory);
+        memory = Vec::with_capacity(size);
+    }
     // Cleared: where a decoder leaves pixels out, they are not those of another image.
     memory.clear();
-    memory.resize(decoder.output_buffer_size().ok_or("the image is too large")?, 0);
+    memory.resize(size, 0);
     decoder.decode_into(&mut memory).map_err(problem)?;
     Pixels::try_new(header.width, header.height, header.mode(), memory)
 }

@@ -96,6 +96,7 @@ impl Recipe {
         if format == Format::Jpeg {
             let header = jpeg::Header::read(bytes)?;
             if let Some(reduction) = Reduction::leaving(&header, self.resize * HEADROOM) {
+                drop(memory);
                 return Ok(Stored {
                     pixels: jpeg::decode_reduced(bytes, &header, reduction)?,
                     divisor: reduction.divisor(),

@@ -8,23 +8,28 @@
 mod glibc {
     use std::ffi::c_int;
 
-    /// Of allocations that are mapped each by itself, and of freed memory at the heap's end.
-    const KEPT_MAX: c_int = 1 << 30;
+    /// Smaller allocations are not mapped each by itself. The second is the most that glibc took
+    /// before 2.35.
+    const MAPPED_FROM: [c_int; 2] = [1 << 30, 32 << 20];
 
-    /// What is set, and the variable by which a user sets it.
-    const SETTINGS: [(c_int, c_int, &str); 3] = [
-        (libc::M_MMAP_THRESHOLD, KEPT_MAX, "MALLOC_MMAP_THRESHOLD_"),
-        (libc::M_TRIM_THRESHOLD, KEPT_MAX, "MALLOC_TRIM_THRESHOLD_"),
-        // The heaps that other threads get hold 64 MiB each: too small for two large results.
-        (libc::M_ARENA_MAX, 1, "MALLOC_ARENA_MAX"),
-    ];
+    /// More freed memory than this at the heap's end is returned to the system.
+    const FREE_MAX: c_int = 1 << 30;
+
+    /// Whoever sets one of these knows better.
+    const VARIABLES: [&str; 4] =
+        ["GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"];
 
     pub(super) fn keep_freed() {
-        for (parameter, value, variable) in SETTINGS {
-            if std::env::var_os(variable).is_none() {
-                // SAFETY: no pointers; a value that is not taken leaves the default.
-                unsafe { libc::mallopt(parameter, value) };
-            }
+        if VARIABLES.iter().any(|variable| std::env::var_os(variable).is_some()) {
+            return;
+        }
+        // SAFETY: no pointers.
+        let is_set = |parameter, value| unsafe { libc::mallopt(parameter, value) } == 1;
+        // The others alone would make it worse: they stop glibc from raising the first by itself.
+        if MAPPED_FROM.into_iter().any(|bytes| is_set(libc::M_MMAP_THRESHOLD, bytes)) {
+            is_set(libc::M_TRIM_THRESHOLD, FREE_MAX);
+            // The heaps that other threads get hold 64 MiB each: too small for two large results.
+            is_set(libc::M_ARENA_MAX, 1);
         }
     }
 
@@ -34,12 +39,13 @@ mod glibc {
     }
 }
 
-/// Makes the C library's allocator keep up to 1 GiB of freed memory for the next batch, unless
-/// `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_` or `MALLOC_ARENA_MAX` is set. A model that is
-/// dropped gives its share back.
+/// Makes the C library's allocator keep freed memory for the next batch, unless one of
+/// `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`, `MALLOC_ARENA_MAX` and `GLIBC_TUNABLES` is
+/// set. What is free is returned when a model is dropped.
 ///
-/// For the whole process, so the program decides: it calls this first, while it has one thread.
-/// Without an effect where the C library is not glibc.
+/// For the whole process, so the program decides: it calls this first, while it has one thread. Only
+/// for programs whose own allocator is another one, as all threads share one heap then. Without an
+/// effect where the C library is not glibc.
 pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     glibc::keep_freed();
