@@ -78,10 +78,11 @@ impl Size {
         self.rows * self.longest
     }
 
-    /// Whether a batch of this size is at one of its limits, or within an eighth of it.
+    /// Whether a batch of this size has as many rows as it may, or is within an eighth of another of
+    /// its limits, where one more row may be too much.
     pub(super) fn fills(&self, limits: &BatchLimits) -> bool {
         let nearly = |part: u64, max: u64| part.saturating_mul(8) >= max.saturating_mul(7);
-        nearly(self.rows, u64::from(limits.max_rows))
+        self.rows >= u64::from(limits.max_rows)
             || limits.max_tokens.is_some_and(|max| nearly(self.padded(), u64::from(max)))
             || limits.max_bytes.is_some_and(|max| nearly(self.bytes, max))
     }

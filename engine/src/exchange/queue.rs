@@ -27,6 +27,9 @@ use crate::weight;
 pub(super) enum Push {
     /// The block is in.
     Accepted,
+    /// The window has room for only so many of the block's rows, at least one: they are to come as a
+    /// block of their own, so that windows, and the batches cut from them, are full.
+    Room(usize),
     /// The query has failed; nobody wants more.
     Closed,
 }
@@ -168,7 +171,7 @@ impl Queue {
         (self.budget.bytes_max() / 2).min(WINDOW_BYTES_MAX)
     }
 
-    /// Puts a block in, or keeps it in `block` and waits until there is room.
+    /// Puts a block in, or keeps it in `block` and waits until there is room, or says how much there is.
     pub(super) fn poll_push(
         &self,
         cx: &Context<'_>,
@@ -180,10 +183,14 @@ impl Queue {
         let Some(pending) = block.take_if(|_| state.failure.is_none()) else {
             return Poll::Ready(Push::Closed);
         };
-        let permit = if state.present > 0 && self.has_room(&state.open, &pending) {
-            self.budget.try_take(pending.bytes(), cx.waker())
-        } else {
-            None
+        let room = if state.present > 0 { self.room(&state.open, &pending) } else { 0 };
+        if (1..pending.rows()).contains(&room) {
+            *block = Some(pending);
+            return Poll::Ready(Push::Room(room));
+        }
+        let permit = match room {
+            0 if pending.rows() > 0 => None,
+            _ => self.budget.try_take(pending.bytes(), cx.waker()),
         };
         let this = &mut state.producers[producer];
         let Some(permit) = permit else {
@@ -200,10 +207,14 @@ impl Queue {
         Poll::Ready(Push::Accepted)
     }
 
-    fn has_room(&self, open: &Window, block: &Block) -> bool {
-        open.rows() == 0
-            || (open.rows() + block.rows() <= self.rules.limits.window_rows as usize
-                && open.bytes() + block.bytes() <= self.window_bytes_max())
+    /// How many rows of the block the open window has room for.
+    fn room(&self, open: &Window, block: &Block) -> usize {
+        let rows = (self.rules.limits.window_rows as usize).saturating_sub(open.rows());
+        match open.rows() {
+            0 => block.rows(),
+            _ if open.bytes() + block.bytes() > self.window_bytes_max() => 0,
+            _ => rows.min(block.rows()),
+        }
     }
 
     /// A producer has no more rows.
@@ -480,18 +491,29 @@ mod tests {
     }
 
     #[test]
+    fn a_window_takes_the_part_of_a_block_that_it_has_room_for() {
+        let queue = queue(1, 1, limits(4, 4), 1 << 20);
+        let (waker, _) = flag_waker();
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..3)), ACCEPTED);
+        let mut second = block(3..6);
+        assert_eq!(push(&queue, &waker, 0, &mut second), Poll::Ready(Push::Room(1)));
+        assert!(second.is_some(), "nothing of it was taken");
+        assert_eq!(push(&queue, &waker, 0, &mut block(3..4)), ACCEPTED);
+        assert_eq!(taken(take(&queue, &waker, 0)), [0, 1, 2, 3]);
+        assert_eq!(push(&queue, &waker, 0, &mut block(4..6)), ACCEPTED);
+    }
+
+    #[test]
     fn a_full_window_blocks_its_producer_until_it_is_sealed() {
         let queue = queue(1, 1, limits(100, 4), 1 << 20);
         let (producer, producer_woken) = flag_waker();
         let (replica, replica_woken) = flag_waker();
         assert!(matches!(take(&queue, &replica, 0), Take::Empty));
-        assert_eq!(push(&queue, &producer, 0, &mut block(0..3)), ACCEPTED);
-        assert!(matches!(take(&queue, &replica, 0), Take::Partial));
-        assert!(replica_woken.get());
-        let mut second = block(3..6);
+        assert_eq!(push(&queue, &producer, 0, &mut block(0..4)), ACCEPTED);
+        let mut second = block(4..7);
         assert!(push(&queue, &producer, 0, &mut second).is_pending());
         assert!(replica_woken.get(), "more will not come, so it need not wait");
-        assert_eq!(taken(take(&queue, &replica, 0)), [0, 1, 2]);
+        assert_eq!(taken(take(&queue, &replica, 0)), [0, 1, 2, 3]);
         assert!(producer_woken.get());
         assert_eq!(push(&queue, &producer, 0, &mut second), ACCEPTED);
     }

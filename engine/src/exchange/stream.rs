@@ -119,7 +119,7 @@ impl Producer {
                 let rows = slice.num_rows() as u64;
                 let slice = if self.ordered { self.number(slice, position)? } else { slice };
                 position += rows;
-                if self.push(Block::new(slice, self.sharing)).await == Push::Closed {
+                if self.push(&slice).await == Push::Closed {
                     return Ok(());
                 }
             }
@@ -136,7 +136,23 @@ impl Producer {
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 
-    async fn push(&self, block: Block) -> Push {
+    /// Hands over all rows, in parts if the window has room for some of them only.
+    async fn push(&self, batch: &RecordBatch) -> Push {
+        let (mut start, mut rows) = (0, batch.num_rows());
+        while rows > 0 {
+            match self.offer(Block::new(batch.slice(start, rows), self.sharing)).await {
+                Push::Accepted => {
+                    start += rows;
+                    rows = batch.num_rows() - start;
+                }
+                Push::Room(room) => rows = room,
+                Push::Closed => return Push::Closed,
+            }
+        }
+        Push::Accepted
+    }
+
+    async fn offer(&self, block: Block) -> Push {
         let mut block = Some(block);
         let mut blocked = None;
         let answer = poll_fn(|cx| {

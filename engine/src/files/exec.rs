@@ -356,7 +356,10 @@ fn batch(rows: &[Row], projection: &[usize], schema: &SchemaRef) -> Result<Recor
                     .with_timezone("UTC"),
             ),
             _ => {
-                let mut bytes = BinaryBuilder::new();
+                let size =
+                    rows.iter().filter_map(|(_, content)| content.as_ref()).map(Bytes::len).sum();
+                // Growing would copy megabytes again and again.
+                let mut bytes = BinaryBuilder::with_capacity(rows.len(), size);
                 for (_, content) in rows {
                     bytes.append_option(content.as_ref());
                 }

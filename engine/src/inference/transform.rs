@@ -40,8 +40,8 @@ use crate::error::EngineError;
 
 /// Rows that are transformed between two points where other tasks may run.
 const SLICE_ROWS: usize = 1024;
-/// The same for images, which take longer and more: 64 of 224 pixels are 9 MiB.
-const IMAGE_SLICE_ROWS: usize = 64;
+/// The same for images, which take longer and more: 16 of 224 pixels are 2 MiB.
+const IMAGE_SLICE_ROWS: usize = 16;
 
 /// Appends a model's prepared columns (token ids and the like) to its input, and drops columns of
 /// the input that nobody needs any more: the texts and images that only the model reads.
