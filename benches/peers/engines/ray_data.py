@@ -210,10 +210,10 @@ def main() -> None:
     run = settings.parse()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
+    # A node of its own, not a cluster that somebody left.
     if run.defaults:
-        ray.init()
+        ray.init(address="local")
     else:
-        # A node of its own, not a cluster that somebody left.
         own = {"address": "local", "num_cpus": settings.CORES}
         ray.init(**own, include_dashboard=False, log_to_driver=False)
     task = {"start": mlp}.get(run.workload) or globals()[run.workload]
