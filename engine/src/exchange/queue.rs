@@ -4,8 +4,9 @@
 //! handed out batch by batch. When a replica finds nothing sealed, the open window is sealed if
 //! waiting longer would not help: it fills a batch, or a producer cannot go on, or the input has
 //! ended, or the replica has waited long enough. Any replica takes the next batch, so none starves
-//! while another has two. Of rows with lengths only a batch for each replica is
-//! sealed while more rows will come: the others wait for their like.
+//! while another has two. Of rows with lengths only a batch for each replica is sealed while more
+//! rows will come: the others wait for their like. A block of which only a part fits into the window
+//! is cut: a window of so many batches' rows gives so many full batches.
 //!
 //! Pure: it neither spawns nor sleeps; whoever must wait leaves a waker.
 
@@ -27,8 +28,8 @@ use crate::weight;
 pub(super) enum Push {
     /// The block is in.
     Accepted,
-    /// The window has room for only so many of the block's rows, at least one: they are to come as a
-    /// block of their own, so that windows, and the batches cut from them, are full.
+    /// The window has room for only so many of the block's rows, at least one: they are to come as
+    /// a block of their own, so that windows, and the batches cut from them, are full.
     Room(usize),
     /// The query has failed; nobody wants more.
     Closed,
@@ -171,7 +172,8 @@ impl Queue {
         (self.budget.bytes_max() / 2).min(WINDOW_BYTES_MAX)
     }
 
-    /// Puts a block in, or keeps it in `block` and waits until there is room, or says how much there is.
+    /// Puts a block in; or keeps it in `block`, and waits until there is room or says how much
+    /// there is.
     pub(super) fn poll_push(
         &self,
         cx: &Context<'_>,
