@@ -5,8 +5,9 @@
 //! waiting longer would not help: it fills a batch, or a producer cannot go on, or the input has
 //! ended, or the replica has waited long enough. Any replica takes the next batch, so none starves
 //! while another has two. Of rows with lengths only a batch for each replica is sealed while more
-//! rows will come: the others wait for their like. A block of which only a part fits into the window
-//! is cut: a window of so many batches' rows gives so many full batches.
+//! rows will come: the others wait for their like. A block of which only a part of the rows fits into
+//! the window is cut: a window of so many batches' rows gives so many full batches. A window that is
+//! full by bytes is not filled to the last row.
 //!
 //! Pure: it neither spawns nor sleeps; whoever must wait leaves a waker.
 
@@ -156,7 +157,7 @@ impl Queue {
         self.state.lock().present -= 1;
     }
 
-    /// Most rows of one block. Small against the window, so that windows become full.
+    /// Most rows of one block. Small against the window, so that several producers fill it together.
     pub(super) fn block_rows_max(&self) -> usize {
         (self.rules.limits.window_rows as usize).div_ceil(4).max(1)
     }
@@ -185,13 +186,16 @@ impl Queue {
         let Some(pending) = block.take_if(|_| state.failure.is_none()) else {
             return Poll::Ready(Push::Closed);
         };
+        debug_assert!(pending.rows() > 0, "a block without rows would wait for room for ever");
         let room = if state.present > 0 { self.room(&state.open, &pending) } else { 0 };
         if (1..pending.rows()).contains(&room) {
             *block = Some(pending);
+            // It comes back at once, with less.
+            state.producers[producer].is_blocked = false;
             return Poll::Ready(Push::Room(room));
         }
         let permit = match room {
-            0 if pending.rows() > 0 => None,
+            0 => None,
             _ => self.budget.try_take(pending.bytes(), cx.waker()),
         };
         let this = &mut state.producers[producer];

@@ -46,7 +46,8 @@ const IMAGE_SLICE_ROWS: usize = 16;
 /// Appends a model's prepared columns (token ids and the like) to its input, and drops columns of
 /// the input that nobody needs any more: the texts and images that only the model reads.
 ///
-/// - Rows, order, partitions: the input's; batches are cut to at most 1,024 rows.
+/// - Rows, order, partitions: the input's; batches are cut to at most 1,024 rows, of images
+///   to 16.
 /// - Memory: one batch.
 /// - Errors: end the query, unless the model's `on_error` says otherwise. Then the row at fault is
 ///   found, its prepared columns are NULL, and [`ROW_ERROR_COLUMN`] says why.

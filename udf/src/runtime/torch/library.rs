@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
 use super::super::Device;
 use super::shim;
@@ -103,16 +103,19 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     }
     let cuda = load_cuda(&library_path);
     // Graph fusion would compile kernels at run time for each shape, and make a row's result
-    // depend on its batch. Not fatal where libtorch lacks the setting.
+    // depend on its batch. Profiling prepares for it: it makes a replica's first two batches slow.
+    // Not fatal where libtorch lacks the settings.
     tch::jit::f_set_tensor_expr_fuser_enabled(false).ok();
+    tch::jit::f_set_profiling_mode(false).ok();
     Ok(LibtorchInfo { version, library_path, cuda })
 }
 
 /// Opens a library for all others to see, for the life of the process.
 fn open(path: &Path) -> Result<&'static Library, String> {
     // SAFETY: runs the initializers of libtorch, which are meant for it. RTLD_GLOBAL because
-    // libtorch_cuda finds its counterparts by symbol.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    // libtorch_cuda finds its counterparts by symbol. RTLD_LAZY because a model calls few of the tens
+    // of thousands of functions that would be looked up first, for a tenth of the loading time.
+    let library = unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_GLOBAL) };
     // Never closed: libtorch's threads and statics do not survive that.
     library.map(|library| &*Box::leak(Box::new(library))).map_err(|e| describe(&e))
 }
