@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from PIL import Image
 from torchvision import transforms
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
 
 SIZES = ((500, 375), (640, 480), (1024, 768), (1600, 1200), (4000, 3000))
 IMAGES, ROUNDS, RESIZE, CROP = 8, 5, 256, 224
 RECIPE = transforms.Compose(
     [transforms.Resize(RESIZE), transforms.CenterCrop(CROP), transforms.PILToTensor()]
 )
+TENSOR_RECIPE = v2.Compose([v2.Resize(RESIZE), v2.CenterCrop(CROP)])
 
 
 def main() -> None:
@@ -58,14 +61,19 @@ def measure(folder: Path) -> None:
         image.draft("RGB", (RESIZE, RESIZE))
         return image.convert("RGB")
 
+    def tensor(data: bytes) -> torch.Tensor:
+        encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return decode_jpeg(encoded, mode=ImageReadMode.RGB)
+
     ways = {
-        "Pillow": lambda data: Image.open(io.BytesIO(data)).convert("RGB"),
-        "Pillow, draft": draft,
+        "Pillow": (lambda data: Image.open(io.BytesIO(data)).convert("RGB"), RECIPE),
+        "Pillow, draft": (draft, RECIPE),
+        "torchvision, tensors": (tensor, TENSOR_RECIPE),
     }
     for size in sorted(folder.iterdir()):
         files = [path.read_bytes() for path in size.iterdir()]
-        for name, decode in ways.items():
-            decoding, recipe = best(files, decode), best(files, lambda data: RECIPE(decode(data)))
+        for name, (decode, steps) in ways.items():
+            decoding, recipe = best(files, decode), best(files, lambda data: steps(decode(data)))
             print(
                 f'{{"size": "{size.name}", "decoder": "{name}", "decode_ms": {decoding:.2f}, '
                 f'"recipe_ms": {recipe:.2f}}}'

@@ -122,9 +122,8 @@ def resnet(data: Path) -> None:
 def some_pixels(folder: Path) -> object:
     """A normalized batch of the first images."""
     import torch
-    from torchvision import transforms
 
-    pixels = work.recipe(transforms)
+    pixels = work.recipe()
     files = sorted(folder.iterdir())[:64]
     batch = torch.from_numpy(np.stack([pixels(path.read_bytes()) for path in files]))
     mean, deviation = (torch.tensor(values) * 255 for values in (settings.MEAN, settings.DEVIATION))

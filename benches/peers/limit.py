@@ -8,6 +8,7 @@ their sum; where the model is on a device of its own, the slower of the two. Pri
 """
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -105,7 +106,7 @@ def chunk(data: Path, _: Path | None) -> dict[str, float]:
 
 
 def images(data: Path, forebay: Path | None) -> dict[str, float]:
-    """The model in batches of 8; decoding by Pillow or by Forebay's functions, the faster."""
+    """The model in batches of 8; decoding by torchvision or by Forebay's functions, the faster."""
     import numpy as np
 
     pixels: list[np.ndarray] = []
@@ -137,7 +138,7 @@ def decoding(
         pool.map(task, files[:2])
         found = seconds(lambda: results.extend(pool.map(task, files, chunksize=16)))
     ours = {} if forebay is None else {"cpu_forebay_s": forebay_decodes(forebay, data)}
-    return {"cpu_pillow_s": found, **ours}
+    return {"cpu_torchvision_s": found, **ours}
 
 
 def decoded_size(path: Path) -> int:
@@ -147,9 +148,14 @@ def decoded_size(path: Path) -> int:
 
 def decode(path: Path) -> object:
     """Pixels of one file."""
-    from torchvision import transforms
+    return recipe()(path.read_bytes())
 
-    return work.recipe(transforms)(path.read_bytes())
+
+@functools.cache
+def recipe() -> Callable[[bytes], object]:
+    """One per process, which is one of as many as there are cores."""
+    work.limit_threads(1)
+    return work.recipe()
 
 
 def forebay_decodes(binary: Path, data: Path) -> float:

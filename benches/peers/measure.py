@@ -14,9 +14,10 @@ import psutil
 from engines.settings import WRITTEN
 
 # Looking costs the cores that are measured: often in the first second, in which a short run ends, and
-# less often later. Shares of pages take ten times as long to sum up as sizes.
+# less often later. Shares of pages take ten times as long to sum up as sizes: that is done each eighth
+# time, and when the sizes have grown by so much since.
 EARLY_S, EARLY_SAMPLES, SAMPLE_S = 0.05, 20, 0.25
-SHARES_EVERY = 8
+SHARES_EVERY, SHARES_GROWTH = 8, 1.2
 LIMIT_S = 1800
 GRACE_S = 10
 
@@ -51,6 +52,7 @@ class Sampler:
     process: psutil.Process
     rss_peak: int = 0
     pss_peak: int = 0
+    rss_at_shares: int = 0
     cpu_seconds: dict[int, float] = field(default_factory=dict)
     seen: set[psutil.Process] = field(default_factory=set)
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -59,14 +61,15 @@ class Sampler:
         """Samples until it is stopped or the process has gone."""
         count = 0
         while not self.stopped.is_set():
-            self.sample(with_shares=count % SHARES_EVERY == SHARES_EVERY // 2)
+            self.sample(shares_are_due=count % SHARES_EVERY == SHARES_EVERY // 2)
             count += 1
             self.stopped.wait(EARLY_S if count < EARLY_SAMPLES else SAMPLE_S)
 
-    def sample(self, with_shares: bool) -> None:
+    def sample(self, shares_are_due: bool) -> None:
         """Once over all processes."""
-        rss = pss = 0
-        for process in tree(self.process):
+        rss = 0
+        processes = tree(self.process)
+        for process in processes:
             self.seen.add(process)
             try:
                 now, peak = resident(process.pid)
@@ -74,10 +77,12 @@ class Sampler:
                 self.rss_peak = max(self.rss_peak, peak)
                 times = process.cpu_times()
                 self.cpu_seconds[process.pid] = times.user + times.system
-                pss += proportional(process.pid) if with_shares else 0
             except (psutil.Error, OSError):
                 continue
-        self.rss_peak, self.pss_peak = max(self.rss_peak, rss), max(self.pss_peak, pss)
+        self.rss_peak = max(self.rss_peak, rss)
+        if shares_are_due or rss > SHARES_GROWTH * self.rss_at_shares:
+            self.rss_at_shares = max(self.rss_at_shares, rss)
+            self.pss_peak = max(self.pss_peak, sum(map(proportional, processes)))
 
 
 def tree(process: psutil.Process) -> list[psutil.Process]:
@@ -90,18 +95,19 @@ def tree(process: psutil.Process) -> list[psutil.Process]:
 
 def resident(pid: int) -> tuple[int, int]:
     """Bytes of a process in memory: now, and at most."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     sizes = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM")))
     now, peak = (int(sizes.get(name, "0").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
     return now, peak
 
 
-def proportional(pid: int) -> int:
-    """Bytes of a process, shared ones divided by those who share."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def proportional(process: psutil.Process) -> int:
+    """Bytes of a process, shared ones divided by those who share; none if it has gone."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def run(
@@ -129,7 +135,8 @@ def run(
         lines.append(line)
         if line.strip() == WRITTEN.encode():
             written = time.perf_counter() - start
-    status = child.wait()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = status = os.waitstatus_to_exitcode(status)
     timer.cancel()
     sampler.stopped.set()
     thread.join()
@@ -138,7 +145,9 @@ def run(
     if status != 0 or written is None:
         said = (b"".join(lines) + log.read_bytes()).decode(errors="replace")[-2000:]
         raise RunError(f"exit status {status} of: {' '.join(command)[:300]}\n{said}")
-    cpu = sum(sampler.cpu_seconds.values())
+    # Looks miss what a process did after the last of them; the kernel knows all of those that were
+    # waited for, and nothing of daemons.
+    cpu = max(sum(sampler.cpu_seconds.values()), usage.ru_utime + usage.ru_stime)
     return Measurement(written, ended, sampler.rss_peak, sampler.pss_peak, cpu)
 
 

@@ -76,9 +76,7 @@ class Pixels:
     """The same without a model."""
 
     def __init__(self, names: list[str], folder: str) -> None:
-        from torchvision import transforms
-
-        self.names, self.folder, self.recipe = names, folder, work.recipe(transforms)
+        self.names, self.folder, self.recipe = names, folder, work.recipe()
 
     def __len__(self) -> int:
         return len(self.names)

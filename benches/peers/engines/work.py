@@ -7,11 +7,10 @@ workers together use all cores and no more; None leaves PyTorch's own choice.
 import fcntl
 import functools
 import hashlib
-import io
 import itertools
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +83,6 @@ class Classifier:
     def __init__(self, models: Path, threads: int | None = 1) -> None:
         import torch
         from torchvision import models as zoo
-        from torchvision import transforms
 
         limit_threads(threads)
         torch.set_grad_enabled(False)
@@ -97,7 +95,7 @@ class Classifier:
         self.model = torch.jit.freeze(torch.jit.trace(model, example))
         self.mean = torch.tensor(settings.MEAN).reshape(1, 3, 1, 1) * 255
         self.deviation = torch.tensor(settings.DEVIATION).reshape(1, 3, 1, 1) * 255
-        self.recipe = recipe(transforms)
+        self.recipe = recipe()
         self.labels = (models / "labels.txt").read_text().splitlines()
 
     def pixels(self, data: bytes) -> np.ndarray:
@@ -127,14 +125,24 @@ class Classifier:
         return labels, np.concatenate(scores)
 
 
-def recipe(transforms: object) -> object:
-    """torchvision's recipe for classifiers, up to the crop, on bytes."""
-    from PIL import Image
+def recipe() -> Callable[[bytes], np.ndarray]:
+    """torchvision's recipe for classifiers, up to the crop, on bytes.
 
-    steps = transforms.Compose(
-        [transforms.Resize(settings.RESIZE), transforms.CenterCrop(settings.CROP)]
-    )
-    return lambda data: np.asarray(steps(Image.open(io.BytesIO(data)).convert("RGB")))
+    As its documentation advises for speed: the second version of the transforms, on tensors of bytes.
+    It takes half of the time that it takes on images of Pillow.
+    """
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+    from torchvision.transforms import v2
+
+    steps = v2.Compose([v2.Resize(settings.RESIZE), v2.CenterCrop(settings.CROP)])
+
+    def apply(data: bytes) -> np.ndarray:
+        encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        pixels = steps(decode_jpeg(encoded, mode=ImageReadMode.RGB))
+        return pixels.permute(1, 2, 0).contiguous().numpy()
+
+    return apply
 
 
 class Mlp:
@@ -158,9 +166,8 @@ class Decoder:
     """JPEG files to pixels, which the emulated accelerator takes."""
 
     def __init__(self) -> None:
-        from torchvision import transforms
-
-        self.recipe = recipe(transforms)
+        limit_threads(1)
+        self.recipe = recipe()
         self.slot = Accelerator(settings.DECODE_SERVICE_S)
 
     def __call__(self, files: Sequence[bytes]) -> list[int]:
