@@ -3,6 +3,8 @@
 Eight Parquet files each, so that every engine can read in parallel without a shuffle.
 """
 
+import functools
+import hashlib
 import io
 import shutil
 import subprocess
@@ -24,15 +26,26 @@ SIZES = ((500, 375), (640, 480), (375, 500))
 
 
 def make(workload: str, rows: int, folder: Path) -> Path:
-    """The folder with the workload's data; made only if it is not there."""
-    home = folder / f"{workload}-{rows}"
+    """The folder with the workload's data; made only if it is not there, or was made otherwise."""
+    home = folder / f"{workload}-{rows}-{made_by()}"
     if not home.exists():
-        partial = folder / f"{workload}-{rows}.partial"
+        partial = home.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         MAKERS[workload](np.random.default_rng(SEED), rows, partial)
         partial.rename(home)
     return home
+
+
+@functools.cache
+def made_by() -> str:
+    """Of the sources that say how data and models are made."""
+    sources = [Path(__file__), *(Path(module.__file__) for module in (settings, work))]
+    sources += sorted((settings.ROOT / "tools/export").glob("*.py"))
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def make_texts(random: np.random.Generator, rows: int, folder: Path) -> None:

@@ -135,7 +135,7 @@ def decoding(
 
     files = sorted((data / "images").iterdir())
     with multiprocessing.Pool(settings.CORES) as pool:
-        pool.map(task, files[:2])
+        pool.map(task, files[: settings.CORES], chunksize=1)
         found = seconds(lambda: results.extend(pool.map(task, files, chunksize=16)))
     ours = {} if forebay is None else {"cpu_forebay_s": forebay_decodes(forebay, data)}
     return {"cpu_torchvision_s": found, **ours}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 
 import psutil
@@ -14,8 +15,9 @@ import psutil
 from engines.settings import WRITTEN
 
 # Looking costs the cores that are measured: often in the first second, in which a short run ends, and
-# less often later. Shares of pages take ten times as long to sum up as sizes: that is done each eighth
-# time, and when the sizes have grown by so much since.
+# less often later. Shares of pages take ten times as long to sum up as sizes, and hold back what the
+# process maps meanwhile: that is done each eighth time, and after the first second also when the sizes
+# have grown by so much since.
 EARLY_S, EARLY_SAMPLES, SAMPLE_S = 0.05, 20, 0.25
 SHARES_EVERY, SHARES_GROWTH = 8, 1.2
 LIMIT_S = 1800
@@ -61,12 +63,13 @@ class Sampler:
         """Samples until it is stopped or the process has gone."""
         count = 0
         while not self.stopped.is_set():
-            self.sample(shares_are_due=count % SHARES_EVERY == SHARES_EVERY // 2)
+            growth = inf if count < EARLY_SAMPLES else SHARES_GROWTH
+            self.sample(count % SHARES_EVERY == SHARES_EVERY // 2, growth)
             count += 1
             self.stopped.wait(EARLY_S if count < EARLY_SAMPLES else SAMPLE_S)
 
-    def sample(self, shares_are_due: bool) -> None:
-        """Once over all processes."""
+    def sample(self, shares_are_due: bool, growth: float) -> None:
+        """Once over all processes; over the shares of pages if they are due, or sizes have grown."""
         rss = 0
         processes = tree(self.process)
         for process in processes:
@@ -80,7 +83,7 @@ class Sampler:
             except (psutil.Error, OSError):
                 continue
         self.rss_peak = max(self.rss_peak, rss)
-        if shares_are_due or rss > SHARES_GROWTH * self.rss_at_shares:
+        if shares_are_due or rss > growth * self.rss_at_shares:
             self.rss_at_shares = max(self.rss_at_shares, rss)
             self.pss_peak = max(self.pss_peak, sum(map(proportional, processes)))
 

@@ -5,9 +5,9 @@
 //! waiting longer would not help: it fills a batch, or a producer cannot go on, or the input has
 //! ended, or the replica has waited long enough. Any replica takes the next batch, so none starves
 //! while another has two. Of rows with lengths only a batch for each replica is sealed while more
-//! rows will come: the others wait for their like. A block of which only a part of the rows fits into
-//! the window is cut: a window of so many batches' rows gives so many full batches. A window that is
-//! full by bytes is not filled to the last row.
+//! rows will come: the others wait for their like. A block of which only a part of the rows fits
+//! into the window is cut: a window of so many batches' rows gives so many full batches. A window
+//! that is full by bytes is not filled to the last row.
 //!
 //! Pure: it neither spawns nor sleeps; whoever must wait leaves a waker.
 
@@ -157,7 +157,7 @@ impl Queue {
         self.state.lock().present -= 1;
     }
 
-    /// Most rows of one block. Small against the window, so that several producers fill it together.
+    /// Most rows of one block. Small against the window, so that producers fill it together.
     pub(super) fn block_rows_max(&self) -> usize {
         (self.rules.limits.window_rows as usize).div_ceil(4).max(1)
     }
@@ -507,6 +507,21 @@ mod tests {
         assert_eq!(push(&queue, &waker, 0, &mut block(3..4)), ACCEPTED);
         assert_eq!(taken(take(&queue, &waker, 0)), [0, 1, 2, 3]);
         assert_eq!(push(&queue, &waker, 0, &mut block(4..6)), ACCEPTED);
+    }
+
+    #[test]
+    fn a_producer_that_is_told_of_room_no_longer_waits() {
+        let bytes = block(0..4).unwrap().bytes();
+        let queue = queue(2, 1, limits(4, 4), bytes * 3 / 2);
+        let (waker, _) = flag_waker();
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..4)), ACCEPTED);
+        let Take::Batch(held) = take(&queue, &waker, 0) else { panic!("a batch") };
+        let mut waiting = block(10..14);
+        assert!(push(&queue, &waker, 1, &mut waiting).is_pending(), "its bytes are held");
+        drop(held);
+        assert_eq!(push(&queue, &waker, 0, &mut block(4..5)), ACCEPTED);
+        assert_eq!(push(&queue, &waker, 1, &mut waiting), Poll::Ready(Push::Room(3)));
+        assert!(matches!(take(&queue, &waker, 0), Take::Partial), "three rows are about to come");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_NOW};
 
 use super::super::Device;
 use super::shim;
@@ -87,13 +87,13 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     if let Some(folder) = std::env::var_os(OVERRIDE).filter(|folder| !folder.is_empty()) {
         for name in ["libc10.so", "libtorch_cpu.so"] {
             // Found again by name when our library asks for it.
-            open(&Path::new(&folder).join(name)).map_err(|e| {
+            open(&Path::new(&folder).join(name), Lookup::AtOnce).map_err(|e| {
                 (name.to_owned(), format!("{e} ({OVERRIDE} is {})", folder.display()))
             })?;
         }
     }
     let path = find_library();
-    let library = open(&path).map_err(|e| (LIBRARY.to_owned(), e))?;
+    let library = open(&path, Lookup::AtCall).map_err(|e| (LIBRARY.to_owned(), e))?;
     fill_table(library).map_err(|e| (LIBRARY.to_owned(), e))?;
     let library_path = loaded_path("libtorch_cpu.so").unwrap_or_default();
     let version = version_in(&shim::torch_config());
@@ -110,12 +110,26 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     Ok(LibtorchInfo { version, library_path, cuda })
 }
 
-/// Opens a library for all others to see, for the life of the process.
-fn open(path: &Path) -> Result<&'static Library, String> {
+/// When the functions that a library calls are looked up.
+#[derive(Clone, Copy)]
+enum Lookup {
+    /// All while it is opened: one that is missing is an error, as it may be with the libraries
+    /// that are found on a machine.
+    AtOnce,
+    /// Each at its first call, where a missing one would end the process: for what Forebay was
+    /// built with. A model calls few of tens of thousands, so the first rows come sooner.
+    AtCall,
+}
+
+/// Opens a library, and those that it needs, for all others to see and for the life of the process.
+fn open(path: &Path, lookup: Lookup) -> Result<&'static Library, String> {
+    let flag = match lookup {
+        Lookup::AtOnce => RTLD_NOW,
+        Lookup::AtCall => RTLD_LAZY,
+    };
     // SAFETY: runs the initializers of libtorch, which are meant for it. RTLD_GLOBAL because
-    // libtorch_cuda finds its counterparts by symbol. RTLD_LAZY because a model calls few of the tens
-    // of thousands of functions that would be looked up first, for a tenth of the loading time.
-    let library = unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_GLOBAL) };
+    // libtorch_cuda finds its counterparts by symbol.
+    let library = unsafe { Library::open(Some(path), flag | RTLD_GLOBAL) };
     // Never closed: libtorch's threads and statics do not survive that.
     library.map(|library| &*Box::leak(Box::new(library))).map_err(|e| describe(&e))
 }
@@ -185,7 +199,7 @@ fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
             library.display()
         ));
     }
-    open(&library).map_err(|e| {
+    open(&library, Lookup::AtOnce).map_err(|e| {
         format!(
             "{e}; install the CUDA libraries of torch {VERSION} (`pip install torch=={VERSION}`) \
              and set {OVERRIDE} to that torch's lib folder"
@@ -203,7 +217,7 @@ fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
 /// What the NVIDIA driver has. Asked first: loading libtorch's CUDA part takes seconds and
 /// gigabytes of address space, for nothing on a machine without a GPU.
 fn driver_devices() -> Result<Vec<CudaDevice>, String> {
-    let driver = open(Path::new("libcuda.so.1")).map_err(|_| {
+    let driver = open(Path::new("libcuda.so.1"), Lookup::AtOnce).map_err(|_| {
         "there is no NVIDIA driver (libcuda.so.1 was not found); install it".to_owned()
     })?;
     type Init = unsafe extern "C" fn(u32) -> c_int;
