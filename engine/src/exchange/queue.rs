@@ -512,14 +512,17 @@ mod tests {
     #[test]
     fn a_producer_that_is_told_of_room_no_longer_waits() {
         let bytes = block(0..4).unwrap().bytes();
-        let queue = queue(2, 1, limits(4, 4), bytes * 3 / 2);
+        let queue = queue(2, 1, limits(4, 4), bytes * 3 - 1);
         let (waker, _) = flag_waker();
-        assert_eq!(push(&queue, &waker, 0, &mut block(0..4)), ACCEPTED);
-        let Take::Batch(held) = take(&queue, &waker, 0) else { panic!("a batch") };
+        let batch = |ids| {
+            assert_eq!(push(&queue, &waker, 0, &mut block(ids)), ACCEPTED);
+            take(&queue, &waker, 0)
+        };
+        let held = [batch(-8..-4), batch(-4..0)];
         let mut waiting = block(10..14);
         assert!(push(&queue, &waker, 1, &mut waiting).is_pending(), "its bytes are held");
         drop(held);
-        assert_eq!(push(&queue, &waker, 0, &mut block(4..5)), ACCEPTED);
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..1)), ACCEPTED);
         assert_eq!(push(&queue, &waker, 1, &mut waiting), Poll::Ready(Push::Room(3)));
         assert!(matches!(take(&queue, &waker, 0), Take::Partial), "three rows are about to come");
     }
