@@ -228,6 +228,7 @@ def main() -> int:
                 print(f"{name:40} {limit:6} MB {entry}", file=sys.stderr, flush=True)
     today = datetime.date.today().isoformat()
     whole = {"name": "figure 9 at a tenth", "ideal_s": IDEAL_S, "limit_mb": results}
+    options.results.mkdir(parents=True, exist_ok=True)
     path = options.results / f"{today}-scarce-cpu-{settings.CORES}-cores.json"
     path.write_text(json.dumps(whole, indent=1) + "\n")
     print(table(results))
