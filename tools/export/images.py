@@ -70,11 +70,15 @@ def _good() -> dict[str, bytes]:
     return {
         "baseline.jpg": _save(photo, "JPEG", quality=90, subsampling=0),
         "subsampled.jpg": _save(photo, "JPEG", quality=75),
+        "half.jpg": _save(photo, "JPEG", quality=80, subsampling=1),
+        "sampled_alike.jpg": _sampled_alike(),
+        "junk.jpg": _with_junk(_save(photo, "JPEG", quality=80)),
         "progressive.jpg": _save(photo, "JPEG", quality=85, progressive=True),
         "grey.jpg": _save(photo.convert("L"), "JPEG", quality=90),
         "cmyk.jpg": _save(photo.convert("CMYK"), "JPEG", quality=95),
         **tilted,
         "large.jpg": _save(_photo(2800, 2100), "JPEG", quality=85),
+        "large_half.jpg": _save(_photo(1300, 1200), "JPEG", quality=85),
         "large_progressive.jpg": _save(_photo(2200, 2900), "JPEG", quality=75, progressive=True),
         "wide.jpg": _save(_photo(20_000, 10), "JPEG", quality=85),
         "one.png": _save(Image.new("RGB", (1, 1), (200, 100, 50)), "PNG"),
@@ -95,6 +99,7 @@ def _bad() -> dict[str, bytes]:
     png = _save(_photo(90, 67), "PNG")
     return {
         "truncated.jpg": jpeg[: len(jpeg) // 2],
+        "damaged.jpg": jpeg[:3000] + bytes(2000) + jpeg[5000:],
         "truncated.png": png[: len(png) // 2],
         "header_only.jpg": jpeg[:64],
         "empty.jpg": b"",
@@ -103,6 +108,20 @@ def _bad() -> dict[str, bytes]:
         "bomb.jpg": _with_size(jpeg, 65_000, 65_000),
         "noise.jpg": b"\xff\xd8\xff\xe0" + np.random.default_rng(3).bytes(4000),
     }
+
+
+def _with_junk(jpeg: bytes) -> bytes:
+    """A JPEG with bytes that belong to nothing before its end, as some cameras leave them."""
+    return jpeg[:-2] + bytes(37) + jpeg[-2:]
+
+
+def _sampled_alike() -> bytes:
+    """A JPEG whose components are all stored at twice a unit that none is stored at."""
+    jpeg = _save(_photo(208, 160), "JPEG", quality=85, keep_rgb=True, subsampling=0)
+    at = jpeg.index(b"\xff\xc0") + 11
+    factors = bytearray(jpeg)
+    factors[at : at + 9 : 3] = b"\x21" * 3
+    return bytes(factors)
 
 
 def _photo(width: int, height: int, random: np.random.Generator = np.random.default_rng(7)) -> Image.Image:

@@ -6,7 +6,8 @@
 //! - [`feature`]: SQL functions for the work around models (vector distance, images)
 //!
 //! This is the lowest crate: it depends on arrow and DataFusion's expression API, and knows
-//! neither plans nor operators nor scheduling. `tch` and `unsafe` stay inside `runtime::torch`.
+//! neither plans nor operators nor scheduling. `tch` stays inside `runtime::torch`, and `unsafe` there
+//! and where images call libjpeg-turbo.
 
 pub mod error;
 pub mod feature;

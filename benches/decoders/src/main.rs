@@ -9,29 +9,47 @@ use std::{env, fs};
 
 use fast_image_resize::images::Image;
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use turbojpeg_sys as turbo;
 
 const ROUNDS: usize = 5;
 const RESIZE: usize = 256;
 const CROP: usize = 224;
 
-type Decoded = (usize, usize, Vec<u8>);
+/// An image, or a part of it, at a part of its size.
+struct Decoded {
+    width: usize,
+    height: usize,
+    pixels: Vec<u8>,
+    /// The whole image, in pixels of this size.
+    whole: (f64, f64),
+    /// Where in it this part begins.
+    start: (usize, usize),
+}
+
+impl Decoded {
+    fn whole(width: usize, height: usize, pixels: Vec<u8>) -> Self {
+        Self { width, height, pixels, whole: (width as f64, height as f64), start: (0, 0) }
+    }
+}
+
 type Candidate = (&'static str, fn(&[u8]) -> Result<Decoded, Box<dyn Error>>);
 
-const DECODERS: [Candidate; 6] = [
+const DECODERS: [Candidate; 7] = [
     ("zune-jpeg", |bytes| {
         let mut decoder = zune_jpeg::JpegDecoder::new(Cursor::new(bytes));
         let pixels = decoder.decode().map_err(|e| format!("{e:?}"))?;
         let (width, height) = decoder.dimensions().ok_or("no size")?;
-        Ok((width, height, pixels))
+        Ok(Decoded::whole(width, height, pixels))
     }),
     ("image (zune-jpeg inside)", |bytes| {
         let image = image::load_from_memory(bytes)?.into_rgb8();
-        Ok((image.width() as usize, image.height() as usize, image.into_raw()))
+        Ok(Decoded::whole(image.width() as usize, image.height() as usize, image.into_raw()))
     }),
     ("jpeg-decoder", |bytes| jpeg_decoder(bytes, false)),
     ("jpeg-decoder, reduced", |bytes| jpeg_decoder(bytes, true)),
-    ("mozjpeg (libjpeg-turbo)", |bytes| mozjpeg(bytes, false)),
-    ("mozjpeg (libjpeg-turbo), reduced", |bytes| mozjpeg(bytes, true)),
+    ("libjpeg-turbo", |bytes| libjpeg_turbo(bytes, false, false)),
+    ("libjpeg-turbo, reduced", |bytes| libjpeg_turbo(bytes, true, false)),
+    ("libjpeg-turbo, reduced, the part that stays", |bytes| libjpeg_turbo(bytes, true, true)),
 ];
 
 fn jpeg_decoder(bytes: &[u8], reduced: bool) -> Result<Decoded, Box<dyn Error>> {
@@ -45,31 +63,68 @@ fn jpeg_decoder(bytes: &[u8], reduced: bool) -> Result<Decoded, Box<dyn Error>> 
     }
     let pixels = decoder.decode()?;
     let info = decoder.info().ok_or("no header")?;
-    Ok((info.width.into(), info.height.into(), pixels))
+    Ok(Decoded::whole(info.width.into(), info.height.into(), pixels))
 }
 
-fn mozjpeg(bytes: &[u8], reduced: bool) -> Result<Decoded, Box<dyn Error>> {
-    let mut decoder = mozjpeg::Decompress::new_mem(bytes)?;
-    if reduced {
-        let (width, height) = decoder.size();
-        decoder.scale((RESIZE * 8).div_ceil(width.min(height)).min(8) as u8);
+/// Reduced as Forebay does it: at least twice the pixels that are needed.
+fn libjpeg_turbo(bytes: &[u8], reduced: bool, cut: bool) -> Result<Decoded, Box<dyn Error>> {
+    struct Handle(turbo::tjhandle);
+    impl Drop for Handle {
+        fn drop(&mut self) {
+            // SAFETY: not used again.
+            unsafe { turbo::tj3Destroy(self.0) }
+        }
     }
-    let mut decoder = decoder.rgb()?;
-    let (width, height) = (decoder.width(), decoder.height());
-    let pixels: Vec<[u8; 3]> = decoder.read_scanlines()?;
-    decoder.finish()?;
-    Ok((width, height, pixels.into_flattened()))
+    // SAFETY: the handle is valid until it is dropped, pointers and lengths are those of slices, and
+    // as many pixels are written as are asked for.
+    unsafe {
+        let handle = Handle(turbo::tj3Init(turbo::TJINIT_TJINIT_DECOMPRESS as i32));
+        let check = |status| if status == 0 { Ok(()) } else { Err("it cannot be decoded") };
+        let get = |parameter: turbo::TJPARAM| turbo::tj3Get(handle.0, parameter as i32) as usize;
+        let length = bytes.len() as turbo::size_t;
+        check(turbo::tj3DecompressHeader(handle.0, bytes.as_ptr(), length))?;
+        let full_width = get(turbo::TJPARAM_TJPARAM_JPEGWIDTH);
+        let full_height = get(turbo::TJPARAM_TJPARAM_JPEGHEIGHT);
+        let shorter = full_width.min(full_height);
+        let divisor = [8, 4, 2].into_iter().find(|by| reduced && shorter / by >= 2 * RESIZE);
+        let divisor = divisor.unwrap_or(1);
+        let factor = turbo::tjscalingfactor { num: 1, denom: divisor as i32 };
+        check(turbo::tj3SetScalingFactor(handle.0, factor))?;
+        let whole = (full_width as f64 / divisor as f64, full_height as f64 / divisor as f64);
+        let [mut width, mut height] = [full_width, full_height].map(|side| side.div_ceil(divisor));
+        let mut start = (0, 0);
+        if cut {
+            let pixels_of_one = whole.0.min(whole.1) / RESIZE as f64;
+            // As the filter looks around, and two for the interpolation of colours.
+            let around = pixels_of_one.max(1.0) + 2.0;
+            let part = CROP as f64 * pixels_of_one;
+            let first = |whole: f64| ((whole - part) / 2.0 - around).max(0.0) as usize;
+            let end = |whole: f64| ((whole + part) / 2.0 + around).ceil() as usize;
+            // The widest blocks there are.
+            start = (first(whole.0) / 16 * 16, first(whole.1));
+            width = end(whole.0).min(width) - start.0;
+            height = end(whole.1).min(height) - start.1;
+            let [x, y, w, h] = [start.0, start.1, width, height].map(|pixels| pixels as i32);
+            check(turbo::tj3SetCroppingRegion(handle.0, turbo::tjregion { x, y, w, h }))?;
+        }
+        let mut pixels = vec![0; width * height * 3];
+        let format = turbo::TJPF_TJPF_RGB;
+        let target = pixels.as_mut_ptr();
+        check(turbo::tj3Decompress8(handle.0, bytes.as_ptr(), length, target, 0, format))?;
+        Ok(Decoded { width, height, pixels, whole, start })
+    }
 }
 
 /// The middle of the image whose shorter side is resized.
-fn recipe((width, height, pixels): Decoded) -> Result<Vec<u8>, Box<dyn Error>> {
+fn recipe(image: Decoded) -> Result<Vec<u8>, Box<dyn Error>> {
+    let Decoded { width, height, pixels, whole, start } = image;
     let source = Image::from_vec_u8(width as u32, height as u32, pixels, PixelType::U8x3)?;
     let mut target = Image::new(CROP as u32, CROP as u32, PixelType::U8x3);
-    let scale = width.min(height) as f64 / RESIZE as f64;
-    let part = CROP as f64 * scale;
+    let part = CROP as f64 * whole.0.min(whole.1) / RESIZE as f64;
+    let (left, top) = ((whole.0 - part) / 2.0, (whole.1 - part) / 2.0);
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-        .crop((width as f64 - part) / 2.0, (height as f64 - part) / 2.0, part, part);
+        .crop(left - start.0 as f64, top - start.1 as f64, part, part);
     Resizer::new().resize(&source, &mut target, &options)?;
     Ok(target.into_vec())
 }
@@ -83,7 +138,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .map(|file| fs::read(file?.path()))
             .collect::<Result<Vec<_>, _>>()?;
         for (name, decode) in DECODERS {
-            let decoding = best(&files, |bytes| decode(bytes).map(|image| image.2))?;
+            let decoding = best(&files, |bytes| decode(bytes).map(|image| image.pixels))?;
             let all = best(&files, |bytes| recipe(decode(bytes)?))?;
             let size = size.file_name();
             let size = size.display();

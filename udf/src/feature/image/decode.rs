@@ -5,10 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader};
 
+use super::jpeg::Jpeg;
 use super::limits::{ENCODED_BYTES_MAX, PIXELS_MAX, check_bytes, check_size};
 use super::orientation::Orientation;
 use super::pixels::{Mode, Pixels};
-use super::{jpeg, png};
+use super::png;
 
 /// The formats that can be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub(super) fn info(bytes: &[u8]) -> Result<Info, String> {
         |format| {
             let (size, mode, orientation) = match format {
                 Format::Jpeg => {
-                    let header = jpeg::Header::read(bytes)?;
-                    ((header.width, header.height), header.mode(), header.orientation)
+                    let jpeg = Jpeg::open(bytes)?;
+                    (jpeg.size(), jpeg.mode(), jpeg.orientation)
                 }
                 Format::Png => {
                     let header = png::Header::read(bytes)?;
@@ -105,7 +106,7 @@ pub(super) fn info(bytes: &[u8]) -> Result<Info, String> {
 pub(super) fn decode(bytes: &[u8], mode: Mode) -> Result<Pixels<'static>, String> {
     let decoded = guarded(
         |format| {
-            let (stored, orientation) = decode_stored(bytes, format, Vec::new())?;
+            let (stored, orientation) = decode_stored(bytes, format)?;
             Ok(orientation.apply(stored))
         },
         bytes,
@@ -113,19 +114,16 @@ pub(super) fn decode(bytes: &[u8], mode: Mode) -> Result<Pixels<'static>, String
     Ok(decoded.into_mode(mode))
 }
 
-/// The image as it is stored, and what makes it upright. `memory` of another image is used again
-/// where the decoder allows it.
+/// The image as it is stored, and what makes it upright.
 pub(super) fn decode_stored(
     bytes: &[u8],
     format: Format,
-    memory: Vec<u8>,
 ) -> Result<(Pixels<'static>, Orientation), String> {
-    if format == Format::Jpeg {
-        let header = jpeg::Header::read(bytes)?;
-        return Ok((jpeg::decode(bytes, &header, memory)?, header.orientation));
-    }
-    drop(memory);
     match format {
+        Format::Jpeg => {
+            let mut jpeg = Jpeg::open(bytes)?;
+            Ok((jpeg.decode()?, jpeg.orientation))
+        }
         Format::Png => {
             let header = png::Header::read(bytes)?;
             Ok((png::decode(bytes, &header)?, header.orientation))

@@ -19,6 +19,30 @@ pub(super) struct Part {
     pub(super) height: f64,
 }
 
+impl Part {
+    /// The same part of an image whose sides are divided.
+    pub(super) fn divided_by(self, divisor: u32) -> Self {
+        let [left, top, width, height] =
+            [self.left, self.top, self.width, self.height].map(|at| at / f64::from(divisor));
+        Self { left, top, width, height }
+    }
+
+    pub(super) fn moved_by(self, x: f64, y: f64) -> Self {
+        Self { left: self.left + x, top: self.top + y, ..self }
+    }
+
+    /// What of it is in an image of this size: sums of parts of pixels may be a little beyond.
+    pub(super) fn within(self, width: u32, height: u32) -> Self {
+        let side = |start: f64, length: f64, side: u32| {
+            let start = start.max(0.0);
+            (start, length.min(f64::from(side) - start))
+        };
+        let (left, width) = side(self.left, self.width, width);
+        let (top, height) = side(self.top, self.height, height);
+        Self { left, top, width, height }
+    }
+}
+
 impl From<image::metadata::Orientation> for Orientation {
     fn from(orientation: image::metadata::Orientation) -> Self {
         Self::from_exif(orientation.to_exif())

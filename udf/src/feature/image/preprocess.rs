@@ -1,15 +1,15 @@
 //! The recipe of image classifiers in one step: the shorter side to `resize`, then the middle.
 //!
 //! ```text
-//!  bytes ──> JPEG at 1/4 or 1/8 ──> the part of it that stays ──> crop x crop x 3
-//!            (a large one)          resampled, made upright
+//!  bytes ──> what stays of it and around ──> resampled, made upright ──> crop x crop x 3
+//!            (a JPEG: only this is decoded, at 1/2 to 1/8 if it is large)
 //! ```
 //!
 //! Only the part that stays is resampled, which gives the same pixels as resampling all and cutting
 //! out the middle.
 
 use super::decode::{Format, decode_stored, guarded};
-use super::jpeg::{self, Reduction};
+use super::jpeg::Jpeg;
 use super::limits::{PIXELS_MAX, check_size};
 use super::orientation::{Orientation, Part};
 use super::pixels::{Mode, Pixels, margin};
@@ -41,10 +41,8 @@ pub(crate) struct Workspace {
 /// An image as it is stored, or less of it.
 struct Stored {
     pixels: Pixels<'static>,
-    /// By how much its sides were divided.
-    divisor: u32,
-    /// Its size before that.
-    size: (u32, u32),
+    /// What stays, as a part of `pixels`.
+    part: Part,
     orientation: Orientation,
 }
 
@@ -80,11 +78,8 @@ impl Recipe {
         guarded(
             |format| {
                 let stored = self.decode(format, bytes, std::mem::take(memory))?;
-                let upright_size = stored.orientation.size(stored.size);
-                let part = stored.orientation.stored_part(self.part(upright_size), upright_size);
-                let part = within(&stored, part);
                 let size = (self.crop, self.crop);
-                let small = resampler.resize(&stored.pixels, Some(part), size, self.filter)?;
+                let small = resampler.resize(&stored.pixels, Some(stored.part), size, self.filter)?;
                 *memory = stored.pixels.data.into_owned();
                 Ok(stored.orientation.apply(small).into_mode(Mode::Rgb).data.into_owned())
             },
@@ -94,22 +89,29 @@ impl Recipe {
 
     fn decode(self, format: Format, bytes: &[u8], memory: Vec<u8>) -> Result<Stored, String> {
         if format == Format::Jpeg {
-            let header = jpeg::Header::read(bytes)?;
-            if let Some(reduction) = Reduction::leaving(&header, self.resize * HEADROOM) {
-                drop(memory);
-                return Ok(Stored {
-                    pixels: jpeg::decode_reduced(bytes, &header, reduction)?,
-                    divisor: reduction.divisor(),
-                    size: (header.width, header.height),
-                    orientation: header.orientation,
-                });
-            }
+            return self.decode_jpeg(&mut Jpeg::open(bytes)?, memory);
         }
-        let (pixels, orientation) = decode_stored(bytes, format, memory)?;
+        let (pixels, orientation) = decode_stored(bytes, format)?;
         // Before resampling, which would weigh colours by their opacity.
         let pixels = if pixels.mode == Mode::L { pixels } else { pixels.into_mode(Mode::Rgb) };
-        let size = (pixels.width, pixels.height);
-        Ok(Stored { pixels, divisor: 1, size, orientation })
+        let part = self.stored_part((pixels.width, pixels.height), orientation);
+        let part = part.within(pixels.width, pixels.height);
+        Ok(Stored { pixels, part, orientation })
+    }
+
+    fn decode_jpeg(self, jpeg: &mut Jpeg<'_>, memory: Vec<u8>) -> Result<Stored, String> {
+        let part = self.stored_part(jpeg.size(), jpeg.orientation);
+        let reduction = jpeg.reduction_to(self.resize.saturating_mul(HEADROOM));
+        let pixels = part.width.max(part.height) / f64::from(reduction.divisor());
+        let support = self.filter.support(pixels / f64::from(self.crop));
+        let decoded = jpeg.decode_part(part, reduction, support, memory)?;
+        Ok(Stored { pixels: decoded.pixels, part: decoded.part, orientation: jpeg.orientation })
+    }
+
+    /// What stays, as a part of the stored image.
+    fn stored_part(self, stored_size: (u32, u32), orientation: Orientation) -> Part {
+        let upright_size = orientation.size(stored_size);
+        orientation.stored_part(self.part(upright_size), upright_size)
     }
 
     /// What of an image stays. Sizes and places are rounded as torchvision's `Resize` and
@@ -126,16 +128,4 @@ impl Recipe {
         let ((left, width), (top, height)) = (side(width), side(height));
         Part { left, top, width, height }
     }
-}
-
-/// A part of the whole image as a part of what was decoded of it.
-fn within(stored: &Stored, part: Part) -> Part {
-    let divisor = f64::from(stored.divisor);
-    let side = |start: f64, length: f64, side: u32| {
-        let start = (start / divisor).max(0.0);
-        (start, (length / divisor).min(f64::from(side) - start))
-    };
-    let (left, width) = side(part.left, part.width, stored.pixels.width);
-    let (top, height) = side(part.top, part.height, stored.pixels.height);
-    Part { left, top, width, height }
 }

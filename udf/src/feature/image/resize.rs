@@ -46,6 +46,17 @@ impl Filter {
         })
     }
 
+    /// How many pixels around a place are looked at, if `scale` pixels become one.
+    pub(super) fn support(self, scale: f64) -> f64 {
+        let radius = match self {
+            Self::Nearest | Self::Box => 0.5,
+            Self::Bilinear => 1.0,
+            Self::Bicubic => 2.0,
+            Self::Lanczos => 3.0,
+        };
+        radius * scale.max(1.0)
+    }
+
     fn algorithm(self) -> ResizeAlg {
         match self {
             Self::Nearest => ResizeAlg::Nearest,

@@ -1,4 +1,4 @@
-//! libtorch through `tch`. The only folder that may say `unsafe` or name `tch`.
+//! libtorch through `tch`. The only folder that may name `tch`.
 //!
 //! Every way in calls [`library::ensure_loaded`] before anything of `tch`: until then its
 //! functions are trampolines into nothing (see `build.rs`).

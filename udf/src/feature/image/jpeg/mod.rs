@@ -1,0 +1,169 @@
+//! JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK, by libjpeg-turbo.
+//!
+//! ```text
+//!  bytes ──> markers ──> header ──> the blocks that a part needs, at 1/1 to 1/8 of the size
+//!            (held how)
+//! ```
+
+mod decompressor;
+mod markers;
+
+use super::limits::check_size;
+use super::orientation::{Orientation, Part};
+use super::pixels::{Mode, Pixels};
+use decompressor::{Colours, Decompressor, Region};
+
+/// A file whose header has been read.
+#[derive(Debug)]
+pub(super) struct Jpeg<'a> {
+    bytes: &'a [u8],
+    decompressor: Decompressor<'a>,
+    pub(super) orientation: Orientation,
+}
+
+/// What was decoded of an image.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub(super) pixels: Pixels<'static>,
+    /// Where in `pixels` the part is that was asked for.
+    pub(super) part: Part,
+}
+
+impl<'a> Jpeg<'a> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
+        let decompressor = Decompressor::open(bytes)?;
+        let orientation = markers::exif(bytes).map(Orientation::of_exif).unwrap_or_default();
+        Ok(Self { bytes, decompressor, orientation })
+    }
+
+    /// As it is stored.
+    pub(super) fn size(&self) -> (u32, u32) {
+        self.decompressor.size()
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        match self.decompressor.colours() {
+            Colours::Grey => Mode::L,
+            Colours::Rgb | Colours::Cmyk => Mode::Rgb,
+        }
+    }
+
+    /// The stored image, grey or RGB.
+    pub(super) fn decode(&mut self) -> Result<Pixels<'static>, String> {
+        let (width, height) = self.size();
+        let whole = Region { left: 0, top: 0, width, height };
+        self.decode_region(Reduction::None, whole, Vec::new())
+    }
+
+    /// The largest reduction that leaves `side_min` pixels of the shorter side.
+    pub(super) fn reduction_to(&self, side_min: u32) -> Reduction {
+        let (width, height) = self.size();
+        [Reduction::Eighth, Reduction::Quarter, Reduction::Half]
+            .into_iter()
+            .filter(|_| self.decompressor.block_width().is_some())
+            .find(|reduction| width.min(height) / reduction.divisor() >= side_min)
+            .unwrap_or(Reduction::None)
+    }
+
+    /// What is needed to resample a part of the stored image. `support` is how far around the part
+    /// resampling looks, in pixels of the reduced image. `memory` is that of another image.
+    pub(super) fn decode_part(
+        &mut self,
+        part: Part,
+        reduction: Reduction,
+        support: f64,
+        memory: Vec<u8>,
+    ) -> Result<Decoded, String> {
+        let (width, height) = self.size();
+        let part = part.divided_by(reduction.divisor());
+        let whole = Region {
+            left: 0,
+            top: 0,
+            width: reduction.of(width),
+            height: reduction.of(height),
+        };
+        let mut region = match self.decompressor.block_width() {
+            Some(block) => {
+                let (left, right) = around(part.left, part.width, support, reduction.of(width));
+                let (top, bottom) = around(part.top, part.height, support, reduction.of(height));
+                // Rows can begin anywhere, columns where a block does.
+                let block = block / reduction.divisor();
+                let left = left / block * block;
+                Region { left, top, width: right - left, height: bottom - top }
+            }
+            None => whole,
+        };
+        let mut pixels = self.decode_region(reduction, region, memory);
+        // Blocks are wider in files that describe equal sampling in an unusual way.
+        if pixels.is_err() {
+            region = whole;
+            pixels = self.decode_region(reduction, whole, Vec::new());
+        }
+        let pixels = pixels?;
+        let part = part.moved_by(-f64::from(region.left), -f64::from(region.top));
+        Ok(Decoded { part: part.within(pixels.width, pixels.height), pixels })
+    }
+
+    fn decode_region(
+        &mut self,
+        reduction: Reduction,
+        region: Region,
+        mut memory: Vec<u8>,
+    ) -> Result<Pixels<'static>, String> {
+        let (width, height) = self.size();
+        check_size(width, height)?;
+        markers::check_complete(self.bytes)?;
+        let colours = self.decompressor.colours();
+        let size = region.width as usize * region.height as usize * colours.channels();
+        if memory.capacity() < size {
+            memory = vec![0; size];
+        }
+        // What is there of another image is written over: a row that is not is an error.
+        memory.resize(size, 0);
+        self.decompressor.decode(reduction.divisor(), region, &mut memory)?;
+        if colours == Colours::Cmyk {
+            memory = rgb_of_cmyk(&memory);
+        }
+        Pixels::try_new(region.width, region.height, self.mode(), memory)
+    }
+}
+
+/// By how much the sides of an image are divided while it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reduction {
+    None = 1,
+    Half = 2,
+    Quarter = 4,
+    Eighth = 8,
+}
+
+impl Reduction {
+    pub(super) fn divisor(self) -> u32 {
+        self as u32
+    }
+
+    /// What is left of a side: pixel `x` covers `divisor` pixels from `x * divisor`.
+    fn of(self, side: u32) -> u32 {
+        side.div_ceil(self.divisor())
+    }
+}
+
+/// The pixels of a side that resampling `start..start + length` looks at: the first, and the one after
+/// the last.
+fn around(start: f64, length: f64, support: f64, side: u32) -> (u32, u32) {
+    // Two more: colours that are stored at half the size are interpolated.
+    let around = support + 2.0;
+    let first = (start - around).max(0.0) as u32;
+    let end = (start + length + around).ceil() as u32;
+    (first, end.min(side))
+}
+
+/// As Pillow reads them: files have the colours inverted, as Adobe's programs write them.
+fn rgb_of_cmyk(inverted: &[u8]) -> Vec<u8> {
+    let (pixels, _) = inverted.as_chunks::<4>();
+    let colour = |ink: u8, black: u8| {
+        let taken = u32::from(255 - ink) * u32::from(black) + 128;
+        black - ((taken + (taken >> 8)) >> 8) as u8
+    };
+    pixels.iter().flat_map(|&[c, m, y, k]| [colour(c, k), colour(m, k), colour(y, k)]).collect()
+}
