@@ -99,7 +99,7 @@ def _bad() -> dict[str, bytes]:
     png = _save(_photo(90, 67), "PNG")
     return {
         "truncated.jpg": jpeg[: len(jpeg) // 2],
-        "damaged.jpg": jpeg[:3000] + bytes(2000) + jpeg[5000:],
+        "gap.jpg": jpeg[: len(jpeg) // 2] + jpeg[-2:],
         "truncated.png": png[: len(png) // 2],
         "header_only.jpg": jpeg[:64],
         "empty.jpg": b"",

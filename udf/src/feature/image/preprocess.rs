@@ -79,7 +79,8 @@ impl Recipe {
             |format| {
                 let stored = self.decode(format, bytes, std::mem::take(memory))?;
                 let size = (self.crop, self.crop);
-                let small = resampler.resize(&stored.pixels, Some(stored.part), size, self.filter)?;
+                let small =
+                    resampler.resize(&stored.pixels, Some(stored.part), size, self.filter)?;
                 *memory = stored.pixels.data.into_owned();
                 Ok(stored.orientation.apply(small).into_mode(Mode::Rgb).data.into_owned())
             },

@@ -112,7 +112,9 @@ fn the_recipe_is_that_of_torchvision() {
 fn a_part_of_a_jpeg_gives_the_pixels_of_the_whole() {
     let all = Reference::all();
     let jpegs = all.iter().filter(|reference| reference.format == "jpeg");
-    for reference in jpegs.filter(|reference| !reference.name.starts_with("large")) {
+    // Not those that are reduced, nor those that are turned after columns were resampled, then rows.
+    let is_other = |name: &str| name.starts_with("large") || name.starts_with("exif");
+    for reference in jpegs.filter(|reference| !is_other(&reference.name)) {
         let bytes = reference.bytes();
         let whole = decode(&bytes, Mode::Rgb).unwrap();
         let lossless = encode(whole, Encoding::parse("png", None).unwrap()).unwrap();
@@ -122,9 +124,7 @@ fn a_part_of_a_jpeg_gives_the_pixels_of_the_whole() {
                 let [found, expected] = [&bytes, &lossless]
                     .map(|bytes| recipe.apply(bytes, &mut Workspace::default()).unwrap());
                 let what = format!("{} {resize} {crop} {filter:?}", reference.name);
-                // Columns are resampled before rows, and what they are may be turned.
-                let (mean, max) = if what.starts_with("exif") { (0.3, 1) } else { (0.0, 0) };
-                assert_close(&found, &expected, mean, max, &what);
+                assert_close(&found, &expected, 0.0, 0, &what);
             }
         }
     }
@@ -134,7 +134,7 @@ fn a_part_of_a_jpeg_gives_the_pixels_of_the_whole() {
 fn bad_images_are_errors_that_say_why() {
     let cases = [
         ("truncated.jpg", "jpeg of 7207 bytes cannot be decoded: the image ends before"),
-        ("damaged.jpg", "jpeg of 14414 bytes cannot be decoded: Corrupt JPEG data"),
+        ("gap.jpg", "jpeg of 7209 bytes cannot be decoded: Corrupt JPEG data: premature end"),
         ("truncated.png", "png of 7683 bytes cannot be decoded: the image ends before"),
         ("header_only.jpg", "jpeg of 64 bytes cannot be decoded"),
         ("empty.jpg", "there are no bytes"),
@@ -146,7 +146,7 @@ fn bad_images_are_errors_that_say_why() {
     let recipe = Recipe::try_new(64, 56).unwrap();
     for (name, expected) in cases {
         let bytes = fs::read(prepared("images/bad").join(name)).unwrap();
-        let problem = decode(&bytes, Mode::Rgb).unwrap_err();
+        let problem = decode(&bytes, Mode::Rgb).map(|_| name).unwrap_err();
         assert!(problem.contains(expected), "{name}: {problem}");
         assert!(!problem.contains('\n'), "{name}: {problem:?}");
         assert_eq!(recipe.apply(&bytes, &mut Workspace::default()).unwrap_err(), problem);

@@ -77,11 +77,20 @@ impl<'a> Decompressor<'a> {
         this.set(turbo::TJPARAM_TJPARAM_SCANLIMIT, SCANS_MAX)?;
         // SAFETY: the handle is valid, and pointer and length are those of one slice.
         let status = unsafe {
-            turbo::tj3DecompressHeader(handle.as_ptr(), bytes.as_ptr(), bytes.len() as turbo::size_t)
+            turbo::tj3DecompressHeader(
+                handle.as_ptr(),
+                bytes.as_ptr(),
+                bytes.len() as turbo::size_t,
+            )
         };
         this.check(status)?;
-        this.width = this.get(turbo::TJPARAM_TJPARAM_JPEGWIDTH).try_into().unwrap_or(0);
-        this.height = this.get(turbo::TJPARAM_TJPARAM_JPEGHEIGHT).try_into().unwrap_or(0);
+        // Not known where a file has tables only.
+        let size = [turbo::TJPARAM_TJPARAM_JPEGWIDTH, turbo::TJPARAM_TJPARAM_JPEGHEIGHT]
+            .map(|side| u32::try_from(this.get(side)).ok().filter(|side| *side > 0));
+        let [Some(width), Some(height)] = size else {
+            return Err("the image ends before its size is told".to_owned());
+        };
+        (this.width, this.height) = (width, height);
         this.colours = match this.get(turbo::TJPARAM_TJPARAM_COLORSPACE) as turbo::TJCS {
             turbo::TJCS_TJCS_GRAY => Colours::Grey,
             turbo::TJCS_TJCS_CMYK | turbo::TJCS_TJCS_YCCK => Colours::Cmyk,
@@ -105,9 +114,9 @@ impl<'a> Decompressor<'a> {
             return None;
         }
         match self.get(turbo::TJPARAM_TJPARAM_SUBSAMP) {
-            turbo::TJSAMP_TJSAMP_444
-            | turbo::TJSAMP_TJSAMP_440
-            | turbo::TJSAMP_TJSAMP_GRAY => Some(8),
+            turbo::TJSAMP_TJSAMP_444 | turbo::TJSAMP_TJSAMP_440 | turbo::TJSAMP_TJSAMP_GRAY => {
+                Some(8)
+            }
             turbo::TJSAMP_TJSAMP_422 | turbo::TJSAMP_TJSAMP_420 => Some(16),
             turbo::TJSAMP_TJSAMP_411 => Some(32),
             _ => None,

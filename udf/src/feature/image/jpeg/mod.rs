@@ -76,12 +76,8 @@ impl<'a> Jpeg<'a> {
     ) -> Result<Decoded, String> {
         let (width, height) = self.size();
         let part = part.divided_by(reduction.divisor());
-        let whole = Region {
-            left: 0,
-            top: 0,
-            width: reduction.of(width),
-            height: reduction.of(height),
-        };
+        let whole =
+            Region { left: 0, top: 0, width: reduction.of(width), height: reduction.of(height) };
         let mut region = match self.decompressor.block_width() {
             Some(block) => {
                 let (left, right) = around(part.left, part.width, support, reduction.of(width));
