@@ -202,6 +202,7 @@ def main() -> int:
     result = compare(options)
     today = datetime.date.today().isoformat()
     path = options.results / f"{today}-lost-cpu-{settings.CORES}-cores.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
     return 0

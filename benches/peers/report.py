@@ -89,7 +89,7 @@ def markdown(result: dict, name: str) -> str:
         f"# Forebay and its peers, {result['date']}\n",
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"{machine['system']}; load {machine['load_before']:.1f} before the start. "
-        f"{result['rounds']} rounds, scale {result['scale']:g}. Seconds from the start of the "
+        f"Scale {result['scale']:g}. Seconds from the start of the "
         "process to its last row written: median, and least to most. Memory is the peak of all "
         "of the engine's processes: RSS counts a page once per process, PSS once.\n",
         f"Versions: {versions}.\n",
@@ -103,7 +103,9 @@ def section(workload: dict) -> str:
     """One workload."""
     limit, found = ideal(workload), rows(workload)
     ours = next((row.seconds for row in found if row.engine == "forebay"), None)
-    lines = [f"## {workload['title']}, {workload['rows']:,} rows\n"]
+    rounds = max(len(entry["runs"]) for entry in workload["engines"].values())
+    counted = "one round" if rounds == 1 else f"{rounds} rounds"
+    lines = [f"## {workload['title']}, {workload['rows']:,} rows, {counted}\n"]
     if limit is not None:
         middle = {
             key: statistics.median(entry[key] for entry in workload["limit"])

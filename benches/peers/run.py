@@ -203,7 +203,6 @@ def main() -> int:
     options = parse()
     about = {
         "date": datetime.date.today().isoformat(),
-        "rounds": options.rounds,
         "scale": options.scale,
         "machine": machine(options),
     }

@@ -116,7 +116,7 @@ def _with_junk(jpeg: bytes) -> bytes:
 
 
 def _sampled_alike() -> bytes:
-    """A JPEG whose components are all stored at twice a unit that none is stored at."""
+    """A JPEG in which all components are stored alike, and say so as two to one."""
     jpeg = _save(_photo(208, 160), "JPEG", quality=85, keep_rgb=True, subsampling=0)
     at = jpeg.index(b"\xff\xc0") + 11
     factors = bytearray(jpeg)

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import itertools
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from engines import settings
+
+# PyTorch traces one module at a time; engines make workers in several threads.
+TRACING = threading.Lock()
 
 
 def limit_threads(threads: int | None) -> None:
@@ -92,7 +96,8 @@ class Classifier:
         model = model.eval().to(memory_format=torch.channels_last)
         example = torch.zeros(2, 3, settings.CROP, settings.CROP)
         example = example.to(memory_format=torch.channels_last)
-        self.model = torch.jit.freeze(torch.jit.trace(model, example))
+        with TRACING:
+            self.model = torch.jit.freeze(torch.jit.trace(model, example))
         self.mean = torch.tensor(settings.MEAN).reshape(1, 3, 1, 1) * 255
         self.deviation = torch.tensor(settings.DEVIATION).reshape(1, 3, 1, 1) * 255
         self.recipe = recipe()

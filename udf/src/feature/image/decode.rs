@@ -139,7 +139,7 @@ pub(super) fn decode_stored(
     }
 }
 
-/// Decoders are of others, and bytes of anybody: whatever happens concerns this value only.
+/// Decoders are of others, and bytes of anybody: one that panics spoils this value only.
 pub(super) fn guarded<T>(
     decode: impl FnOnce(Format) -> Result<T, String>,
     bytes: &[u8],

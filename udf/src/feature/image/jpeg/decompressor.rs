@@ -11,9 +11,17 @@ use turbojpeg_sys as turbo;
 /// over all pixels.
 const SCANS_MAX: c_int = 500;
 
-/// What libjpeg-turbo says of files that have all of their pixels, and something odd beside them.
-const HARMLESS: [&str; 3] =
-    ["extraneous bytes before marker", "unknown JFIF revision", "Unknown Adobe color transform"];
+/// What libjpeg-turbo says of files that are odd and may have all of their pixels; Pillow decodes
+/// them. It tells the first oddity only: what is missing besides, nobody knows.
+const HARMLESS: [&str; 4] = [
+    "extraneous bytes before marker",
+    "unknown JFIF revision",
+    "Unknown Adobe color transform",
+    "Invalid SOS parameters",
+];
+
+/// But not where pixels begin again after a part that was damaged.
+const RESTARTS: std::ops::RangeInclusive<u8> = 0xd0..=0xd7;
 
 /// What pixels are decoded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +51,7 @@ impl Colours {
 }
 
 /// Pixels of an image whose sides are divided already.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) left: u32,
     pub(super) top: u32,
@@ -75,6 +83,8 @@ impl<'a> Decompressor<'a> {
         let handle = NonNull::new(handle).ok_or("there is no memory for its decoder")?;
         let mut this = Self { handle, bytes, width: 0, height: 0, colours: Colours::Rgb };
         this.set(turbo::TJPARAM_TJPARAM_SCANLIMIT, SCANS_MAX)?;
+        // Colour profiles are not used, and may be damaged.
+        this.set(turbo::TJPARAM_TJPARAM_SAVEMARKERS, 0)?;
         // SAFETY: the handle is valid, and pointer and length are those of one slice.
         let status = unsafe {
             turbo::tj3DecompressHeader(
@@ -97,6 +107,10 @@ impl<'a> Decompressor<'a> {
             _ => Colours::Rgb,
         };
         Ok(this)
+    }
+
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     pub(super) fn size(&self) -> (u32, u32) {
@@ -133,9 +147,13 @@ impl<'a> Decompressor<'a> {
     ) -> Result<(), String> {
         let [left, top, width, height] = [region.left, region.top, region.width, region.height];
         let (width_all, height_all) = (self.width.div_ceil(divisor), self.height.div_ceil(divisor));
-        // What the library is told below, and what it then writes.
-        if left.saturating_add(width) > width_all
+        // What the library is told below, and what it then writes. No width and no height would
+        // mean all, and without loss it does not divide.
+        if width == 0
+            || height == 0
+            || left.saturating_add(width) > width_all
             || top.saturating_add(height) > height_all
+            || (divisor != 1 && self.block_width().is_none())
             || pixels.len() != width as usize * height as usize * self.colours.channels()
         {
             return Err(format!(
@@ -182,8 +200,8 @@ impl<'a> Decompressor<'a> {
         unsafe { turbo::tj3Get(self.handle.as_ptr(), parameter as c_int) }
     }
 
-    /// The library's message, unless it is a harmless one. After a warning that is followed by an
-    /// error the message is the error's.
+    /// The library's message, unless it is a harmless one: the first warning's, or the error's if one
+    /// followed.
     fn check(&self, status: c_int) -> Result<(), String> {
         if status == 0 {
             return Ok(());
@@ -191,7 +209,10 @@ impl<'a> Decompressor<'a> {
         // SAFETY: a string of the handle, or of this thread, that the next call may change.
         let message = unsafe { CStr::from_ptr(turbo::tj3GetErrorStr(self.handle.as_ptr())) };
         let message = message.to_string_lossy();
-        if HARMLESS.iter().any(|harmless| message.contains(harmless)) {
+        let is_harmless = HARMLESS.iter().any(|harmless| message.contains(harmless));
+        let is_lost =
+            RESTARTS.map(|marker| format!("marker {marker:#04x}")).any(|it| message.ends_with(&it));
+        if is_harmless && !is_lost {
             return Ok(());
         }
         // Without the function's name.

@@ -16,7 +16,6 @@ use decompressor::{Colours, Decompressor, Region};
 /// A file whose header has been read.
 #[derive(Debug)]
 pub(super) struct Jpeg<'a> {
-    bytes: &'a [u8],
     decompressor: Decompressor<'a>,
     pub(super) orientation: Orientation,
 }
@@ -33,7 +32,7 @@ impl<'a> Jpeg<'a> {
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
         let decompressor = Decompressor::open(bytes)?;
         let orientation = markers::exif(bytes).map(Orientation::of_exif).unwrap_or_default();
-        Ok(Self { bytes, decompressor, orientation })
+        Ok(Self { decompressor, orientation })
     }
 
     /// As it is stored.
@@ -57,10 +56,12 @@ impl<'a> Jpeg<'a> {
 
     /// The largest reduction that leaves `side_min` pixels of the shorter side.
     pub(super) fn reduction_to(&self, side_min: u32) -> Reduction {
+        if self.decompressor.block_width().is_none() {
+            return Reduction::None;
+        }
         let (width, height) = self.size();
         [Reduction::Eighth, Reduction::Quarter, Reduction::Half]
             .into_iter()
-            .filter(|_| self.decompressor.block_width().is_some())
             .find(|reduction| width.min(height) / reduction.divisor() >= side_min)
             .unwrap_or(Reduction::None)
     }
@@ -90,8 +91,8 @@ impl<'a> Jpeg<'a> {
             None => whole,
         };
         let mut pixels = self.decode_region(reduction, region, memory);
-        // Blocks are wider in files that describe equal sampling in an unusual way.
-        if pixels.is_err() {
+        // Equal sampling that is described in an unusual way makes blocks wider than they are told.
+        if region != whole && pixels.as_ref().is_err_and(|problem| problem.contains("mismatch")) {
             region = whole;
             pixels = self.decode_region(reduction, whole, Vec::new());
         }
@@ -108,10 +109,12 @@ impl<'a> Jpeg<'a> {
     ) -> Result<Pixels<'static>, String> {
         let (width, height) = self.size();
         check_size(width, height)?;
-        markers::check_complete(self.bytes)?;
+        markers::check_complete(self.decompressor.bytes())?;
         let colours = self.decompressor.colours();
         let size = region.width as usize * region.height as usize * colours.channels();
         if memory.capacity() < size {
+            // One after the other.
+            drop(memory);
             memory = vec![0; size];
         }
         // What is there of another image is written over: a row that is not is an error.
@@ -162,4 +165,71 @@ fn rgb_of_cmyk(inverted: &[u8]) -> Vec<u8> {
         black - ((taken + (taken >> 8)) >> 8) as u8
     };
     pixels.iter().flat_map(|&[c, m, y, k]| [colour(c, k), colour(m, k), colour(y, k)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::fixture::prepared;
+
+    fn read(name: &str) -> Vec<u8> {
+        fs::read(prepared("images/good").join(name)).unwrap()
+    }
+
+    /// A file with another segment after its first marker.
+    fn with_segment(bytes: &[u8], kind: u8, content: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(content.len() + 2).unwrap().to_be_bytes();
+        [&bytes[..2], &[0xff, kind], &length, content, &bytes[2..]].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Pixels<'static>, String> {
+        Jpeg::open(bytes)?.decode()
+    }
+
+    #[test]
+    fn a_part_of_a_reduced_image_has_the_pixels_of_the_whole() {
+        for name in ["baseline", "subsampled", "half", "progressive", "grey", "cmyk", "junk"] {
+            let bytes = read(&format!("{name}.jpg"));
+            let mut jpeg = Jpeg::open(&bytes).unwrap();
+            let (width, height) = jpeg.size();
+            for reduction in
+                [Reduction::None, Reduction::Half, Reduction::Quarter, Reduction::Eighth]
+            {
+                let (width, height) = (reduction.of(width), reduction.of(height));
+                let region = Region { left: 0, top: 0, width, height };
+                let whole = jpeg.decode_region(reduction, region, Vec::new()).unwrap();
+                let part = Part { left: 75.0, top: 51.0, width: 41.0, height: 40.0 };
+                let found = jpeg.decode_part(part, reduction, 1.0, vec![7; 99]).unwrap();
+                let start = part.divided_by(reduction.divisor());
+                let left = (start.left - found.part.left) as u32;
+                let top = (start.top - found.part.top) as u32;
+                // The first and the last column have nothing beside them to interpolate with.
+                let (width, height) = (found.pixels.width - 2, found.pixels.height);
+                let expected = whole.crop(left + 1, top, width, height).unwrap();
+                let found = found.pixels.crop(1, 0, width, height).unwrap();
+                assert!(found == expected, "{name} {reduction:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn odd_files_are_decoded() {
+        let bytes = read("baseline.jpg");
+        let expected = decode(&bytes).unwrap();
+        // Two parts of a colour profile that are both the first of two.
+        let profile = with_segment(&bytes, 0xe2, b"ICC_PROFILE\0\x01\x02profile");
+        let profile = with_segment(&profile, 0xe2, b"ICC_PROFILE\0\x01\x02profile");
+        let mut revision = bytes.clone();
+        let jfif = revision.windows(5).position(|name| name == b"JFIF\0").unwrap();
+        revision[jfif + 5] = 2;
+        let mut scan = bytes.clone();
+        let end = scan.windows(3).position(|it| it == [0, 0x3f, 0]).unwrap();
+        scan[end + 1] = 0;
+        let filled = [&bytes[..2], &[0xff; 5], &bytes[2..]].concat();
+        for odd in [profile, revision, scan, filled] {
+            assert!(decode(&odd).unwrap() == expected);
+        }
+    }
 }
