@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Download libtorch, the Python environment and the demo's model (750 MB, once)
+setup: ## Download libtorch, the Python environment and the demo's model (780 MB, once)
 	@tools/setup all
 
 demo: ## Build Forebay and embed 8,000 definitions in SQL

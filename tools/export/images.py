@@ -72,6 +72,7 @@ def _good() -> dict[str, bytes]:
         "subsampled.jpg": _save(photo, "JPEG", quality=75),
         "half.jpg": _save(photo, "JPEG", quality=80, subsampling=1),
         "sampled_alike.jpg": _sampled_alike(),
+        "restarts.jpg": _save(photo, "JPEG", quality=80, restart_marker_blocks=4),
         "junk.jpg": _with_junk(_save(photo, "JPEG", quality=80)),
         "progressive.jpg": _save(photo, "JPEG", quality=85, progressive=True),
         "grey.jpg": _save(photo.convert("L"), "JPEG", quality=90),

@@ -100,7 +100,7 @@ fn libjpeg_turbo(bytes: &[u8], reduced: bool, cut: bool) -> Result<Decoded, Box<
             let part = CROP as f64 * pixels_of_one;
             let first = |whole: f64| ((whole - part) / 2.0 - around).max(0.0) as usize;
             let end = |whole: f64| ((whole + part) / 2.0 + around).ceil() as usize;
-            // The widest blocks there are.
+            // As wide as the blocks of these files.
             start = (first(whole.0) / 16 * 16, first(whole.1));
             width = end(whole.0).min(width) - start.0;
             height = end(whole.1).min(height) - start.1;

@@ -1,8 +1,7 @@
 //! JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK, by libjpeg-turbo.
 //!
 //! ```text
-//!  bytes ──> markers ──> header ──> the blocks that a part needs, at 1/1 to 1/8 of the size
-//!            (held how)
+//!  bytes ──> header, orientation ──> the blocks that a part needs, at 1/1 to 1/8 of the size
 //! ```
 
 mod decompressor;
@@ -231,5 +230,42 @@ mod tests {
         for odd in [profile, revision, scan, filled] {
             assert!(decode(&odd).unwrap() == expected);
         }
+    }
+
+    #[test]
+    fn how_the_camera_was_held_is_found_behind_bytes_that_belong_to_nothing() {
+        let bytes = read("exif6.jpg");
+        let expected = Jpeg::open(&bytes).unwrap().orientation;
+        assert_ne!(expected, Orientation::default());
+        let odd = [&bytes[..2], &[0, 1, 0xff, 0xff, 0], &bytes[2..]].concat();
+        assert_eq!(Jpeg::open(&odd).unwrap().orientation, expected);
+    }
+
+    #[test]
+    fn pixels_that_begin_again_after_damage_are_an_error() {
+        let bytes = read("restarts.jpg");
+        decode(&bytes).unwrap();
+        let restart = bytes.windows(2).rposition(|pair| pair == [0xff, 0xd3]).unwrap();
+        let odd = [&bytes[..restart], &[0; 20], &bytes[restart..]].concat();
+        let problem = decode(&odd).unwrap_err();
+        assert!(problem.contains("extraneous bytes before marker 0xd3"), "{problem}");
+    }
+
+    #[test]
+    fn scans_are_limited() {
+        let bytes = read("progressive.jpg");
+        let scans: Vec<usize> =
+            (0..bytes.len() - 1).filter(|at| bytes[*at..at + 2] == [0xff, 0xda]).collect();
+        let (first, second) = (scans[0], scans[1]);
+        // Tables of the second scan stand between them.
+        let end = first + 2 + bytes[first + 2..].windows(2).position(is_marker).unwrap();
+        assert!(end <= second);
+        let many = [&bytes[..end], &bytes[first..end].repeat(600), &bytes[end..]].concat();
+        let problem = decode(&many).unwrap_err();
+        assert!(problem.contains("500 scans"), "{problem}");
+    }
+
+    fn is_marker(pair: &[u8]) -> bool {
+        pair[0] == 0xff && pair[1] != 0
     }
 }
