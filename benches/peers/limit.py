@@ -106,13 +106,14 @@ def chunk(data: Path, _: Path | None) -> dict[str, float]:
 
 
 def images(data: Path, forebay: Path | None) -> dict[str, float]:
-    """The model in batches of 8; decoding by torchvision or by Forebay's functions, the faster."""
+    """The model in the best batches; decoding by torchvision or by Forebay's functions, the faster."""
     import numpy as np
 
     pixels: list[np.ndarray] = []
     found = decoding(data, forebay, decode, pixels)
     classifier = work.Classifier(data / "models", 1)
-    batches = [np.stack(pixels[at : at + 8]) for at in range(0, len(pixels), 8)]
+    rows = settings.IMAGE_ROWS
+    batches = [np.stack(pixels[at : at + rows]) for at in range(0, len(pixels), rows)]
     model_s = on_all_cores(classifier.classify, batches)
     cpu = min(found.values())
     return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, **found}

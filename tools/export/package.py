@@ -10,7 +10,7 @@ from candidate import Candidate, Column, Images, Tensors, Tokens
 MIB = 1024 * 1024
 BATCH_ROWS = 64
 BATCH_TOKENS = 1024
-BATCH_ROWS_TENSORS = 16
+BATCH_ROWS_TENSORS = 8
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,15 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
     """The candidate of an image classifier."""
     if source.torchvision is not None:
         model, labels, preset = _torchvision(source.torchvision, options)
-        logits, channels = model, 3
+        channels = 3
         size, normalize = preset.crop_size[0], (tuple(preset.mean), tuple(preset.std))
         resize, resample = preset.resize_size[0], preset.interpolation.value
 
         def files() -> Images:
             return Images((3, size, size), resize, *normalize, resample)
+
+        def logits(pixels: torch.Tensor) -> torch.Tensor:
+            return model(pixels)
     else:
         import transformers
 

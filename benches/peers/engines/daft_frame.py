@@ -4,7 +4,8 @@
   (`use_process`, which its guide names against contention for Python's lock), one thread per
   operator. They load once.
 - 512 texts at a time, which `encode` sorts by length: fewer calls leave a core idle at the end.
-- Images are downloaded by Daft's own reader and decoded with the model.
+- Images are downloaded by Daft's own reader and decoded with the model, without these options and
+  with PyTorch's operators on all cores: a fifth faster than a process per core.
 - Defaults: as in its guide: no option on the class, batches of 32.
 """
 
@@ -45,12 +46,13 @@ class EmbedDefaults:
         return tables.vectors(self.embedder(texts.to_pylist()))
 
 
-@daft.cls(**PER_CORE)
+@daft.cls
 class Classify:
-    """Labels and scores of files."""
+    """Labels and scores of files; tuned, the same as the guide has it but for the threads."""
 
     def __init__(self, run: Run) -> None:
-        self.classifier = work.Classifier(run.data / "models", 1)
+        threads = None if run.defaults else settings.CORES
+        self.classifier = work.Classifier(run.data / "models", threads)
 
     @daft.method.batch(return_dtype=CLASS, batch_size=32)
     def classes(self, files: Series) -> pa.Array:
@@ -58,18 +60,6 @@ class Classify:
 
 
 @daft.cls
-class ClassifyDefaults:
-    """The same with no option."""
-
-    def __init__(self, run: Run) -> None:
-        self.classifier = work.Classifier(run.data / "models", None)
-
-    @daft.method.batch(return_dtype=CLASS, batch_size=32)
-    def classes(self, files: Series) -> pa.Array:
-        return tables.classes(*self.classifier(files.to_pylist()))
-
-
-@daft.cls(**PER_CORE)
 class Decode:
     """Pixels of files, which the device takes."""
 
@@ -153,7 +143,7 @@ def chunk(run: Run) -> DataFrame:
 
 def images(run: Run) -> DataFrame:
     """JPEG files in, labels and scores out."""
-    model = ClassifyDefaults(run) if run.defaults else Classify(run)
+    model = Classify(run)
     files = daft.from_glob_path(f"{run.images}/*.jpg").select("path")
     found = files.with_column("class", model.classes(col("path").download()))
     fields = [col("class")[name].alias(name) for name in ("label", "score")]

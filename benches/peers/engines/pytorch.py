@@ -67,7 +67,7 @@ def images(run: Run) -> Iterator[pa.Table]:
     classifier = work.Classifier(run.data / "models", threads)
     dataset = Images(read(run)["path"].to_pylist(), run.images, classifier)
     workers = 0 if run.defaults else settings.CORES
-    for names, pixels in DataLoader(dataset, batch_size=16, num_workers=workers):
+    for names, pixels in DataLoader(dataset, batch_size=settings.IMAGE_ROWS, num_workers=workers):
         labels, scores = classifier.classify(pixels.numpy())
         yield pa.table({"path": list(names), "label": labels, "score": scores})
 

@@ -16,6 +16,7 @@ FEATURES = 32
 CHUNK_TOKENS, CHUNK_OVERLAP = 128, 16
 
 RESIZE, CROP = 256, 224
+IMAGE_ROWS = 8
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # The emulated accelerator, with CPU work in front of it: about 0.5 ms of hashing a row.

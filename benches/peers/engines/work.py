@@ -119,11 +119,12 @@ class Classifier:
         return [self.labels[at] for at in best.indices.tolist()], best.values.numpy()
 
     def __call__(self, files: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
-        """Labels and scores of files, 16 at a time: more do not make a CPU core faster."""
+        """Labels and scores of files, 8 at a time: more do not make a CPU core faster."""
         labels: list[str] = []
         scores = []
-        for start in range(0, len(files), 16):
-            pixels = np.stack([self.pixels(data) for data in files[start : start + 16]])
+        for start in range(0, len(files), settings.IMAGE_ROWS):
+            some = files[start : start + settings.IMAGE_ROWS]
+            pixels = np.stack([self.pixels(data) for data in some])
             found = self.classify(pixels)
             labels += found[0]
             scores.append(found[1])

@@ -29,10 +29,20 @@ FAMILIES = {
     "shufflenetv2": "shufflenet_v2_x0_5",
     "squeezenet": "squeezenet1_1",
     "swin_transformer": "swin_v2_t",
-    "vgg": "vgg11",
+    "vgg": "vgg11_bn",
     "vision_transformer": "vit_b_32",
 }
 LABELS = ("first", "second", "third")
+
+
+def _as_if_trained(model: torch.nn.Module) -> None:
+    """Untrained, batch normalization changes nothing."""
+    for norm in model.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.1)
+            norm.running_var.uniform_(0.5, 1.5)
+            torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+            torch.nn.init.normal_(norm.bias, 0, 0.1)
 
 
 def test_no_family_is_missing() -> None:
@@ -45,6 +55,7 @@ def test_no_family_is_missing() -> None:
 def test_a_classifier_of_every_family_is_exported(name: str, tmp_path: Path) -> None:
     torch.manual_seed(5)
     model = models.get_model(name, weights=None, num_classes=len(LABELS)).eval()
+    _as_if_trained(model)
     # A state dictionary of PyTorch's own: MnasNet's says which version of it these weights are of.
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     (tmp_path / "labels.txt").write_text("\n".join(LABELS))
@@ -61,6 +72,22 @@ def test_a_classifier_of_every_family_is_exported(name: str, tmp_path: Path) -> 
         scores = model(pixels).softmax(-1)
     found = run(tmp_path / "package", {"pixels": pixels.flatten(1).tolist()}, 2)
     assert torch.allclose(torch.tensor(found["scores"]), scores, atol=1e-5)
+
+
+def test_batch_normalization_becomes_part_of_convolutions(tmp_path: Path) -> None:
+    model = models.get_model("resnet18", weights=None, num_classes=len(LABELS))
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS))
+    files = ["--weights", str(tmp_path / "weights.pth")]
+    files += ["--labels", str(tmp_path / "labels.txt"), "--output", str(tmp_path / "package")]
+    assert export.main(["--source", "torchvision/resnet18", *files]) == 0
+    program = torch.jit.load(tmp_path / "package/model.pt")
+    kinds = [node.kind() for node in program.inlined_graph.nodes()]
+    assert kinds.count("aten::convolution") == 20
+    assert "aten::batch_norm" not in kinds
+    kernels = [weights for weights in program.parameters() if weights.dim() == 4]
+    assert len(kernels) == 20
+    assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "efficientnet_b0"])
