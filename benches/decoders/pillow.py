@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torchvision import transforms
+from torchvision import models, transforms
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
@@ -20,6 +20,8 @@ IMAGES, ROUNDS, RESIZE, CROP = 8, 5, 256, 224
 RECIPE = transforms.Compose(
     [transforms.Resize(RESIZE), transforms.CenterCrop(CROP), transforms.PILToTensor()]
 )
+# What the guides of torchvision's models have: the same, and then normalized floats.
+FLOAT_RECIPE = models.ResNet18_Weights.DEFAULT.transforms()
 TENSOR_RECIPE = v2.Compose([v2.Resize(RESIZE), v2.CenterCrop(CROP)])
 
 
@@ -65,8 +67,12 @@ def measure(folder: Path) -> None:
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return decode_jpeg(encoded, mode=ImageReadMode.RGB)
 
+    def pillow(data: bytes) -> Image.Image:
+        return Image.open(io.BytesIO(data)).convert("RGB")
+
     ways = {
-        "Pillow": (lambda data: Image.open(io.BytesIO(data)).convert("RGB"), RECIPE),
+        "Pillow": (pillow, RECIPE),
+        "Pillow, to floats": (pillow, FLOAT_RECIPE),
         "Pillow, draft": (draft, RECIPE),
         "torchvision, tensors": (tensor, TENSOR_RECIPE),
     }

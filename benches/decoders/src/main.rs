@@ -32,24 +32,34 @@ impl Decoded {
     }
 }
 
-type Candidate = (&'static str, fn(&[u8]) -> Result<Decoded, Box<dyn Error>>);
+/// What is kept from one image to the next, as Forebay keeps it.
+#[derive(Default)]
+struct Workspace {
+    resizer: Resizer,
+    memory: Vec<u8>,
+}
 
-const DECODERS: [Candidate; 7] = [
-    ("zune-jpeg", |bytes| {
+/// Of bytes, and memory to use if the decoder can use any.
+type Decode = fn(&[u8], Vec<u8>) -> Result<Decoded, Box<dyn Error>>;
+
+const DECODERS: [(&str, Decode); 7] = [
+    ("zune-jpeg", |bytes, _| {
         let mut decoder = zune_jpeg::JpegDecoder::new(Cursor::new(bytes));
         let pixels = decoder.decode().map_err(|e| format!("{e:?}"))?;
         let (width, height) = decoder.dimensions().ok_or("no size")?;
         Ok(Decoded::whole(width, height, pixels))
     }),
-    ("image (zune-jpeg inside)", |bytes| {
+    ("image (zune-jpeg inside)", |bytes, _| {
         let image = image::load_from_memory(bytes)?.into_rgb8();
         Ok(Decoded::whole(image.width() as usize, image.height() as usize, image.into_raw()))
     }),
-    ("jpeg-decoder", |bytes| jpeg_decoder(bytes, false)),
-    ("jpeg-decoder, reduced", |bytes| jpeg_decoder(bytes, true)),
-    ("libjpeg-turbo", |bytes| libjpeg_turbo(bytes, false, false)),
-    ("libjpeg-turbo, reduced", |bytes| libjpeg_turbo(bytes, true, false)),
-    ("libjpeg-turbo, reduced, the part that stays", |bytes| libjpeg_turbo(bytes, true, true)),
+    ("jpeg-decoder", |bytes, _| jpeg_decoder(bytes, false)),
+    ("jpeg-decoder, reduced", |bytes, _| jpeg_decoder(bytes, true)),
+    ("libjpeg-turbo", |bytes, memory| libjpeg_turbo(bytes, memory, false, false)),
+    ("libjpeg-turbo, reduced", |bytes, memory| libjpeg_turbo(bytes, memory, true, false)),
+    ("libjpeg-turbo, reduced, the part that stays", |bytes, memory| {
+        libjpeg_turbo(bytes, memory, true, true)
+    }),
 ];
 
 fn jpeg_decoder(bytes: &[u8], reduced: bool) -> Result<Decoded, Box<dyn Error>> {
@@ -67,7 +77,12 @@ fn jpeg_decoder(bytes: &[u8], reduced: bool) -> Result<Decoded, Box<dyn Error>> 
 }
 
 /// Reduced as Forebay does it: at least twice the pixels that are needed.
-fn libjpeg_turbo(bytes: &[u8], reduced: bool, cut: bool) -> Result<Decoded, Box<dyn Error>> {
+fn libjpeg_turbo(
+    bytes: &[u8],
+    mut pixels: Vec<u8>,
+    reduced: bool,
+    cut: bool,
+) -> Result<Decoded, Box<dyn Error>> {
     struct Handle(turbo::tjhandle);
     impl Drop for Handle {
         fn drop(&mut self) {
@@ -107,7 +122,7 @@ fn libjpeg_turbo(bytes: &[u8], reduced: bool, cut: bool) -> Result<Decoded, Box<
             let [x, y, w, h] = [start.0, start.1, width, height].map(|pixels| pixels as i32);
             check(turbo::tj3SetCroppingRegion(handle.0, turbo::tjregion { x, y, w, h }))?;
         }
-        let mut pixels = vec![0; width * height * 3];
+        pixels.resize(width * height * 3, 0);
         let format = turbo::TJPF_TJPF_RGB;
         let target = pixels.as_mut_ptr();
         check(turbo::tj3Decompress8(handle.0, bytes.as_ptr(), length, target, 0, format))?;
@@ -116,7 +131,7 @@ fn libjpeg_turbo(bytes: &[u8], reduced: bool, cut: bool) -> Result<Decoded, Box<
 }
 
 /// The middle of the image whose shorter side is resized.
-fn recipe(image: Decoded) -> Result<Vec<u8>, Box<dyn Error>> {
+fn recipe(image: Decoded, workspace: &mut Workspace) -> Result<Vec<u8>, Box<dyn Error>> {
     let Decoded { width, height, pixels, whole, start } = image;
     let source = Image::from_vec_u8(width as u32, height as u32, pixels, PixelType::U8x3)?;
     let mut target = Image::new(CROP as u32, CROP as u32, PixelType::U8x3);
@@ -125,7 +140,8 @@ fn recipe(image: Decoded) -> Result<Vec<u8>, Box<dyn Error>> {
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
         .crop(left - start.0 as f64, top - start.1 as f64, part, part);
-    Resizer::new().resize(&source, &mut target, &options)?;
+    workspace.resizer.resize(&source, &mut target, &options)?;
+    workspace.memory = source.into_vec();
     Ok(target.into_vec())
 }
 
@@ -138,8 +154,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             .map(|file| fs::read(file?.path()))
             .collect::<Result<Vec<_>, _>>()?;
         for (name, decode) in DECODERS {
-            let decoding = best(&files, |bytes| decode(bytes).map(|image| image.pixels))?;
-            let all = best(&files, |bytes| recipe(decode(bytes)?))?;
+            let mut memory = Vec::new();
+            let decoding = best(&files, |bytes| {
+                memory = decode(bytes, std::mem::take(&mut memory))?.pixels;
+                Ok(())
+            })?;
+            let mut workspace = Workspace::default();
+            let all = best(&files, |bytes| {
+                let image = decode(bytes, std::mem::take(&mut workspace.memory))?;
+                black_box(recipe(image, &mut workspace)?);
+                Ok(())
+            })?;
             let size = size.file_name();
             let size = size.display();
             println!(
@@ -153,13 +178,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn best(
     files: &[Vec<u8>],
-    work: impl Fn(&[u8]) -> Result<Vec<u8>, Box<dyn Error>>,
+    mut work: impl FnMut(&[u8]) -> Result<(), Box<dyn Error>>,
 ) -> Result<f64, Box<dyn Error>> {
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for bytes in files {
-            black_box(work(bytes)?);
+            work(bytes)?;
         }
         best = best.min(start.elapsed().as_secs_f64() / files.len() as f64 * 1e3);
     }
