@@ -390,9 +390,9 @@ impl ImageFunction {
         result: &FieldRef,
         rows: impl Iterator<Item = RowArguments<'a>>,
     ) -> Result<ArrayRef> {
+        let mut tensors = TensorBuilder::try_new(result, bytes.len())?;
         let bytes = bytes_of(bytes)?;
         let mut workspace = Workspace::default();
-        let mut tensors = TensorBuilder::try_new(result)?;
         for arguments in rows {
             let pixels = match bytes.get(arguments.row) {
                 Some(bytes) => {
@@ -495,8 +495,8 @@ impl ImageFunction {
         result: &FieldRef,
         rows: impl Iterator<Item = RowArguments<'a>>,
     ) -> Result<ArrayRef> {
+        let mut tensors = TensorBuilder::try_new(result, images.len())?;
         let images = ImageColumn::try_new(images)?;
-        let mut tensors = TensorBuilder::try_new(result)?;
         for arguments in rows {
             let image = match images.get(arguments.row) {
                 Some(image) => {

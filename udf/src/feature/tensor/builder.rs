@@ -7,6 +7,10 @@ use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err};
 
+/// What a builder takes for its rows before they are there, at most: a literal in a query says how large
+/// each is.
+const RESERVED_MAX: usize = 256 << 20;
+
 /// Appends bytes, and knows what they are from the column's type.
 #[derive(Debug)]
 pub(crate) struct TensorBuilder {
@@ -21,15 +25,17 @@ pub(crate) struct TensorBuilder {
 }
 
 impl TensorBuilder {
-    /// For a column of either type.
-    pub(crate) fn try_new(field: &FieldRef) -> Result<Self> {
+    /// For a column of either type, and so many rows.
+    pub(crate) fn try_new(field: &FieldRef, rows: usize) -> Result<Self> {
         let elements = match field.data_type() {
             DataType::FixedSizeList(_, elements) => usize::try_from(*elements).ok(),
             DataType::Struct(_) => None,
             other => return internal_err!("{other} is no type of tensors"),
         };
         let field = Arc::clone(field);
-        Ok(Self { field, elements, data: vec![], is_valid: vec![], ends: vec![0], sides: vec![] })
+        let bytes = elements.unwrap_or_default().saturating_mul(rows).min(RESERVED_MAX);
+        let data = Vec::with_capacity(bytes);
+        Ok(Self { field, elements, data, is_valid: vec![], ends: vec![0], sides: vec![] })
     }
 
     /// How many elements each tensor has, if all have one shape.
