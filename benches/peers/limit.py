@@ -120,26 +120,40 @@ def images(data: Path, forebay: Path | None) -> dict[str, float]:
 
 
 def pixels(data: Path, forebay: Path | None) -> dict[str, float]:
-    """Service times of all batches; decoding, the faster of the two, beside them."""
+    """Service times of all batches; decoding, the faster of the two, beside them. What torchvision
+    takes on Pillow's images is told too."""
     sizes: list[int] = []
     found = decoding(data, forebay, decoded_size, sizes)
     model_s = -(-len(sizes) // settings.DECODE_ROWS) * settings.DECODE_SERVICE_S
     cpu = min(found.values())
-    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": max(model_s, cpu), **found}
+    pillow = {
+        "cpu_pillow_s": in_processes(pillow_bytes, data)[0],
+        "cpu_pillow_floats_s": in_processes(pillow_floats, data)[0],
+    }
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": max(model_s, cpu), **found, **pillow}
 
 
 def decoding(
     data: Path, forebay: Path | None, task: Callable[[Path], object], results: list
 ) -> dict[str, float]:
     """Times of both decoders over all files, on all cores."""
+    found, decoded = in_processes(task, data)
+    results.extend(decoded)
+    ours = {} if forebay is None else {"cpu_forebay_s": forebay_decodes(forebay, data)}
+    return {"cpu_torchvision_s": found, **ours}
+
+
+def in_processes(task: Callable[[Path], object], data: Path) -> tuple[float, list]:
+    """Wall time of a task over all files, by a process per core, and what it gives; the first call of
+    each is not counted."""
     import multiprocessing
 
     files = sorted((data / "images").iterdir())
+    results: list = []
     with multiprocessing.Pool(settings.CORES) as pool:
         pool.map(task, files[: settings.CORES], chunksize=1)
         found = seconds(lambda: results.extend(pool.map(task, files, chunksize=16)))
-    ours = {} if forebay is None else {"cpu_forebay_s": forebay_decodes(forebay, data)}
-    return {"cpu_torchvision_s": found, **ours}
+    return found, results
 
 
 def decoded_size(path: Path) -> int:
@@ -157,6 +171,36 @@ def recipe() -> Callable[[bytes], object]:
     """One per process, which is one of as many as there are cores."""
     work.limit_threads(1)
     return work.recipe()
+
+
+def pillow_bytes(path: Path) -> int:
+    """What `decode` gives, by Pillow and torchvision's transforms of its images."""
+    return pillow(path, floats=False)
+
+
+def pillow_floats(path: Path) -> int:
+    """The same, and then normalized floats: the weights' own transforms, as guides have it."""
+    return pillow(path, floats=True)
+
+
+def pillow(path: Path, floats: bool) -> int:
+    """How many numbers become of one file."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return pillow_recipe(floats)(image.convert("RGB")).numel()
+
+
+@functools.cache
+def pillow_recipe(floats: bool) -> Callable[[object], object]:
+    """One per process."""
+    from torchvision import models, transforms
+
+    work.limit_threads(1)
+    if floats:
+        return models.ResNet18_Weights.DEFAULT.transforms()
+    resize, crop = transforms.Resize(settings.RESIZE), transforms.CenterCrop(settings.CROP)
+    return transforms.Compose([resize, crop, transforms.PILToTensor()])
 
 
 def forebay_decodes(binary: Path, data: Path) -> float:

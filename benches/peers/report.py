@@ -15,6 +15,12 @@ import plot
 from workloads import title
 
 MB = 1e6
+# What takes the place of Forebay's functions in a limit.
+CPU_PARTS = {
+    "cpu_torchvision_s": "torchvision on tensors",
+    "cpu_pillow_s": "torchvision on Pillow's images",
+    "cpu_pillow_floats_s": "the same to normalized floats",
+}
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ def section(workload: dict) -> str:
         }
         told = f"model alone {middle['model_s']:.2f} s, CPU part alone {middle['cpu_s']:.2f} s"
         lines.append(f"Limit: {limit:.2f} s ({told}).\n")
+        lines += cpu_part(middle)
     lines += [
         "| engine | s | spread | × Forebay | limit / time | CPU s | RSS, MB | PSS, MB |",
         "|---|---|---|---|---|---|---|---|",
@@ -129,6 +136,19 @@ def section(workload: dict) -> str:
         if "error" in entry:
             lines.append(f"\n{title(engine)} failed: `{entry['error']}`")
     return "\n".join(lines) + "\n"
+
+
+def cpu_part(limit: dict[str, float]) -> list[str]:
+    """What the CPU part takes by other means, where that was measured."""
+    ours = limit.get("cpu_forebay_s")
+    if ours is None:
+        return []
+    told = [
+        f"{name} {limit[key]:.2f} s ({limit[key] / ours:.2f})"
+        for key, name in CPU_PARTS.items()
+        if key in limit
+    ]
+    return [f"CPU part alone, over Forebay's {ours:.2f} s: {', '.join(told)}.\n"]
 
 
 def main() -> int:
