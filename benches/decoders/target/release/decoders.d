@@ -1,1 +1,0 @@
-/work/main/benches/decoders/target/release/decoders: /work/main/benches/decoders/src/main.rs
