@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch.ao.quantization.quantize_jit import fuse_conv_bn_jit
+from torch.jit._recursive import wrap_cpp_module
 
 from candidate import Candidate
 from errors import ExportError
@@ -28,14 +28,11 @@ def write_program(candidate: Candidate, path: Path) -> None:
         warnings.simplefilter("ignore")
         try:
             traced = torch.jit.trace(candidate.module, example, check_trace=False)
+            traced = _fold_normalization(traced)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise ExportError(f"the model cannot be traced to TorchScript: {reason}") from error
-        # Convolutions take on what a batch normalization behind them does, which saves a pass over
-        # the widest tensors, and as much memory again.
-        traced = fuse_conv_bn_jit(traced)
-    # As kernels of convolutions want their weights, which otherwise are copied for each batch.
-    traced.to(memory_format=torch.channels_last)
+    _lay_out_kernels(traced)
     for graph in graphs(traced):
         _replace_device_constants(graph)
         _free_convolutions(graph)
@@ -109,6 +106,29 @@ def graphs(program: torch.jit.ScriptModule) -> list[torch.Graph]:
         for module in program.modules()
         for name in module._c._method_names()
     ]
+
+
+def _fold_normalization(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    """Convolutions take on what a batch normalization behind them does, which saves a pass over the
+    widest tensors, and as much memory again.
+
+    libtorch's pass for it knows convolutions whose padding is given in numbers, and takes it that
+    modules with weights are called once: other programs stay as they are.
+    """
+    kinds = {node.kind() for graph in graphs(traced) for node in graph.nodes()}
+    called = (len(module._c._method_names()) for module in traced.modules() if hasattr(module, "weight"))
+    is_called_twice = any(times > 1 for times in called)
+    if "aten::batch_norm" not in kinds or "aten::_convolution_mode" in kinds or is_called_twice:
+        return traced
+    return wrap_cpp_module(torch._C._jit_pass_fold_convbn(traced._c))
+
+
+def _lay_out_kernels(traced: torch.jit.ScriptModule) -> None:
+    """As convolutions want their weights, which otherwise are copied for each batch."""
+    for module in traced.modules():
+        weight = getattr(module, "weight", None)
+        if weight is not None and weight.dim() == 4:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
 def _call(

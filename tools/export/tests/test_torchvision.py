@@ -10,6 +10,8 @@ import torch
 from torchvision import models
 
 import export
+import program
+from candidate import Candidate, Column, Tensors
 from run import run
 
 # Family → a small one of it. test_no_family_is_missing keeps the list whole.
@@ -38,7 +40,7 @@ LABELS = ("first", "second", "third")
 def _as_if_trained(model: torch.nn.Module) -> None:
     """Untrained, batch normalization changes nothing."""
     for norm in model.modules():
-        if isinstance(norm, torch.nn.BatchNorm2d):
+        if isinstance(norm, (torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)):
             norm.running_mean.normal_(0, 0.1)
             norm.running_var.uniform_(0.5, 1.5)
             torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
@@ -81,11 +83,11 @@ def test_batch_normalization_becomes_part_of_convolutions(tmp_path: Path) -> Non
     files = ["--weights", str(tmp_path / "weights.pth")]
     files += ["--labels", str(tmp_path / "labels.txt"), "--output", str(tmp_path / "package")]
     assert export.main(["--source", "torchvision/resnet18", *files]) == 0
-    program = torch.jit.load(tmp_path / "package/model.pt")
-    kinds = [node.kind() for node in program.inlined_graph.nodes()]
+    loaded = torch.jit.load(tmp_path / "package/model.pt")
+    kinds = [node.kind() for node in loaded.inlined_graph.nodes()]
     assert kinds.count("aten::convolution") == 20
     assert "aten::batch_norm" not in kinds
-    kernels = [weights for weights in program.parameters() if weights.dim() == 4]
+    kernels = [weights for weights in loaded.parameters() if weights.dim() == 4]
     assert len(kernels) == 20
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
@@ -101,3 +103,63 @@ def test_packages_of_image_files_resize_as_torchvision_does(name: str, tmp_path:
     preset = models.get_model_weights(name).DEFAULT.transforms()
     assert stated["filter"] == preset.interpolation.value
     assert [stated["resize"], stated["crop"]] == [*preset.resize_size, *preset.crop_size]
+
+
+class Same(torch.nn.Module):
+    """A convolution whose padding is a word, as EfficientNet of transformers has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 4, 3, padding="same", bias=False)
+        self.norm = torch.nn.BatchNorm2d(4)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.convolution(pixels)).flatten(1)
+
+
+class Twice(torch.nn.Module):
+    """A convolution that is normalized in two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 4, 3, bias=False)
+        self.one, self.other = torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        one = self.one(self.convolution(pixels))
+        return (one + self.other(self.convolution(pixels.flip(-1)))).flatten(1)
+
+
+class Shared(torch.nn.Module):
+    """A normalization of two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (torch.nn.Conv2d(3, 4, 3, bias=False) for _ in range(2))
+        self.norm = torch.nn.BatchNorm2d(4)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return (self.norm(self.one(pixels)) - self.norm(self.other(pixels))).flatten(1)
+
+
+class Deep(torch.nn.Module):
+    """A convolution of three dimensions, whose kernels have five."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv3d(1, 4, 3, bias=False)
+        self.norm = torch.nn.BatchNorm3d(4)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.convolution(pixels[:, None])).flatten(1)
+
+
+@pytest.mark.parametrize("kind", [Same, Twice, Shared, Deep])
+def test_what_cannot_be_folded_stays(kind: type, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    module = kind().eval().requires_grad_(False)
+    _as_if_trained(module)
+    columns = (Column("pixels", "FLOAT[192]"),), (Column("output", "FLOAT[n]"),)
+    candidate = Candidate(module, *columns, Tensors((3, 8, 8)), "", lambda rows: rows)
+    program.write_program(candidate, tmp_path / "model.pt")
+    assert program.test_program(candidate, tmp_path / "model.pt", "deterministic") < 1e-6
