@@ -51,6 +51,8 @@ impl TorchReplica {
             RuntimeKind::Emulated { .. } => String::new(),
         };
         let module = Module::load(&package.file(&file), device, model.precision)
+            // Weights may still be being converted.
+            .and_then(|module| shim::synchronize(device).map(|()| module))
             .map_err(|message| load_error(model, &file, device, &message))?;
         let replica = Self {
             model: model.name.clone(),
@@ -186,6 +188,8 @@ impl Replica for TorchReplica {
         let rows = columns.first().map_or(0, |column| column.len());
         let (tensors, padded) =
             self.arguments(columns).map_err(|error| self.failed(rows, &error.to_string()))?;
+        // The forward pass would otherwise read pixels that are still being normalized.
+        shim::synchronize(self.device).map_err(|message| self.failed(rows, &message))?;
         let inputs = Inputs { tensors, _columns: columns.to_vec() };
         Ok(Prepared { rows, padded: padded.unwrap_or(rows), inputs: Box::new(inputs) })
     }
@@ -198,9 +202,7 @@ impl Replica for TorchReplica {
         let results =
             self.module.forward(&inputs.tensors, self.outputs.results()).map_err(|message| {
                 // Work that was started before the failure may still read the inputs.
-                if let Device::Cuda(ordinal) = self.device {
-                    shim::synchronize(ordinal).ok();
-                }
+                shim::synchronize(self.device).ok();
                 self.failed(rows, &message)
             })?;
         self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {

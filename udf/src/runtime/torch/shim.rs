@@ -80,10 +80,16 @@ pub(super) fn empty_cache() -> Result<(), Failure> {
     checked(unsafe { forebay_empty_cache() })
 }
 
-/// Waits for what the calling thread has started on a device.
-pub(super) fn synchronize(ordinal: u16) -> Result<(), Failure> {
-    // SAFETY: no pointers; exceptions are caught on the other side.
-    checked(unsafe { forebay_stream_synchronize(c_int::from(ordinal)) })
+/// Waits for what the calling thread has started on a device, which threads with streams of their own
+/// would not wait for. What a CPU was told to do is done.
+pub(super) fn synchronize(device: Device) -> Result<(), Failure> {
+    match device {
+        // SAFETY: no pointers; exceptions are caught on the other side.
+        Device::Cuda(ordinal) => {
+            checked(unsafe { forebay_stream_synchronize(c_int::from(ordinal)) })
+        }
+        Device::Cpu | Device::Emulated(_) => Ok(()),
+    }
 }
 
 /// No autograd on this thread while it lives.
