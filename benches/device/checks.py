@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from engine import Forebay, SqlError
-from inputs import Inputs
+from inputs import SIDE, Inputs
 from models import DEVIATION, MEAN, Models
 
 ROWS = 256
@@ -47,6 +47,13 @@ class Bed:
         vector = f"arrow_cast(arrow_cast(ids, 'List(Int32)'), 'FixedSizeList({width}, Int32)')"
         source = f"'{self.inputs.folder}/ids.json'"
         return f"CREATE TABLE p AS SELECT id, {vector} AS ids FROM {source} WHERE id < {rows}"
+
+    def prepared(self) -> str:
+        """A statement that makes the table `q` of prepared pixels."""
+        side, files = SIDE, f"read_files('{self.inputs.folder}/images/*.bmp')"
+        kind = f"FixedSizeList({side * side * 3}, Float32)"
+        pixels = f"arrow_cast(image_preprocess(bytes, {side}, {side}), '{kind}')"
+        return f"CREATE TABLE q AS SELECT {pixels} AS pixels FROM {files}"
 
     def embeddings(self, rows: int, **options: object) -> torch.Tensor:
         """Vectors of the first rows, by Forebay."""

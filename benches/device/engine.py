@@ -36,8 +36,10 @@ class Forebay:
             if compressed.exists():
                 (folder / name).write_bytes(lzma.decompress(compressed.read_bytes()))
                 (folder / name).chmod(0o755)
-            else:
+            elif (packed / name).exists():
                 (folder / name).symlink_to((packed / name).resolve())
+            else:
+                raise SystemExit(f"{packed} has no {name}; benches/device/pack.sh makes such a folder")
         searched = os.environ.get("LD_LIBRARY_PATH", "").split(":")
         environment = {
             **os.environ,

@@ -21,6 +21,7 @@ class Inputs:
     pixels: torch.Tensor
     folder: Path
     texts: Path | None
+    tokenizer: Path | None
 
 
 def make(folder: Path, rows: int, images: int, tokenizer: Path | None) -> Inputs:
@@ -38,7 +39,7 @@ def make(folder: Path, rows: int, images: int, tokenizer: Path | None) -> Inputs
     for at in range(images):
         (folder / f"images/{at:05}.bmp").write_bytes(bitmap(pixels[at]))
     texts = make_texts(folder, rows, tokenizer) if tokenizer is not None else None
-    return Inputs(ids, pixels, folder, texts)
+    return Inputs(ids, pixels, folder, texts, tokenizer)
 
 
 def bitmap(pixels: torch.Tensor) -> bytes:

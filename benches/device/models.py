@@ -121,6 +121,20 @@ class ResNet(nn.Module):
         return best.indices, best.values
 
 
+class OfPixels(nn.Module):
+    """The same of pixels as they lie in memory: what is prepared is not decoded, nor moved around."""
+
+    def __init__(self, resnet: ResNet) -> None:
+        super().__init__()
+        self.resnet = resnet
+        for name, values in (("mean", MEAN), ("deviation", DEVIATION)):
+            self.register_buffer(name, torch.tensor(values).view(1, 3, 1, 1) * 255)
+
+    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[rows, 224, 224, 3]`, 0 to 255, to class and score."""
+        return self.resnet((pixels.permute(0, 3, 1, 2) - self.mean) / self.deviation)
+
+
 def spread(model: ResNet) -> None:
     """Moves and scales the head, so that classes differ and scores are neither 0 nor 1."""
     coarse = torch.rand(64, 3, 8, 8)
@@ -138,6 +152,7 @@ class Models:
 
     encoder: Encoder
     resnet: ResNet
+    pixels: OfPixels
     folder: Path
 
 
@@ -154,11 +169,13 @@ def make(folder: Path, tokenizer: Path | None) -> Models:
     write(folder / "encoder", torch.jit.trace(encoder, ids.int()), ENCODER)
     pixels = torch.randn(2, 3, 224, 224).contiguous(memory_format=torch.channels_last)
     write(folder / "resnet", torch.jit.trace(resnet, pixels), RESNET)
+    of_pixels = OfPixels(resnet).eval()
+    write(folder / "pixels", torch.jit.trace(of_pixels, torch.rand(2, 224, 224, 3)), PIXELS)
     write(folder / "emulated", None, EMULATED)
     if tokenizer is not None:
         texts = torch.jit.trace(OfTexts(encoder), (ids, torch.ones_like(ids)))
         write(folder / "texts", texts, TEXTS, {"tokenizer.json": tokenizer.read_bytes()})
-    return Models(encoder, resnet, folder)
+    return Models(encoder, resnet, of_pixels, folder)
 
 
 def write(folder: Path, program: object, about: str, files: dict[str, bytes] | None = None) -> None:
@@ -208,16 +225,25 @@ max_rows = 512
 max_tokens = 16384
 window_rows = 16384
 """
+CLASS = '[[output]]\nname = "class"\ntype = "BIGINT"\n[[output]]\nname = "score"\ntype = "FLOAT"\n'
+PIXELS = f"""
+[[input]]
+name = "pixels"
+type = "FLOAT[{224 * 224 * 3}]"
+shape = [224, 224, 3]
+{CLASS}
+[transform]
+kind = "tensor"
+{TORCH}{NEEDS}
+[batch]
+max_rows = 128
+window_rows = 512
+"""
 RESNET = f"""
 [[input]]
 name = "image"
 type = "BINARY"
-[[output]]
-name = "class"
-type = "BIGINT"
-[[output]]
-name = "score"
-type = "FLOAT"
+{CLASS}
 [transform]
 kind = "image"
 resize = 224

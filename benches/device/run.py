@@ -45,6 +45,7 @@ def main() -> int:
         bed = make(options.packed, Path(scratch), deadline, device)
         seen = {name: attempt(name, check, bed) for name, check in checks.CHECKS.items()}
         rates = {name: measure(name, bench, bed) for name, bench in benches.plan(bed).items()}
+    benches.compare_precisions(rates)
     result = {**about, "checks": seen, "benches": rates}
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"{time.strftime('%F')}-device-{device}.json"
@@ -118,18 +119,22 @@ def table(result: dict) -> str:
     lines += ["", f"{'check':28} {'outcome':18} seen"]
     for name, check in result["checks"].items():
         lines.append(f"{name:28} {check['outcome']:18} {check['seen'][:70]}")
-    lines += ["", f"{'bench':28} {'rows/s':>10} {'PyTorch':>10} {'ratio':>6}"]
-    for name, found in result["benches"].items():
-        if "rows_per_s" not in found:
-            lines.append(f"{name:28} {found.get('note') or found.get('error')}")
-            continue
-        raw = found.get("raw_rows_per_s")
-        theirs = f"{raw:10,.0f} {found['ratio']:6.2f}" if raw else ""
-        busy = (
-            f"  device busy {found['device_utilization']}" if "device_utilization" in found else ""
-        )
-        lines.append(f"{name:28} {found['rows_per_s']:10,.0f} {theirs}{busy}")
+    lines += ["", f"{'bench':36} {'rows/s':>10} {'PyTorch':>10} {'ratio':>6}"]
+    lines += [line(name, found) for name, found in result["benches"].items()]
     return "\n".join(lines)
+
+
+def line(name: str, found: benches.Result) -> str:
+    """One bench."""
+    if "rows_per_s" not in found:
+        return f"{name:36} {found.get('note') or found.get('error')}"
+    raw = found.get("raw_rows_per_s")
+    theirs = f" {raw:10,.0f} {found['ratio']:6.2f}" if raw else ""
+    more = [f"device busy {found['device_utilization']}"] if "device_utilization" in found else []
+    more += [f"{found['overlap']:.0%} of copies hidden"] if "overlap" in found else []
+    more += [f"{found['over_fp32']:.2f} of fp32"] if "over_fp32" in found else []
+    more += [found["not_compared"]] if "not_compared" in found else []
+    return f"{name:36} {found['rows_per_s']:10,.0f}{theirs}{'  ' if more else ''}{', '.join(more)}"
 
 
 def say(text: str) -> None:
