@@ -112,9 +112,12 @@ def images(data: Path, forebay: Path | None) -> dict[str, float]:
     pixels: list[np.ndarray] = []
     found = decoding(data, forebay, decode, pixels)
     classifier = work.Classifier(data / "models", 1)
-    rows = settings.IMAGE_ROWS
-    batches = [np.stack(pixels[at : at + rows]) for at in range(0, len(pixels), rows)]
-    model_s = on_all_cores(classifier.classify, batches)
+
+    def model(rows: int) -> float:
+        batches = [np.stack(pixels[at : at + rows]) for at in range(0, len(pixels), rows)]
+        return on_all_cores(classifier.classify, batches)
+
+    model_s = min(map(model, (settings.IMAGE_ROWS, 2 * settings.IMAGE_ROWS)))
     cpu = min(found.values())
     return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, **found}
 

@@ -19,7 +19,7 @@ from engines.settings import Run
 ROWS = {
     "embed": 2048,
     "chunk": 2048,
-    "images": 16,
+    "images": settings.IMAGE_ROWS,
     "decode": settings.DECODE_ROWS,
     "mlp": 65536,
     "accelerator": settings.SERVICE_ROWS,
