@@ -76,14 +76,28 @@ fn collection(errors: &[DataFusionError]) -> String {
 /// A message without the wrappings that were printed into it on the way.
 fn plain(text: &str) -> String {
     let end = text.find(DataFusionError::BACK_TRACE_SEP).unwrap_or(text.len());
-    // Before this comes one failed attempt per signature, each labelled an internal error.
-    let start = text.find(NO_FUNCTION).filter(|start| *start < end).unwrap_or(0);
-    let text = text[start..end].trim_end();
+    let text = about_arguments(&text[..end]).trim_end();
     // Whoever names no catalog and no schema need not read them.
     text.replace("Error during planning: ", "").replace("'datafusion.public.", "'")
 }
 
+/// What a call's arguments should have been: the function's own words if it has any, and otherwise the
+/// signatures that there are, without the failed attempt at each that is printed before them.
+fn about_arguments(text: &str) -> &str {
+    let Some(start) = text.find(NO_FUNCTION) else { return text };
+    let (attempts, signatures) = text.split_at(start);
+    match attempts.split_once(OWN_WORDS) {
+        // Nothing but a placeholder stands where its signature would.
+        Some((_, own)) if signatures.trim_end().ends_with("(UserDefined)") => {
+            let own = own.strip_prefix("Execution error: ").unwrap_or(own);
+            own.trim_end().strip_suffix('.').unwrap_or(own)
+        }
+        _ => signatures,
+    }
+}
+
 const NO_FUNCTION: &str = "No function matches the given name";
+const OWN_WORDS: &str = "user-defined coercion failed with: ";
 
 fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
@@ -112,6 +126,18 @@ mod tests {
         let text = "Internal error: Function 'f' failed … No function matches the given name 'f'.";
         assert_eq!(plan(text), "No function matches the given name 'f'.");
         assert_eq!(plan("table 'datafusion.public.x' not found"), "table 'x' not found");
+    }
+
+    #[test]
+    fn a_function_says_itself_what_it_expects() {
+        let plan = |text: &str| readable(&DataFusionError::Plan(text.to_owned()));
+        let own = "Execution error: Function 'f' user-defined coercion failed with: \
+                   Error during planning: f has 0 arguments, expected f(x).";
+        let rest = "No function matches the given name 'f'. Candidate functions:\n\t";
+        let only = format!("{own} {rest}f(UserDefined)");
+        assert_eq!(plan(&only), "f has 0 arguments, expected f(x)");
+        let several = format!("{own} {rest}f(UserDefined)\n\tf(Int64)");
+        assert!(plan(&several).starts_with("No function matches"), "{}", plan(&several));
     }
 
     #[test]
