@@ -3,8 +3,9 @@
     python3 benches/device/run.py PACKED [--output FOLDER] [--minutes 8]
 
 PACKED is the folder that benches/device/pack.sh made elsewhere: the binary and its library,
-compressed, and a tokenizer. Without a GPU everything runs on the CPU, on fewer rows, with a note.
-Ends within the minutes given: what does not fit is left out, and named. Prints a table last.
+compressed, a tokenizer, and the name of their commit. Without a GPU everything runs on the CPU, on
+fewer rows, with a note. Ends within the minutes given: what does not fit is left out, and named.
+Prints a table last.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def main() -> int:
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes - RESERVE_S
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    about = describe(device)
+    about = {"commit": (options.packed / "commit").read_text().strip(), **describe(device)}
     with tempfile.TemporaryDirectory(prefix="forebay-device-") as scratch:
         bed = make(options.packed, Path(scratch), deadline, device)
         seen = {name: attempt(name, check, bed) for name, check in checks.CHECKS.items()}
