@@ -15,7 +15,7 @@ use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility, lit,
+    TypeSignature, Volatility, lit,
 };
 use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions, OnError};
 
@@ -42,7 +42,10 @@ struct Resolved {
 impl MlPredict {
     /// For the models of `catalog`.
     pub fn new(catalog: Arc<Catalog>) -> Self {
-        Self { catalog, signature: Signature::variadic_any(Volatility::Volatile), resolved: None }
+        // A call without arguments is refused where the others are, in our words.
+        let any = vec![TypeSignature::VariadicAny, TypeSignature::Nullary];
+        let signature = Signature::one_of(any, Volatility::Volatile);
+        Self { catalog, signature, resolved: None }
     }
 
     /// The model that a call names, with the call's options.
