@@ -89,8 +89,8 @@ fn about_arguments(text: &str) -> &str {
     match attempts.split_once(OWN_WORDS) {
         // Nothing but a placeholder stands where its signature would.
         Some((_, own)) if signatures.trim_end().ends_with("(UserDefined)") => {
-            let own = own.strip_prefix("Execution error: ").unwrap_or(own);
-            own.trim_end().strip_suffix('.').unwrap_or(own)
+            let own = own.strip_prefix("Execution error: ").unwrap_or(own).trim_end();
+            own.strip_suffix('.').unwrap_or(own)
         }
         _ => signatures,
     }

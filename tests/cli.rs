@@ -229,7 +229,7 @@ fn errors_are_readable_and_end_the_run() {
         ("select sum('a')", "error: no function matches the given name and argument types"),
         ("select image_decode()", "error: image_decode has 0 arguments, expected image_decode("),
         ("select image_info('a')", "error: image_info: bytes is of type utf8, expected binary"),
-        ("select cosine_distance(1)", "error: cosine_distance"),
+        ("select cosine_distance(1)", "error: cosine_distance function requires 2 arguments"),
         ("select cast('x' as int)", "error: cannot cast string 'x'"),
         ("create model m location 'none'", "error: model package none: no such folder"),
     ] {
