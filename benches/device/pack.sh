@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs what benches/device/run.py takes to another machine: the release binary and its library,
-# stripped and compressed, the tokenizer of the demo's model, and which commit they are of.
+# stripped and compressed, the tokenizer of the demo's model, and the commit of this checkout.
 #
 #     benches/device/pack.sh FOLDER [path/to/forebay]
 set -euo pipefail
@@ -19,5 +19,5 @@ strip -o "$folder/forebay" "$binary"
 strip -o "$folder/libforebay_torch.so" "$library"
 xz --force --threads=0 "$folder/forebay" "$folder/libforebay_torch.so"
 cp .forebay/models/all-minilm-l6-v2/tokenizer.json "$folder/"
-git describe --always --dirty > "$folder/commit"
+(git describe --always --dirty || echo unknown) > "$folder/checkout"
 du --bytes --total "$folder"/* | tail -n 1 | awk '{ printf "%.1f MB in all\n", $1 / 1e6 }'

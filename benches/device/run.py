@@ -3,7 +3,7 @@
     python3 benches/device/run.py PACKED [--output FOLDER] [--minutes 8]
 
 PACKED is the folder that benches/device/pack.sh made elsewhere: the binary and its library,
-compressed, a tokenizer, and the name of their commit. Without a GPU everything runs on the CPU, on
+compressed, a tokenizer, and the commit of the checkout. Without a GPU everything runs on the CPU, on
 fewer rows, with a note. Ends within the minutes given: what does not fit is left out, and named.
 Prints a table last.
 """
@@ -41,7 +41,7 @@ def main() -> int:
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes - RESERVE_S
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    about = {"commit": (options.packed / "commit").read_text().strip(), **describe(device)}
+    about = describe(device, options.packed)
     with tempfile.TemporaryDirectory(prefix="forebay-device-") as scratch:
         bed = make(options.packed, Path(scratch), deadline, device)
         seen = {name: attempt(name, check, bed) for name, check in checks.CHECKS.items()}
@@ -99,9 +99,11 @@ def measure(name: str, bench: Callable[[], benches.Result], bed: checks.Bed) -> 
     return found
 
 
-def describe(device: str) -> dict[str, object]:
-    """The machine."""
+def describe(device: str, packed: Path) -> dict[str, object]:
+    """The machine, and what runs on it."""
+    checkout = packed / "checkout"
     about: dict[str, object] = {
+        "checkout": checkout.read_text().strip() if checkout.is_file() else "unknown",
         "date": time.strftime("%F"),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__,

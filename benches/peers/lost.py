@@ -199,7 +199,7 @@ def main() -> int:
         print(took, flush=True)
         # Without the engine's own way out, which waits for who was killed.
         os._exit(0)
-    result = compare(options)
+    result = {"checkout": settings.checkout(), **compare(options)}
     today = datetime.date.today().isoformat()
     path = options.results / f"{today}-lost-cpu-{settings.CORES}-cores.json"
     path.parent.mkdir(parents=True, exist_ok=True)

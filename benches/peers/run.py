@@ -160,9 +160,6 @@ def machine(options: argparse.Namespace) -> dict[str, object]:
     )
     version = [str(options.forebay), "--version"]
     said = subprocess.run(version, capture_output=True, text=True).stdout.strip()
-    # Of these sources, from which `make bench-peers` has just built the binary.
-    describe = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(describe, cwd=settings.ROOT, capture_output=True, text=True).stdout
     java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
@@ -172,7 +169,7 @@ def machine(options: argparse.Namespace) -> dict[str, object]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "load_before": os.getloadavg()[0],
         "versions": {
-            "forebay": f"{said.removeprefix('forebay ')} ({commit.strip() or 'no commit'})",
+            "forebay": f"{said.removeprefix('forebay ')} (checkout {settings.checkout()})",
             "python": platform.python_version(),
             "java": java.splitlines()[0] if java else "none",
             **versions,

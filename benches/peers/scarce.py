@@ -229,7 +229,12 @@ def main() -> int:
                 results.setdefault(name, {})[limit] = entry
                 print(f"{name:40} {limit:6} MB {entry}", file=sys.stderr, flush=True)
     today = datetime.date.today().isoformat()
-    whole = {"name": "figure 9 at a tenth", "ideal_s": IDEAL_S, "limit_mb": results}
+    whole = {
+        "checkout": settings.checkout(),
+        "name": "figure 9 at a tenth",
+        "ideal_s": IDEAL_S,
+        "limit_mb": results,
+    }
     path = options.results / f"{today}-scarce-cpu-{settings.CORES}-cores.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(whole, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,16 @@ DECODE_SERVICE_S, DECODE_ROWS = 0.008, 64
 EXPAND_ROWS, EXPAND_COPIES = 4, 4096
 
 WRITTEN = "written"
+
+
+def checkout() -> str:
+    """The commit of these sources: of the binary too, where it was built from them."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"  # Unpacked from an archive, say.
+    return said.stdout.strip()
 
 
 @dataclass(frozen=True)
