@@ -114,9 +114,9 @@ fn libtorch(report: &mut Report) {
     let info = match torch::info() {
         Ok(info) => info,
         Err(error) => {
-            let fix = "run `tools/setup libtorch` in Forebay's checkout and build again, or set \
-                       FOREBAY_LIBTORCH to the lib folder of libtorch 2.11.0";
-            return report.problem("library", error.to_string(), fix);
+            // The problem ends with what mends it.
+            let (problem, fix) = error.problem().rsplit_once("; ").unwrap_or_default();
+            return report.problem("library", problem, fix);
         }
     };
     report.fact("version", &info.version);

@@ -1,137 +1,47 @@
-//! Builds `libforebay_torch.so`, the C interface between `tch` and libtorch, and a stub of the
-//! same symbols to link with.
+//! Assembles the trampolines to libtorch.
 //!
 //! Linking libtorch into the executable would cost every start half a second (400 MB to map and
 //! relocate), even for `SELECT 1`, and would refuse to start where libtorch is missing. So the
-//! executable links trampolines (`stub.s`: one indirect jump per function through a table) and
-//! `runtime/torch/library.rs` fills the table from the shared library when the first model is
-//! loaded. `torch-sys` is built with `doc-only`, its switch for "declare, but do not link".
+//! executable links one indirect jump per C function through a table, and `runtime/torch/library`
+//! fills the table from `libforebay_torch.so`, which `tools/setup` builds, when the first model is
+//! loaded. `torch-sys` is built with `doc-only`, its switch for "declare, but do not link". So
+//! nothing of PyTorch is needed here.
 
 use std::env;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const LIBTORCH_VERSION: &str = "2.11.0";
+/// The functions that the trampolines stand for, one per line.
+const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
 const SHIM: &str = "src/runtime/torch/shim.cpp";
 
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={FUNCTIONS}");
     println!("cargo:rerun-if-changed={SHIM}");
-    println!("cargo:rerun-if-env-changed=LIBTORCH");
-    let out = PathBuf::from(env::var("OUT_DIR")?);
-    let libtorch = find_libtorch()?;
-    let library = build_library(&libtorch, &find_torch_sys()?, &out)?;
-    build_stub(&exported_functions(&library)?, &out)?;
-    println!("cargo:rustc-env=FOREBAY_TORCH_LIBRARY={}", library.display());
+    let list = fs::read_to_string(FUNCTIONS)?;
+    println!("cargo:rustc-env=FOREBAY_TORCH_INTERFACE={}", interface(&list)?);
+    let functions: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    link_trampolines(&trampolines(&functions)?)?;
+    tell_of_jpeg();
     Ok(())
 }
 
-/// The libtorch folder named by `LIBTORCH` (`.cargo/config.toml` sets it), links resolved.
-fn find_libtorch() -> Result<PathBuf> {
-    let named =
-        env::var("LIBTORCH").map_err(|_| "LIBTORCH is not set: build inside the checkout")?;
-    let folder = fs::canonicalize(&named)
-        .map_err(|e| format!("no libtorch at {named} ({e}): run `make setup` first"))?;
-    let version = fs::read_to_string(folder.join("build-version"))?;
-    if version.trim().split('+').next() != Some(LIBTORCH_VERSION) {
-        return Err(format!(
-            "libtorch at {} is {}, expected {LIBTORCH_VERSION}: run `make setup`",
-            folder.display(),
-            version.trim()
-        )
-        .into());
-    }
-    Ok(folder)
+/// What executable and library must agree on: the same sources on both sides. `tools/setup` computes
+/// it in the same way.
+fn interface(list: &str) -> Result<String> {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(list.as_bytes());
+    hasher.update(&fs::read(SHIM)?);
+    Ok(format!("{:08x}", hasher.finalize()))
 }
 
-/// The source folder of the `torch-sys` crate, wherever cargo keeps it.
-fn find_torch_sys() -> Result<PathBuf> {
-    let metadata = Command::new(env::var("CARGO")?)
-        .args(["metadata", "--format-version=1", "--offline", "--locked"])
-        .arg("--filter-platform")
-        .arg(env::var("TARGET")?)
-        .output()?;
-    if !metadata.status.success() {
-        return Err(String::from_utf8_lossy(&metadata.stderr).into());
-    }
-    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout)?;
-    let manifest = metadata["packages"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|package| package["name"] == "torch-sys")
-        .and_then(|package| package["manifest_path"].as_str())
-        .ok_or("cargo metadata lists no package torch-sys")?;
-    Ok(Path::new(manifest).with_file_name("libtch"))
-}
-
-/// Compiles torch-sys's C interface and our shim into one shared library beside libtorch's path.
-fn build_library(libtorch: &Path, torch_sys: &Path, out: &Path) -> Result<PathBuf> {
-    let mut build = cc::Build::new();
-    build
-        .cpp(true)
-        .pic(true)
-        .warnings(false)
-        .cargo_metadata(false)
-        // Thin wrappers: a higher level costs minutes and buys nothing.
-        .opt_level(0)
-        .debug(false)
-        .std("c++17")
-        .include(libtorch.join("include"))
-        .include(libtorch.join("include/torch/csrc/api/include"))
-        .file(torch_sys.join("torch_api.cpp"))
-        .file(torch_sys.join("torch_api_generated.cpp"))
-        .file(SHIM);
-    let objects = build.compile_intermediates();
-    let library = out.join("libforebay_torch.so");
-    let lib = libtorch.join("lib");
-    let status = build
-        .get_compiler()
-        .to_command()
-        .arg("-shared")
-        .arg("-o")
-        .arg(&library)
-        .args(objects)
-        .arg(format!("-L{}", lib.display()))
-        .args(["-ltorch_cpu", "-lc10"])
-        .arg(format!("-Wl,-rpath,{}", lib.display()))
-        .status()?;
-    if !status.success() {
-        return Err(format!("linking {} failed", library.display()).into());
-    }
-    Ok(library)
-}
-
-/// The C functions that the library defines.
-fn exported_functions(library: &Path) -> Result<Vec<String>> {
-    let output = Command::new("nm")
-        .args(["--dynamic", "--defined-only", "--format=posix"])
-        .arg(library)
-        .output()?;
-    let functions: Vec<String> = String::from_utf8(output.stdout)?
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split(' ');
-            let (name, kind) = (words.next()?, words.next()?);
-            // C++ names are mangled; stb_image comes along with torch-sys and is not wanted;
-            // the tch_ functions are callbacks that torch-sys defines on the Rust side.
-            let wanted = !["_", "stbi", "tch_"].iter().any(|other| name.starts_with(other));
-            (kind == "T" && wanted).then(|| name.to_owned())
-        })
-        .collect();
-    if functions.is_empty() {
-        return Err(format!("{} defines no functions", library.display()).into());
-    }
-    Ok(functions)
-}
-
-/// One trampoline per function, a table of their targets and a table of their names.
-fn build_stub(functions: &[String], out: &Path) -> Result<()> {
+/// One trampoline per function, a table of their targets and a table of their names, in assembler.
+fn trampolines(functions: &[&str]) -> Result<String> {
     let jump: fn(usize) -> String = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
         "x86_64" => |i| format!("jmp *forebay_torch_table+{}(%rip)", 8 * i),
         "aarch64" => |i| {
@@ -140,11 +50,16 @@ fn build_stub(functions: &[String], out: &Path) -> Result<()> {
                 8 * i
             )
         },
-        other => return Err(format!("no libtorch trampolines for {other}").into()),
+        other => {
+            return Err(format!(
+                "Forebay has no trampolines to libtorch for {other}; build it for x86_64 or aarch64"
+            )
+            .into());
+        }
     };
     let mut asm = String::from(".text\n");
     for (i, name) in functions.iter().enumerate() {
-        writeln!(asm, ".globl {name}\n.type {name},@function\n{name}:\n {}", jump(i))?;
+        writeln!(asm, ".globl {name}\n.type {name},%function\n{name}:\n {}", jump(i))?;
     }
     asm.push_str(".section .rodata\n");
     for (i, name) in functions.iter().enumerate() {
@@ -163,11 +78,44 @@ fn build_stub(functions: &[String], out: &Path) -> Result<()> {
     for _ in functions {
         asm.push_str(" .quad abort\n");
     }
-    asm.push_str(".section .note.GNU-stack,\"\",@progbits\n");
-    let source = out.join("stub.s");
+    asm.push_str(".section .note.GNU-stack,\"\",%progbits\n");
+    Ok(asm)
+}
+
+fn link_trampolines(asm: &str) -> Result<()> {
+    let out = env::var("OUT_DIR")?;
+    let source = Path::new(&out).join("trampolines.s");
     fs::write(&source, asm)?;
-    cc::Build::new().file(&source).cargo_metadata(false).compile("forebay_torch_stub");
-    println!("cargo:rustc-link-search=native={}", out.display());
-    println!("cargo:rustc-link-lib=static:+whole-archive=forebay_torch_stub");
+    cc::Build::new().file(&source).cargo_metadata(false).compile("forebay_torch_trampolines");
+    println!("cargo:rustc-link-search=native={out}");
+    println!("cargo:rustc-link-lib=static:+whole-archive=forebay_torch_trampolines");
     Ok(())
+}
+
+/// libjpeg-turbo is built without vector instructions where its assembler is missing: that is slow
+/// enough to be told, while it is built and by `forebay doctor`.
+fn tell_of_jpeg() {
+    println!("cargo:rerun-if-env-changed=ASM_NASM");
+    let is_x86 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    let has_jpeg = env::var_os("CARGO_FEATURE_JPEG").is_some();
+    let has_assembler =
+        env::var_os("ASM_NASM").is_some() || ["nasm", "yasm"].iter().any(is_on_path);
+    let decoder = match (has_jpeg, is_x86 && !has_assembler) {
+        (false, _) => "none: built without the cargo feature `jpeg`",
+        (true, false) => "libjpeg-turbo",
+        (true, true) => {
+            println!(
+                "cargo:warning=NASM was not found, so JPEG images will be decoded without vector \
+                 instructions, slowly; install it (apt install nasm), then run `cargo clean -p \
+                 turbojpeg-sys -p forebay-udf` and build again"
+            );
+            "libjpeg-turbo without vector instructions: NASM was missing when it was built"
+        }
+    };
+    println!("cargo:rustc-env=FOREBAY_JPEG_DECODER={decoder}");
+}
+
+fn is_on_path(program: &&str) -> bool {
+    env::var_os("PATH")
+        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }

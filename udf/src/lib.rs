@@ -11,6 +11,7 @@
 
 pub mod error;
 pub mod feature;
+pub mod folders;
 pub mod model;
 pub mod runtime;
 pub mod transform;

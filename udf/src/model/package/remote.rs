@@ -14,15 +14,13 @@ use super::cache::PARTIAL;
 use super::hashes::hash_bytes;
 use super::{changed, io_problem};
 use crate::error::ModelError;
+use crate::folders;
 use crate::model::manifest::{MANIFEST, Manifest};
 
 /// Where downloaded packages are kept: `packages` in `$FOREBAY_CACHE`, in `~/.cache/forebay`, or in
 /// the folder for temporary files.
 pub fn packages_dir() -> PathBuf {
-    let named = std::env::var_os("FOREBAY_CACHE").filter(|value| !value.is_empty());
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/forebay"));
-    let cache = named.map(PathBuf::from).or_else(home);
-    cache.unwrap_or_else(|| std::env::temp_dir().join("forebay")).join("packages")
+    folders::cache().unwrap_or_else(|| std::env::temp_dir().join("forebay")).join("packages")
 }
 
 /// A package in an object store.

@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use library::{CudaDevice, LibtorchInfo, ensure_loaded as info};
+pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;
 
 use super::{Device, Replica};

@@ -53,6 +53,9 @@ extern "C" {
 
 const char *forebay_last_error() { return last_error.c_str(); }
 
+// What this library was built from; the executable asks before it calls anything else.
+const char *forebay_interface() { return FOREBAY_INTERFACE; }
+
 // How libtorch was built, its version included.
 const char *forebay_torch_config() {
   static const std::string config = at::show_config();

@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as turbo;
 
+use super::region::{Colours, Region};
+
 /// As many as any photo has; a file of a few kilobytes can ask for thousands, each of which goes
 /// over all pixels.
 const SCANS_MAX: c_int = 500;
@@ -22,42 +24,6 @@ const HARMLESS: [&str; 4] = [
 
 /// But not where pixels begin again after a part that was damaged.
 const RESTARTS: std::ops::RangeInclusive<u8> = 0xd0..=0xd7;
-
-/// What pixels are decoded to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Colours {
-    Grey,
-    Rgb,
-    /// For printing.
-    Cmyk,
-}
-
-impl Colours {
-    pub(super) fn channels(self) -> usize {
-        match self {
-            Self::Grey => 1,
-            Self::Rgb => 3,
-            Self::Cmyk => 4,
-        }
-    }
-
-    fn pixel_format(self) -> c_int {
-        match self {
-            Self::Grey => turbo::TJPF_TJPF_GRAY,
-            Self::Rgb => turbo::TJPF_TJPF_RGB,
-            Self::Cmyk => turbo::TJPF_TJPF_CMYK,
-        }
-    }
-}
-
-/// Pixels of an image whose sides are divided already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Region {
-    pub(super) left: u32,
-    pub(super) top: u32,
-    pub(super) width: u32,
-    pub(super) height: u32,
-}
 
 /// A decompressor that has read the header of some bytes.
 #[derive(Debug)]
@@ -184,7 +150,7 @@ impl<'a> Decompressor<'a> {
                 self.bytes.len() as turbo::size_t,
                 pixels.as_mut_ptr(),
                 0,
-                self.colours.pixel_format(),
+                pixel_format(self.colours),
             )
         };
         self.check(status)
@@ -217,5 +183,13 @@ impl<'a> Decompressor<'a> {
         }
         // Without the function's name.
         Err(message.split_once("(): ").map_or(&*message, |(_, problem)| problem).to_owned())
+    }
+}
+
+fn pixel_format(colours: Colours) -> c_int {
+    match colours {
+        Colours::Grey => turbo::TJPF_TJPF_GRAY,
+        Colours::Rgb => turbo::TJPF_TJPF_RGB,
+        Colours::Cmyk => turbo::TJPF_TJPF_CMYK,
     }
 }

@@ -4,13 +4,16 @@
 //!  bytes ──> header, orientation ──> the blocks that a part needs, at 1/1 to 1/8 of the size
 //! ```
 
+#[cfg_attr(not(feature = "jpeg"), path = "absent.rs")]
 mod decompressor;
 mod markers;
+mod region;
 
 use super::limits::check_size;
 use super::orientation::{Orientation, Part};
 use super::pixels::{Mode, Pixels};
-use decompressor::{Colours, Decompressor, Region};
+use decompressor::Decompressor;
+use region::{Colours, Region};
 
 /// A file whose header has been read.
 #[derive(Debug)]

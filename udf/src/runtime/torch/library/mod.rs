@@ -1,24 +1,28 @@
 //! Loads libtorch when the first model needs it, and CUDA support if this machine can use it.
 //!
 //! `build.rs` linked trampolines into the executable: one indirect jump per C function through
-//! `forebay_torch_table`. This module opens `libforebay_torch.so` (which brings libtorch along)
-//! and fills the table, once.
+//! `forebay_torch_table`. This module finds libtorch and `libforebay_torch.so`, which calls it,
+//! opens both and fills the table, once.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+mod driver;
+mod places;
+
+use std::ffi::{CStr, c_char, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_NOW};
 
+use self::places::{CPU_LIBRARY, INTERFACE_LIBRARY, OVERRIDE, Places};
 use super::super::Device;
 use super::shim;
 use crate::error::RuntimeError;
 
-const LIBRARY: &str = "libforebay_torch.so";
-const VERSION: &str = "2.11.0";
-/// Names a `lib` folder of another libtorch of the same version, such as a Python one.
-const OVERRIDE: &str = "FOREBAY_LIBTORCH";
+/// The libtorch that Forebay is built for; other releases of the series 2.11 will do.
+pub const LIBTORCH_VERSION: &str = "2.11.0";
+/// Stands for the sources of the library that calls libtorch; see `build.rs`.
+const INTERFACE: &str = env!("FOREBAY_TORCH_INTERFACE");
 
 unsafe extern "C" {
     static mut forebay_torch_table: [*mut c_void; 0];
@@ -84,23 +88,11 @@ pub(super) fn device_problem(device: Device, problem: String) -> RuntimeError {
 }
 
 fn load() -> Result<LibtorchInfo, (String, String)> {
-    if let Some(folder) = std::env::var_os(OVERRIDE).filter(|folder| !folder.is_empty()) {
-        for name in ["libc10.so", "libtorch_cpu.so"] {
-            // Found again by name when our library asks for it.
-            open(&Path::new(&folder).join(name), Lookup::AtOnce).map_err(|e| {
-                (name.to_owned(), format!("{e} ({OVERRIDE} is {})", folder.display()))
-            })?;
-        }
-    }
-    let path = find_library();
-    let library = open(&path, Lookup::AtCall).map_err(|e| (LIBRARY.to_owned(), e))?;
-    fill_table(library).map_err(|e| (LIBRARY.to_owned(), e))?;
-    let library_path = loaded_path("libtorch_cpu.so").unwrap_or_default();
+    let lookup = load_libtorch().map_err(|problem| (CPU_LIBRARY.to_owned(), problem))?;
+    load_interface(lookup).map_err(|problem| (INTERFACE_LIBRARY.to_owned(), problem))?;
+    let library_path = loaded_path(CPU_LIBRARY).unwrap_or_default();
     let version = version_in(&shim::torch_config());
-    if version != VERSION {
-        let problem = format!("{} is {version}, expected {VERSION}", library_path.display());
-        return Err(("libtorch_cpu.so".to_owned(), problem));
-    }
+    check_version(&version, &library_path).map_err(|problem| (CPU_LIBRARY.to_owned(), problem))?;
     let cuda = load_cuda(&library_path);
     // Graph fusion would compile kernels at run time for each shape, and make a row's result
     // depend on its batch. Profiling prepares for it: it makes a replica's first two batches slow.
@@ -108,6 +100,75 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     tch::jit::f_set_tensor_expr_fuser_enabled(false).ok();
     tch::jit::f_set_profiling_mode(false).ok();
     Ok(LibtorchInfo { version, library_path, cuda })
+}
+
+/// Opens libtorch by its path, so that the library that calls it finds it by its name. Returns how
+/// that one is to be opened.
+fn load_libtorch() -> Result<Lookup, String> {
+    let places = Places::of_libtorch();
+    let found = places.find(CPU_LIBRARY);
+    let version = found.as_deref().and_then(places::version_beside);
+    if let (Some(path), Some(version)) = (&found, &version) {
+        // Before it is opened: calls between libraries that do not fit end the process.
+        check_version(version, path)?;
+    }
+    // A libtorch whose version nobody states may lack anything.
+    let lookup = if version.is_some() { Lookup::AtCall } else { Lookup::AtOnce };
+    // One that is nowhere here may be known to the system's loader.
+    let path = found.as_deref().unwrap_or(Path::new(CPU_LIBRARY));
+    match open(path, lookup) {
+        Ok(_) => Ok(lookup),
+        Err(e) if found.is_some() => Err(format!("{e}; {}", places::remedy())),
+        Err(_) => {
+            let looked = places.shown();
+            Err(format!("PyTorch's library is not in {looked}; {}", places::remedy()))
+        }
+    }
+}
+
+/// Opens the library that calls libtorch, and fills the table of its functions.
+fn load_interface(lookup: Lookup) -> Result<(), String> {
+    let places = Places::of_interface();
+    let Some(path) = places.find(INTERFACE_LIBRARY) else {
+        return Err(format!(
+            "it comes with Forebay and is not in {}; install Forebay again, or run \
+             `tools/setup libtorch` in the checkout that this executable was built from",
+            places.shown()
+        ));
+    };
+    let library = open(&path, lookup)?;
+    let found = interface_of(library).unwrap_or_else(|| "another one".to_owned());
+    if found != INTERFACE {
+        return Err(format!(
+            "{} is of another build of Forebay: its interface is {found}, this executable's is \
+             {INTERFACE}; install both from the same release, or run `tools/setup libtorch` in the \
+             checkout that this executable was built from",
+            path.display()
+        ));
+    }
+    fill_table(library)
+}
+
+fn check_version(version: &str, library: &Path) -> Result<(), String> {
+    if places::is_compatible(version) {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is of torch {version}, expected {}; {}",
+        library.display(),
+        places::series(LIBTORCH_VERSION),
+        places::remedy()
+    ))
+}
+
+/// What a library says that it was built from.
+fn interface_of(library: &Library) -> Option<String> {
+    type Interface = unsafe extern "C" fn() -> *const c_char;
+    // SAFETY: the function has this signature in every build that has it, and returns a constant.
+    unsafe {
+        let interface = library.get::<Interface>(b"forebay_interface\0").ok()?;
+        Some(CStr::from_ptr(interface()).to_string_lossy().into_owned())
+    }
 }
 
 /// When the functions that a library calls are looked up.
@@ -140,20 +201,6 @@ fn describe(error: &libloading::Error) -> String {
         Some(source) => source.to_string(),
         None => error.to_string(),
     }
-}
-
-/// Beside the executable, in `../lib`, or where it was built.
-fn find_library() -> PathBuf {
-    let built = PathBuf::from(env!("FOREBAY_TORCH_LIBRARY"));
-    let Some(folder) = std::env::current_exe()
-        .and_then(fs::canonicalize)
-        .ok()
-        .and_then(|executable| executable.parent().map(Path::to_owned))
-    else {
-        return built;
-    };
-    let candidates = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
-    candidates.into_iter().find(|path| path.exists()).unwrap_or(built)
 }
 
 fn fill_table(library: &Library) -> Result<(), String> {
@@ -190,18 +237,18 @@ fn version_in(config: &str) -> String {
 /// CUDA devices once the CUDA part of libtorch is loaded. Must come before anything that asks
 /// libtorch about CUDA: it remembers for good that there is none.
 fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
-    let devices = driver_devices()?;
+    let devices = driver::devices()?;
     let library = libtorch_cpu.with_file_name("libtorch_cuda.so");
     if !library.exists() {
         return Err(format!(
             "this libtorch is for CPUs only ({} is missing); set {OVERRIDE} to the lib folder of \
-             a CUDA build of torch {VERSION}",
+             a CUDA build of torch {LIBTORCH_VERSION}",
             library.display()
         ));
     }
     open(&library, Lookup::AtOnce).map_err(|e| {
         format!(
-            "{e}; install the CUDA libraries of torch {VERSION} (`pip install torch=={VERSION}`) \
+            "{e}; install the CUDA libraries of torch (`pip install torch=={LIBTORCH_VERSION}`) \
              and set {OVERRIDE} to that torch's lib folder"
         )
     })?;
@@ -211,60 +258,5 @@ fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
             Err(format!("the driver has {} devices, but libtorch can use {count}", devices.len()))
         }
         Err(e) => Err(e),
-    }
-}
-
-/// What the NVIDIA driver has. Asked first: loading libtorch's CUDA part takes seconds and
-/// gigabytes of address space, for nothing on a machine without a GPU.
-fn driver_devices() -> Result<Vec<CudaDevice>, String> {
-    let driver = open(Path::new("libcuda.so.1"), Lookup::AtOnce).map_err(|_| {
-        "there is no NVIDIA driver (libcuda.so.1 was not found); install it".to_owned()
-    })?;
-    type Init = unsafe extern "C" fn(u32) -> c_int;
-    type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
-    type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
-    type Name = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
-    type Memory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
-    let check = |code: c_int, what: &str| match code {
-        0 => Ok(()),
-        100 => Err("the NVIDIA driver sees no device".to_owned()),
-        code => Err(format!("the NVIDIA driver failed: {what} returned {code}")),
-    };
-    // SAFETY: functions of the CUDA driver interface with the signatures that it documents, and
-    // pointers to locals with the stated sizes.
-    unsafe {
-        let missing = |e: libloading::Error| describe(&e);
-        let init = driver.get::<Init>(b"cuInit\0").map_err(missing)?;
-        let get_count = driver.get::<Count>(b"cuDeviceGetCount\0").map_err(missing)?;
-        let get = driver.get::<Get>(b"cuDeviceGet\0").map_err(missing)?;
-        let get_name = driver.get::<Name>(b"cuDeviceGetName\0").map_err(missing)?;
-        let get_bus_id = driver.get::<Name>(b"cuDeviceGetPCIBusId\0").ok();
-        let get_memory = driver.get::<Memory>(b"cuDeviceTotalMem_v2\0").map_err(missing)?;
-        check(init(0), "cuInit")?;
-        let mut count = 0;
-        check(get_count(&mut count), "cuDeviceGetCount")?;
-        if count == 0 {
-            return Err("the NVIDIA driver sees no device".to_owned());
-        }
-        let mut devices = Vec::new();
-        for ordinal in 0..count {
-            let (mut device, mut memory, mut name) = (0, 0, [0; 128]);
-            check(get(&mut device, ordinal), "cuDeviceGet")?;
-            check(get_name(name.as_mut_ptr(), name.len() as c_int - 1, device), "cuDeviceGetName")?;
-            check(get_memory(&mut memory, device), "cuDeviceTotalMem")?;
-            let mut bus_id = [0; 32];
-            let has_bus_id = get_bus_id.as_ref().is_some_and(|get_bus_id| {
-                get_bus_id(bus_id.as_mut_ptr(), bus_id.len() as c_int - 1, device) == 0
-            });
-            let text =
-                |bytes: &[c_char]| CStr::from_ptr(bytes.as_ptr()).to_string_lossy().into_owned();
-            devices.push(CudaDevice {
-                ordinal: ordinal as u16,
-                name: text(&name),
-                memory_bytes: memory as u64,
-                pci_bus_id: has_bus_id.then(|| text(&bus_id)),
-            });
-        }
-        Ok(devices)
     }
 }

@@ -1,0 +1,61 @@
+//! What the NVIDIA driver has.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::Path;
+
+use super::{CudaDevice, Lookup, describe, open};
+
+/// Its devices. Asked before libtorch is: loading its CUDA part takes seconds and gigabytes of
+/// address space, for nothing on a machine without a GPU.
+pub(super) fn devices() -> Result<Vec<CudaDevice>, String> {
+    let driver = open(Path::new("libcuda.so.1"), Lookup::AtOnce).map_err(|_| {
+        "there is no NVIDIA driver (libcuda.so.1 was not found); install it".to_owned()
+    })?;
+    type Init = unsafe extern "C" fn(u32) -> c_int;
+    type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
+    type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
+    type Name = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+    type Memory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
+    let check = |code: c_int, what: &str| match code {
+        0 => Ok(()),
+        100 => Err("the NVIDIA driver sees no device".to_owned()),
+        code => Err(format!("the NVIDIA driver failed: {what} returned {code}")),
+    };
+    // SAFETY: functions of the CUDA driver interface with the signatures that it documents, and
+    // pointers to locals with the stated sizes.
+    unsafe {
+        let missing = |e: libloading::Error| describe(&e);
+        let init = driver.get::<Init>(b"cuInit\0").map_err(missing)?;
+        let get_count = driver.get::<Count>(b"cuDeviceGetCount\0").map_err(missing)?;
+        let get = driver.get::<Get>(b"cuDeviceGet\0").map_err(missing)?;
+        let get_name = driver.get::<Name>(b"cuDeviceGetName\0").map_err(missing)?;
+        let get_bus_id = driver.get::<Name>(b"cuDeviceGetPCIBusId\0").ok();
+        let get_memory = driver.get::<Memory>(b"cuDeviceTotalMem_v2\0").map_err(missing)?;
+        check(init(0), "cuInit")?;
+        let mut count = 0;
+        check(get_count(&mut count), "cuDeviceGetCount")?;
+        if count == 0 {
+            return Err("the NVIDIA driver sees no device".to_owned());
+        }
+        let mut devices = Vec::new();
+        for ordinal in 0..count {
+            let (mut device, mut memory, mut name) = (0, 0, [0; 128]);
+            check(get(&mut device, ordinal), "cuDeviceGet")?;
+            check(get_name(name.as_mut_ptr(), name.len() as c_int - 1, device), "cuDeviceGetName")?;
+            check(get_memory(&mut memory, device), "cuDeviceTotalMem")?;
+            let mut bus_id = [0; 32];
+            let has_bus_id = get_bus_id.as_ref().is_some_and(|get_bus_id| {
+                get_bus_id(bus_id.as_mut_ptr(), bus_id.len() as c_int - 1, device) == 0
+            });
+            let text =
+                |bytes: &[c_char]| CStr::from_ptr(bytes.as_ptr()).to_string_lossy().into_owned();
+            devices.push(CudaDevice {
+                ordinal: ordinal as u16,
+                name: text(&name),
+                memory_bytes: memory as u64,
+                pci_bus_id: has_bus_id.then(|| text(&bus_id)),
+            });
+        }
+        Ok(devices)
+    }
+}
