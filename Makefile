@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos fuzz bench bench-peers docs fmt clean
+.PHONY: help setup demo test cold chaos fuzz bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -16,6 +16,9 @@ demo: ## Build Forebay and embed 8,000 definitions in SQL
 
 test: ## Check formatting, lints, the exporter, all Rust tests and the docs
 	@tools/test.sh
+
+cold: ## Run `make demo` and `make test` as on a new machine; ARGS="demo" for one of them
+	@tools/cold $(ARGS)
 
 chaos: ## Kill, pause and mislead clusters at many more moments than `make test` does
 	@tools/setup libtorch

@@ -47,6 +47,7 @@ pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
     report.section("forebay");
     report.fact("version", env!("CARGO_PKG_VERSION"));
     report.fact("executable", env::current_exe().unwrap_or_default().display().to_string());
+    report.fact("jpeg", forebay_udf::feature::JPEG_DECODER);
     let catalog_folder = catalog.clone().unwrap_or_else(folders::catalog);
     let context = match model_cmd::context(catalog) {
         Ok(context) => Some(context),

@@ -17,6 +17,7 @@ mod api {
     mod labels;
     mod large_rows;
     mod minilm;
+    mod outside;
     mod random_plans;
     #[path = "../sql/wire.rs"]
     mod sending;

@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::ScalarUDF;
 
+pub use self::image::JPEG_DECODER;
 pub use self::tensor::{check_tensor, column_type_name, tensor_type_name};
 pub use self::text::{TEXT_CHUNK, TEXT_CHUNK_BY, TokenizerReference};
 

@@ -26,5 +26,6 @@ mod resize;
 mod tests;
 
 pub(super) use functions::functions;
+pub use jpeg::JPEG_DECODER;
 pub(crate) use preprocess::{Recipe, Workspace};
 pub use resize::Filter;

@@ -15,6 +15,9 @@ use super::pixels::{Mode, Pixels};
 use decompressor::Decompressor;
 use region::{Colours, Region};
 
+/// What decodes JPEG images in this build, and what it lacks.
+pub const JPEG_DECODER: &str = env!("FOREBAY_JPEG_DECODER");
+
 /// A file whose header has been read.
 #[derive(Debug)]
 pub(super) struct Jpeg<'a> {

@@ -1,6 +1,7 @@
 //! What a decompressor is asked for.
 
 /// What pixels are decoded to.
+#[cfg_attr(not(feature = "jpeg"), expect(dead_code, reason = "nothing is decoded then"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colours {
     Grey,
