@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use datafusion::common::runtime::SpawnedTask;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -30,6 +32,12 @@ const COOKIE: &str = "forebay_session";
 
 /// Who is asked nothing.
 const ANYONE: &str = "anonymous";
+
+/// Of a user and a password. RFC 7617 wants padding, and Go's client of Flight SQL sends none.
+const CREDENTIALS: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// For how long the token of a handshake is good.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -200,7 +208,7 @@ impl Sessions {
 
     async fn by_password(self: &Arc<Self>, basic: &str) -> Result<Identity, Status> {
         let wrong = || Status::unauthenticated("the user or the password is wrong");
-        let decoded = BASE64_STANDARD.decode(basic).map_err(|_| wrong())?;
+        let decoded = CREDENTIALS.decode(basic).map_err(|_| wrong())?;
         let decoded = String::from_utf8(decoded).map_err(|_| wrong())?;
         let sessions = Arc::clone(self);
         // Hashing a password takes long, on purpose.

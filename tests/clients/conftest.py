@@ -61,3 +61,16 @@ def server(request, tmp_path_factory):
     server = Server(tmp_path_factory.mktemp(request.param), *MODES[request.param])
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory):
+    """Queries run in the server's process."""
+    server = Server(tmp_path_factory.mktemp("alone"), *MODES["embedded"])
+    yield server
+    server.stop()
+
+
+def add_user(users: Path, name: str, password: str, role: str = "read") -> None:
+    command = [FOREBAY, "user", "add", "--role", role, "--users", str(users), "--", name]
+    subprocess.run(command, input=f"{password}\n", text=True, check=True)
