@@ -10,7 +10,7 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use arrow_flight::FlightData;
 use arrow_flight::error::FlightError;
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
@@ -72,7 +72,7 @@ impl Query {
         let (values, schema) = made.await.map_err(|error| status::of(&error))?;
         let done = match prepared.kind {
             Kind::Query => None,
-            Kind::Update => Some(update(session, &prepared).await?),
+            Kind::Definition | Kind::Update => Some(update(session, &prepared).await?),
         };
         Ok(Arc::new(Self {
             prepared,
@@ -227,7 +227,8 @@ pub(super) fn conforming(
     let told = Arc::clone(schema);
     let rows = rows.map(move |batch| {
         let columns = batch?.columns().to_vec();
-        Ok(RecordBatch::try_new(Arc::clone(&told), columns)?)
+        RecordBatch::try_new(Arc::clone(&told), columns)
+            .map_err(|error| internal_datafusion_err!("rows are not as they were planned: {error}"))
     });
     Box::pin(RecordBatchStreamAdapter::new(Arc::clone(schema), rows))
 }
@@ -312,7 +313,7 @@ async fn update(session: &Arc<Session>, prepared: &Prepared) -> Result<Vec<Recor
     };
     tokio::select! {
         () = session.closed.cancelled() => Err(Status::cancelled("the session has ended")),
-        said = work => said.map_err(|error| status::of(&error)),
+        said = work => said.map_err(|error| prepared.status(&error)),
     }
 }
 

@@ -94,10 +94,6 @@ pub(super) fn encoded(schema: &Schema) -> Result<Bytes, Status> {
 }
 
 impl Service {
-    async fn prepare(&self, session: &Arc<Session>, text: &str) -> Result<Prepared, Status> {
-        or_status(Prepared::new(session, text).await)
-    }
-
     /// A query that is to be read.
     async fn offer(
         &self,
@@ -120,7 +116,7 @@ impl Service {
         let Ok(any) = Any::decode(&*descriptor.cmd) else { return Ok(None) };
         let unknown = |_| Status::invalid_argument("the command of the descriptor is damaged");
         if let Some(command) = any.unpack::<CommandStatementQuery>().map_err(unknown)? {
-            return Ok(Some(self.prepare(session, &command.query).await?.schema));
+            return Ok(Some(Prepared::new(session, &command.query).await?.schema));
         }
         if let Some(command) = any.unpack::<CommandPreparedStatementQuery>().map_err(unknown)? {
             let prepared = session.prepared(&command.prepared_statement_handle)?;
@@ -143,7 +139,7 @@ impl Service {
             return Ok((info(descriptor.cmd.clone(), query.schema(), descriptor)?, query));
         }
         if let Some(command) = any.unpack::<CommandStatementQuery>().map_err(unknown)? {
-            let prepared = Arc::new(self.prepare(session, &command.query).await?);
+            let prepared = Arc::new(Prepared::new(session, &command.query).await?);
             return self.offer(session, prepared, descriptor).await;
         }
         if let Some(command) = any.unpack::<CommandPreparedStatementQuery>().map_err(unknown)? {
@@ -218,7 +214,7 @@ impl FlightSqlService for Service {
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
         let session = session(request.extensions())?;
-        let prepared = Arc::new(self.prepare(&session, &command.query).await?);
+        let prepared = Arc::new(Prepared::new(&session, &command.query).await?);
         Ok(Response::new(self.offer(&session, prepared, request.into_inner()).await?.0))
     }
 
@@ -262,7 +258,7 @@ impl FlightSqlService for Service {
         request: Request<Action>,
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
         let session = session(request.extensions())?;
-        let prepared = self.prepare(&session, &query.query).await?;
+        let prepared = Prepared::new(&session, &query.query).await?;
         let (dataset_schema, parameter_schema) =
             (encoded(&prepared.schema)?, encoded(&prepared.parameters)?);
         let id = session.keep_prepared(prepared)?;
@@ -316,7 +312,7 @@ impl FlightSqlService for Service {
         request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
         let session = session(request.extensions())?;
-        let prepared = self.prepare(&session, &command.query).await?;
+        let prepared = Prepared::new(&session, &command.query).await?;
         query::count_changed(&session, &prepared).await
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::{ParamValues, Result, ScalarValue, plan_err};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::common::{DataFusionError, ParamValues, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::prelude::DataFrame;
 use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::ast::{Expr, Value, visit_expressions_mut};
@@ -15,16 +15,20 @@ use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::{execute_plan, plan};
 use forebay_planner::sql::statement::{ModelStatement, Statement};
 use parking_lot::Mutex;
+use tonic::Status;
 
 use super::rights::{check_plan, check_statement};
 use super::session::Session;
+use super::status;
 
 /// What a statement does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// It gives rows, and changes nothing.
     Query,
-    /// It changes something.
+    /// It changes what there is, and runs no query for it.
+    Definition,
+    /// It writes the rows of a query.
     Update,
 }
 
@@ -46,20 +50,29 @@ pub(super) type Bound = Vec<Vec<ScalarValue>>;
 
 impl Prepared {
     /// Parses and plans a text of one statement; runs nothing.
-    pub(super) async fn new(session: &Session, text: &str) -> Result<Self> {
-        let mut statements = session.context.parse(text)?;
-        let mut statement = match (statements.pop(), statements.len()) {
-            (Some(statement), 0) => statement,
-            (None, _) => return plan_err!("the text holds no statement"),
-            (_, more) => return plan_err!("expected one statement, found {}", more + 1),
-        };
-        check_statement(&session.who, &session.roots, &statement)?;
+    pub(super) async fn new(session: &Session, text: &str) -> Result<Self, Status> {
+        let mut statement = parsed(session, text).map_err(|error| status::of(&error))?;
         let names = number_parameters(&mut statement);
         let (kind, schema, parameters) = match &statement {
-            Statement::Model(model) => of_model_statement(session, model).await?,
-            Statement::Sql(sql) => of_sql(session, sql, &names).await?,
+            Statement::Model(model) => {
+                of_model_statement(session, model).await.map_err(|error| status::of(&error))?
+            }
+            Statement::Sql(sql) => {
+                // What fails here is the cluster, and in planning the statement.
+                session.context.look_around().await.map_err(|error| status::of(&error))?;
+                let known = of_sql(session, sql, &names).await;
+                known.map_err(|error| status::of_definition(&error))?
+            }
         };
         Ok(Self { statement, kind, schema, parameters, bound: Mutex::default() })
+    }
+
+    /// What an error of an execution means to the client.
+    pub(super) fn status(&self, error: &DataFusionError) -> Status {
+        match self.kind {
+            Kind::Definition => status::of_definition(error),
+            Kind::Query | Kind::Update => status::of(error),
+        }
     }
 
     /// Sets the values of the next executions.
@@ -130,6 +143,17 @@ impl Prepared {
     }
 }
 
+fn parsed(session: &Session, text: &str) -> Result<Statement> {
+    let mut statements = session.context.parse(text)?;
+    let statement = match (statements.pop(), statements.len()) {
+        (Some(statement), 0) => statement,
+        (None, _) => return plan_err!("the text holds no statement"),
+        (_, more) => return plan_err!("expected one statement, found {}", more + 1),
+    };
+    check_statement(&session.who, &session.roots, &statement)?;
+    Ok(statement)
+}
+
 /// The plan of a statement with values for its parameters.
 async fn planned(
     session: &Session,
@@ -145,7 +169,21 @@ async fn planned(
         false => plan.with_param_values(ParamValues::from(values.to_vec()))?,
     };
     check_plan(&session.who, &plan)?;
+    check_name_is_free(session, &plan)?;
     Ok(plan)
+}
+
+/// Before the query of the new table runs, so that what is said is not taken for its failure.
+fn check_name_is_free(session: &Session, plan: &LogicalPlan) -> Result<()> {
+    let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) = plan else { return Ok(()) };
+    let replaces = create.if_not_exists || create.or_replace;
+    if !replaces && session.context.session().table_exist(create.name.clone())? {
+        return plan_err!(
+            "table '{}' already exists; use CREATE OR REPLACE TABLE, or IF NOT EXISTS",
+            create.name
+        );
+    }
+    Ok(())
 }
 
 /// As the rows will be: the analyzer changes types.
@@ -164,21 +202,20 @@ async fn of_model_statement(session: &Session, statement: &ModelStatement) -> Re
     );
     let nothing = Arc::new(Schema::empty());
     if !reads {
-        return Ok((Kind::Update, Arc::clone(&nothing), nothing));
+        return Ok((Kind::Definition, Arc::clone(&nothing), nothing));
     }
     let rows = session.context.execute(Statement::Model(statement.clone())).await?;
     Ok((Kind::Query, Arc::clone(rows.schema().inner()), nothing))
 }
 
 async fn of_sql(session: &Session, sql: &SqlStatement, names: &[String]) -> Result<Known> {
-    session.context.look_around().await?;
     let (plan, parameters) = with_parameters(session, sql, names).await?;
     check_plan(&session.who, &plan)?;
     let kind = match &plan {
-        LogicalPlan::Ddl(_)
+        LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(_))
         | LogicalPlan::Dml(_)
-        | LogicalPlan::Copy(_)
-        | LogicalPlan::Statement(_) => Kind::Update,
+        | LogicalPlan::Copy(_) => Kind::Update,
+        LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => Kind::Definition,
         _ => Kind::Query,
     };
     let schema = match &plan {

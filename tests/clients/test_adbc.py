@@ -162,6 +162,50 @@ def test_mistakes_are_named(cursor):
     assert rows(cursor, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.parametrize("statement", [
+    "DROP TABLE nothing",
+    "DROP VIEW nothing",
+    "DROP VIEW words",
+    "DROP SCHEMA nothing",
+    "DROP SCHEMA public",
+    "DROP FUNCTION nothing",
+    "CREATE TABLE words AS SELECT 1 AS a",
+    "CREATE TABLE words (a INT)",
+    "CREATE VIEW words AS SELECT 1 AS a",
+    "CREATE SCHEMA public",
+    "CREATE DATABASE datafusion",
+    "CREATE SCHEMA a.b",
+    "CREATE EXTERNAL TABLE x STORED AS NOTHING LOCATION '/nowhere/a.csv'",
+    "CREATE EXTERNAL TABLE x STORED AS PARQUET LOCATION '{damaged}'",
+    "SET datafusion.execution.batch_size = 'x'",
+    "SET datafusion.execution.coalesce_batches = 'x'",
+    "DEALLOCATE nothing",
+    "SELECT arrow_cast(1, 'Nothing')",
+    "SELECT named_struct('a')",
+])
+def test_what_the_caller_did_wrong_is_not_the_servers_fault(cursor, tmp_path, statement):
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_text("no parquet")
+    with pytest.raises(adbc_driver_manager.ProgrammingError) as refused:
+        rows(cursor, statement.format(damaged=damaged))
+    assert refused.value.status_code is adbc_driver_manager.AdbcStatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("statement", [
+    "SELECT 1 / (value - 5) FROM range(0, 9)",
+    "SELECT CAST('x' || value AS INT) FROM range(0, 9)",
+    "SELECT CAST('x' || value AS DATE) FROM range(0, 9)",
+    "SELECT CAST(value + 300 AS TINYINT) FROM range(0, 9)",
+    "SELECT CAST(value + 1e20 AS DECIMAL(5, 2)) FROM range(0, 9)",
+])
+def test_values_that_cannot_be_computed_with_are_the_callers(embedded, statement):
+    with flightsql.connect(embedded.uri) as connection, connection.cursor() as cursor:
+        with pytest.raises(adbc_driver_manager.ProgrammingError) as refused:
+            rows(cursor, statement)
+        code = refused.value.status_code
+        assert code is adbc_driver_manager.AdbcStatusCode.INVALID_ARGUMENT
+
+
 def test_the_first_rows_come_while_the_rest_is_inferred_and_cancel_ends_it(cursor):
     # 4 rows take a millisecond: all of them would take hours.
     cursor.execute("SELECT value FROM ml_predict((SELECT value FROM range(0, 40000000)), "

@@ -22,7 +22,7 @@ use arrow_flight::FlightData;
 use arrow_flight::error::FlightError;
 use datafusion::common::plan_err;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream};
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::prelude::DataFrame;
@@ -171,15 +171,12 @@ impl Stream {
     /// # Errors
     /// Those of the query, and of options.
     pub(super) async fn new(session: Session, definition: &Definition) -> Result<Self, Status> {
-        let made = async {
-            for (option, value) in &definition.options {
-                session.set(option, value).await?;
-            }
-            let prepared = Prepared::new(&session, &definition.query).await?;
-            let rounds = check(definition, &prepared)?;
-            Ok::<_, DataFusionError>((Arc::new(prepared), rounds))
-        };
-        let (prepared, rounds) = made.await.map_err(|error| status::of(&error))?;
+        for (option, value) in &definition.options {
+            let set = session.set(option, value).await;
+            set.map_err(|error| status::of_definition(&error))?;
+        }
+        let prepared = Arc::new(Prepared::new(&session, &definition.query).await?);
+        let rounds = check(definition, &prepared).map_err(|error| status::of(&error))?;
         let (inlet, outlet) = both_ends(definition);
         let cut = Cut {
             name: definition.name.clone(),
