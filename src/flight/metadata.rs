@@ -1,16 +1,13 @@
-//! What clients ask about the server: catalogs, schemas, tables, keys, types, and what it can do.
+//! What clients ask about the server: catalogs, schemas, tables, keys and types.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow_flight::sql::metadata::{
-    SqlInfoData, SqlInfoDataBuilder, XdbcTypeInfo, XdbcTypeInfoData, XdbcTypeInfoDataBuilder,
-};
+use arrow_flight::sql::metadata::{XdbcTypeInfo, XdbcTypeInfoData, XdbcTypeInfoDataBuilder};
 use arrow_flight::sql::{
     CommandGetCatalogs, CommandGetDbSchemas, CommandGetTableTypes, CommandGetTables, Nullable,
-    Searchable, SqlInfo, SqlNullOrdering, SqlSupportedCaseSensitivity, SqlSupportedTransaction,
-    XdbcDataType,
+    Searchable, XdbcDataType,
 };
 use datafusion::catalog::SchemaProvider;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
@@ -130,50 +127,6 @@ pub(super) fn foreign_keys() -> SchemaRef {
         Field::new("delete_rule", DataType::UInt8, false),
     ]))
 }
-
-/// What this server can do.
-pub(super) static SQL_INFO: LazyLock<Option<SqlInfoData>> = LazyLock::new(|| {
-    let mut info = SqlInfoDataBuilder::new();
-    info.append(SqlInfo::FlightSqlServerName, "Forebay");
-    info.append(SqlInfo::FlightSqlServerVersion, env!("CARGO_PKG_VERSION"));
-    info.append(SqlInfo::FlightSqlServerArrowVersion, arrow::ARROW_VERSION);
-    info.append(SqlInfo::FlightSqlServerReadOnly, false);
-    info.append(SqlInfo::FlightSqlServerSql, true);
-    info.append(SqlInfo::FlightSqlServerSubstrait, false);
-    let no_transactions = SqlSupportedTransaction::None as i32;
-    info.append(SqlInfo::FlightSqlServerTransaction, no_transactions);
-    info.append(SqlInfo::FlightSqlServerCancel, true);
-    info.append(SqlInfo::FlightSqlServerBulkIngestion, true);
-    info.append(SqlInfo::FlightSqlServerIngestTransactionsSupported, false);
-    info.append(SqlInfo::FlightSqlServerStatementTimeout, 0);
-    info.append(SqlInfo::FlightSqlServerTransactionTimeout, 0);
-    info.append(SqlInfo::SqlDdlCatalog, true);
-    info.append(SqlInfo::SqlDdlSchema, true);
-    info.append(SqlInfo::SqlDdlTable, true);
-    let case = SqlSupportedCaseSensitivity::SqlCaseSensitivityLowercase as i32;
-    info.append(SqlInfo::SqlIdentifierCase, case);
-    info.append(SqlInfo::SqlIdentifierQuoteChar, "\"");
-    let quoted = SqlSupportedCaseSensitivity::SqlCaseSensitivityCaseInsensitive as i32;
-    info.append(SqlInfo::SqlQuotedIdentifierCase, quoted);
-    info.append(SqlInfo::SqlAllTablesAreSelectable, true);
-    info.append(SqlInfo::SqlNullOrdering, SqlNullOrdering::SqlNullsSortedAtEnd as i32);
-    info.append(SqlInfo::SqlSchemaTerm, "schema");
-    info.append(SqlInfo::SqlCatalogTerm, "catalog");
-    info.append(SqlInfo::SqlProcedureTerm, "model");
-    info.append(SqlInfo::SqlCatalogAtStart, true);
-    info.append(SqlInfo::SqlSupportsColumnAliasing, true);
-    info.append(SqlInfo::SqlNullPlusNullIsNull, true);
-    info.append(SqlInfo::SqlSupportsTableCorrelationNames, true);
-    info.append(SqlInfo::SqlSupportsExpressionsInOrderBy, true);
-    info.append(SqlInfo::SqlSupportsOrderByUnrelated, true);
-    info.append(SqlInfo::SqlSupportsLikeEscapeClause, true);
-    info.append(SqlInfo::SqlSupportsNonNullableColumns, true);
-    info.append(SqlInfo::SqlTransactionsSupported, false);
-    info.append(SqlInfo::SqlBatchUpdatesSupported, true);
-    info.append(SqlInfo::SqlSavepointsSupported, false);
-    info.append(SqlInfo::SqlCorrelatedSubqueriesSupported, true);
-    info.build().inspect_err(|error| tracing::error!("what the server can do: {error}")).ok()
-});
 
 /// The types of columns, as JDBC and ODBC number them.
 pub(super) static TYPES: LazyLock<Option<XdbcTypeInfoData>> = LazyLock::new(|| {

@@ -9,8 +9,8 @@
 //! - [`FlightServer`]: a port, and what is behind it
 //! - `front`, `sessions`, `session`: who calls; `users`, `seal`, `rights`: who may do what
 //! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
-//!   from text to rows; `encode`: rows as messages; `metadata`: what there is; `actions`: messages
-//!   that arrow-flight lacks
+//!   from text to rows; `encode`: rows as messages; `metadata`, `sql_info`: what there is; `actions`:
+//!   messages that arrow-flight lacks
 //! - `ingest`: rows that clients send; `stream`: rows for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
@@ -27,6 +27,7 @@ mod seal;
 mod service;
 mod session;
 mod sessions;
+mod sql_info;
 mod statement;
 mod status;
 mod stream;

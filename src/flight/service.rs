@@ -35,7 +35,7 @@ use super::query::{self, Query};
 use super::session::Session;
 use super::sessions::Sessions;
 use super::statement::Prepared;
-use super::{ingest, metadata, status};
+use super::{ingest, metadata, sql_info, status};
 
 /// Answers Flight SQL. Every request has its session in its extensions.
 #[derive(Clone)]
@@ -464,7 +464,7 @@ impl FlightSqlService for Service {
         command: CommandGetSqlInfo,
         _: Request<Ticket>,
     ) -> Result<Response<Rows>, Status> {
-        let info = metadata::SQL_INFO.as_ref();
+        let info = sql_info::SQL_INFO.as_ref();
         let info = info.ok_or_else(|| Status::internal("there is no SqlInfo"))?;
         let batch = command.into_builder(info).build();
         batch.map(rows).map_err(status::of_flight)
