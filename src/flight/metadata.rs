@@ -22,6 +22,31 @@ const TABLE_TYPES: [(TableType, &str); 3] = [
     (TableType::Temporary, "LOCAL TEMPORARY"),
 ];
 
+/// Flight SQL's names for what JDBC wants to know of a column of decimals.
+const PRECISION: &str = "ARROW:FLIGHT:SQL:PRECISION";
+const SCALE: &str = "ARROW:FLIGHT:SQL:SCALE";
+
+/// Columns with what clients do not read from their types.
+pub(super) fn described(schema: &SchemaRef) -> SchemaRef {
+    if !schema.fields().iter().any(|field| field.data_type().is_decimal()) {
+        return Arc::clone(schema);
+    }
+    let fields = schema.fields().iter().map(|field| {
+        let (precision, scale) = match field.data_type() {
+            DataType::Decimal32(precision, scale)
+            | DataType::Decimal64(precision, scale)
+            | DataType::Decimal128(precision, scale)
+            | DataType::Decimal256(precision, scale) => (precision, scale),
+            _ => return Arc::clone(field),
+        };
+        let mut metadata = field.metadata().clone();
+        metadata.insert(PRECISION.to_owned(), precision.to_string());
+        metadata.insert(SCALE.to_owned(), scale.to_string());
+        Arc::new(field.as_ref().clone().with_metadata(metadata))
+    });
+    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
+}
+
 pub(super) fn catalogs(
     context: &SessionContext,
     command: CommandGetCatalogs,

@@ -34,7 +34,7 @@ use super::encode::encode;
 use super::query::{self, Query};
 use super::session::Session;
 use super::sessions::Sessions;
-use super::statement::Prepared;
+use super::statement::{Kind, Prepared};
 use super::{ingest, metadata, sql_info, status};
 
 /// Answers Flight SQL. Every request has its session in its extensions.
@@ -259,8 +259,13 @@ impl FlightSqlService for Service {
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
         let session = session(request.extensions())?;
         let prepared = Prepared::new(&session, &query.query).await?;
-        let (dataset_schema, parameter_schema) =
-            (encoded(&prepared.schema)?, encoded(&prepared.parameters)?);
+        // Those of JDBC take a statement that has columns for a query. How many rows an update
+        // changed, which are its rows for others, is told apart.
+        let dataset_schema = match prepared.kind {
+            Kind::Query => encoded(&prepared.schema)?,
+            Kind::Definition | Kind::Update => encoded(&Schema::empty())?,
+        };
+        let parameter_schema = encoded(&prepared.asked_parameters())?;
         let id = session.keep_prepared(prepared)?;
         Ok(ActionCreatePreparedStatementResult {
             prepared_statement_handle: Bytes::copy_from_slice(id.as_bytes()),

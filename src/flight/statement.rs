@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, Result, ScalarValue, plan_err};
-use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::logical_expr::{DdlStatement, Expr as LogicalExpr, LogicalPlan};
 use datafusion::prelude::DataFrame;
 use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::ast::{Expr, Value, visit_expressions_mut};
@@ -19,7 +20,7 @@ use tonic::Status;
 
 use super::rights::{check_plan, check_statement};
 use super::session::Session;
-use super::status;
+use super::{metadata, status};
 
 /// What a statement does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,14 @@ impl Prepared {
         }
     }
 
+    /// Its parameters, as clients are asked for them.
+    pub(super) fn asked_parameters(&self) -> Schema {
+        let asked = |field: &Arc<Field>| {
+            field.as_ref().clone().with_data_type(asked_for(field.data_type()))
+        };
+        Schema::new(self.parameters.fields().iter().map(asked).collect::<Vec<_>>())
+    }
+
     /// Sets the values of the next executions.
     pub(super) fn bind(&self, batches: &[RecordBatch]) -> Result<()> {
         let mut rows = vec![];
@@ -91,7 +100,9 @@ impl Prepared {
                     // Clients number the columns of nameless values as they like.
                     let is_named = field.name().parse::<usize>().is_err();
                     let named = batch.column_by_name(field.name()).filter(|_| is_named);
-                    ScalarValue::try_from_array(named.unwrap_or(batch.column(at)), row)
+                    let value =
+                        ScalarValue::try_from_array(named.unwrap_or(batch.column(at)), row)?;
+                    in_unit_of(value, field.data_type())
                 };
                 let fields = self.parameters.fields().iter().enumerate();
                 rows.push(fields.map(|(at, field)| value(field, at)).collect::<Result<_>>()?);
@@ -190,7 +201,7 @@ fn check_name_is_free(session: &Session, plan: &LogicalPlan) -> Result<()> {
 fn analyzed(session: &Session, plan: LogicalPlan) -> Result<SchemaRef> {
     let state = session.context.session().state();
     let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
-    Ok(Arc::clone(plan.schema().inner()))
+    Ok(metadata::described(plan.schema().inner()))
 }
 
 type Known = (Kind, SchemaRef, SchemaRef);
@@ -242,10 +253,12 @@ async fn with_parameters(
         Ok(plan) => plan.get_parameter_fields()?,
         Err(_) => HashMap::new(),
     };
+    let casts = planned.as_ref().map(cast_types).unwrap_or_default();
     let known = |at: usize| types.get(&format!("${}", at + 1)).and_then(Clone::clone);
     let field = |(at, name): (usize, &String)| {
-        let data_type = known(at).map_or(DataType::Utf8, |field| field.data_type().clone());
-        Field::new(name, data_type, true)
+        let known = known(at).map(|field| field.data_type().clone());
+        let cast = || casts.get(&format!("${}", at + 1)).cloned();
+        Field::new(name, known.or_else(cast).unwrap_or(DataType::Utf8), true)
     };
     let fields = names.iter().enumerate().map(field).collect();
     if (0..names.len()).all(|at| known(at).is_some()) {
@@ -261,6 +274,41 @@ async fn with_parameters(
         (Ok(plan), _) => Ok((plan, fields)),
         (Err(_), planned) => Ok((planned?, fields)),
     }
+}
+
+/// As which type clients are asked for a value. JDBC has milliseconds, and its driver writes their
+/// number whatever the unit of the parameter is; all others send units of their own.
+fn asked_for(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Timestamp(_, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
+        DataType::Time32(_) | DataType::Time64(_) => DataType::Time32(TimeUnit::Millisecond),
+        other => other.clone(),
+    }
+}
+
+/// A value in the unit of its parameter, because DataFusion compares no times of two units.
+fn in_unit_of(value: ScalarValue, wanted: &DataType) -> Result<ScalarValue> {
+    let found = value.data_type();
+    if found != *wanted && asked_for(&found) == asked_for(wanted) && wanted.is_temporal() {
+        return value.cast_to(wanted);
+    }
+    Ok(value)
+}
+
+/// `CAST(? AS type)` tells a type, which DataFusion does not take for the parameter's.
+fn cast_types(plan: &LogicalPlan) -> HashMap<String, DataType> {
+    let mut found = HashMap::new();
+    let mut note = |expr: &LogicalExpr| {
+        if let LogicalExpr::Cast(cast) = expr
+            && let LogicalExpr::Placeholder(placeholder) = cast.expr.as_ref()
+        {
+            found.insert(placeholder.id.clone(), cast.field.data_type().clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    };
+    // Nothing in it fails.
+    let _ = plan.apply_with_subqueries(|node| node.apply_expressions(|expr| expr.apply(&mut note)));
+    found
 }
 
 fn nullable(schema: &Schema) -> SchemaRef {
