@@ -13,6 +13,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::model_cmd;
 use crate::shell::errors;
+use crate::version;
 
 /// Less free disk than this is a problem: downloads and spills fail.
 const FREE_DISK_BYTES_MIN: u64 = 1 << 30;
@@ -46,6 +47,9 @@ pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
     let mut report = Report::default();
     report.section("forebay");
     report.fact("version", env!("CARGO_PKG_VERSION"));
+    for (name, value) in version::parts() {
+        report.fact(name, value);
+    }
     report.fact("executable", env::current_exe().unwrap_or_default().display().to_string());
     report.fact("jpeg", forebay_udf::feature::JPEG_DECODER);
     let catalog_folder = catalog.clone().unwrap_or_else(folders::catalog);

@@ -10,6 +10,7 @@ mod shell;
 mod stores_on_demand;
 mod tls;
 mod user_cmd;
+mod version;
 mod worker;
 
 use std::io::Write;
@@ -31,7 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Model inference as SQL, on Apache DataFusion
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, arg_required_else_help = true)]
+#[command(name = "forebay", version, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
     /// Folder of the model catalog [default: $FOREBAY_CATALOG or ~/.local/share/forebay/catalog]
     #[arg(long, global = true, value_name = "DIR")]
