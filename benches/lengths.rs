@@ -148,7 +148,7 @@ struct Peer {
 
 impl Peer {
     fn start() -> Self {
-        let mut process = Command::new("tools/export/python")
+        let mut process = Command::new("tools/python")
             .args(["benches/encode.py", SOURCE])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,6 +1,6 @@
 """Memory of `forebay shell` while it classifies many image files under a memory limit.
 
-    tools/export/python benches/memory.py path/to/forebay [--files 50000] [--limit 512MB]
+    tools/python benches/memory.py path/to/forebay [--files 50000] [--limit 512MB]
 
 The files are JPEGs of the tests with a few bytes behind them that differ, so that nothing is shared.
 The model is tiny: reading, decoding and moving is what takes the time. Prints one JSON object with the

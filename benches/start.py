@@ -1,6 +1,6 @@
 """From start to result, in one run: `forebay shell` against a sentence-transformers script.
 
-    tools/export/python benches/start.py path/to/forebay [--rounds 3]
+    tools/python benches/start.py path/to/forebay [--rounds 3]
 
 Prints one JSON object per measurement and a table of ratios. Both sides are whole processes, so
 imports, loading and printing count; rounds are interleaved and medians compared.

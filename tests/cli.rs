@@ -37,7 +37,7 @@ impl Home {
             .env("FOREBAY_CATALOG", self.path("catalog"))
             .env("FOREBAY_CACHE", self.path("cache"))
             .env_remove("XDG_DATA_HOME")
-            .env_remove("FOREBAY_EXPORT_TOOL")
+            .env_remove("FOREBAY_PYTHON")
             .stdin(Stdio::null());
         command
     }
@@ -333,17 +333,16 @@ fn verify_names_the_files_that_changed() {
     assert_eq!(ran.status, Some(1));
 }
 
-/// A tool that behaves like `tools/export` but makes the package of an emulated model.
+/// A Python that behaves as if it ran the exporter, but makes the package of an emulated model.
 fn fake_export_tool(home: &Home) -> String {
     let package = home.package("made-of.it", 1);
-    home.write("tool/export.py", "");
     let script = format!(
-        "#!/bin/sh\n[ \"$3\" = good ] || {{ echo 'export: no such model' >&2; exit 1; }}\n\
-         echo progress\necho \"$@\" > arguments\ncp -r '{package}' \"$5\"\necho \"$5\"\n"
+        "#!/bin/sh\n[ \"$1 $2 $4\" = '-m forebay.export good' ] || {{ echo 'export: no such model' >&2; exit 1; }}\n\
+         echo progress\necho \"$@\" > arguments\ncp -r '{package}' \"$6\"\necho \"$6\"\n"
     );
     let python = home.write("tool/python", &script);
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
-    home.path("tool").display().to_string()
+    python
 }
 
 #[test]
@@ -352,7 +351,7 @@ fn export_runs_the_tool_and_adds_the_model() {
     let tool = fake_export_tool(&home);
     let export = |source: &str, rest: &[&str]| {
         let arguments = [&["model", "export", source, "--output", "out"], rest].concat();
-        Ran::of(home.command(&arguments).env("FOREBAY_EXPORT_TOOL", &tool).output().unwrap())
+        Ran::of(home.command(&arguments).env("FOREBAY_PYTHON", &tool).output().unwrap())
     };
     let message = export("bad", &[]).fails();
     assert!(message.starts_with("export: no such model\nerror: the export failed"), "{message}");

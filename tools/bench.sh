@@ -16,7 +16,7 @@ results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
     cargo bench --quiet --bench vectors
     cargo bench --quiet --bench cluster
     cargo bench --quiet --bench flight
-    tools/export/python benches/start.py "$binary"
-    tools/export/python benches/memory.py "$binary"
+    tools/python benches/start.py "$binary"
+    tools/python benches/memory.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"

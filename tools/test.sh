@@ -16,7 +16,7 @@ step "lints (cargo clippy)"
 cargo clippy --workspace --all-targets -- -D warnings
 
 step "exporter (pytest)"
-OMP_NUM_THREADS=1 tools/export/python -m pytest --quiet tools/export/tests
+OMP_NUM_THREADS=1 tools/python -m pytest --quiet python/tests
 
 step "documentation (cargo doc)"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps

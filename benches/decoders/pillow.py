@@ -1,6 +1,6 @@
 """The same with Pillow and torchvision, on one thread; and the images for all.
 
-    tools/export/python benches/decoders/pillow.py draw|time FOLDER
+    tools/python benches/decoders/pillow.py draw|time FOLDER
 """
 
 import io

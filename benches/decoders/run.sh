@@ -5,12 +5,12 @@ cd -- "$(dirname -- "$0")/../.."
 
 images=$(mktemp --directory)
 trap 'rm -rf -- "$images"' EXIT
-tools/export/python benches/decoders/pillow.py draw "$images"
+tools/python benches/decoders/pillow.py draw "$images"
 cargo build --release --manifest-path benches/decoders/Cargo.toml
 binary=$(cargo metadata --manifest-path benches/decoders/Cargo.toml --format-version 1 --no-deps |
     sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/decoders
 results=benches/results/$(date +%F)-decoders.jsonl
 {
     "$binary" "$images"
-    tools/export/python benches/decoders/pillow.py time "$images"
+    tools/python benches/decoders/pillow.py time "$images"
 } | tee "$results"

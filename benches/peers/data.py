@@ -41,7 +41,7 @@ def make(workload: str, rows: int, folder: Path) -> Path:
 def made_by() -> str:
     """Of the sources that say how data and models are made."""
     sources = [Path(__file__), *(Path(module.__file__) for module in (settings, work))]
-    sources += sorted((settings.ROOT / "tools/export").glob("*.py"))
+    sources += sorted((settings.ROOT / "python/forebay/export").glob("*.py"))
     digest = hashlib.sha256()
     for path in sources:
         digest.update(path.read_bytes())
@@ -125,10 +125,9 @@ def resnet(data: Path) -> None:
     torch.save(model.state_dict(), folder / "resnet18.pth")
     labels = "\n".join(f"class {at}" for at in range(CLASSES))
     (folder / "labels.txt").write_text(f"{labels}\n")
-    tools = settings.ROOT / "tools/export"
     files = ("--weights", folder / "resnet18.pth", "--labels", folder / "labels.txt")
     request = ("--source", "torchvision/resnet18", "--images", "--output", folder / "resnet18")
-    command = (tools / "python", tools / "export.py", *request, *files)
+    command = (settings.ROOT / "tools/python", "-m", "forebay.export", *request, *files)
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
 
 

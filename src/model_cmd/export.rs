@@ -10,17 +10,17 @@ use forebay_udf::model::Package;
 
 use crate::ExportArgs;
 
-/// Names the tool's folder, where it is not found by itself.
-const TOOL: &str = "FOREBAY_EXPORT_TOOL";
-const SCRIPT: &str = "export.py";
-/// Runs the script with the Python of the tool's own environment.
-const INTERPRETER: &str = "python";
+/// Names the Python that the exporter runs in; the command that `pip` installs sets it to its own.
+const PYTHON: &str = "FOREBAY_PYTHON";
+const MODULE: &str = "forebay.export";
+/// In a checkout: runs the Python of the environment that `tools/setup` made.
+const LAUNCHER: &str = "tools/python";
 
 /// Makes the package; returns its folder. Progress goes to stderr.
 pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
-    let tool = find_tool()?;
-    let mut command = Command::new(tool.join(INTERPRETER));
-    command.arg(tool.join(SCRIPT)).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let python = find_python()?;
+    let mut command = Command::new(&python);
+    command.args(["-m", MODULE]).stdin(Stdio::null()).stderr(Stdio::inherit());
     command.arg("--source").arg(&args.source).arg("--output").arg(&args.output);
     let max_tokens = args.max_tokens.map(|tokens| tokens.to_string());
     for (option, value) in [
@@ -49,7 +49,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return exec_err!("{} cannot be run: {error}", tool.display()),
+        Err(error) => return exec_err!("{} cannot be run: {error}", python.display()),
     };
     let text = String::from_utf8_lossy(&output.stdout);
     match text.lines().last() {
@@ -62,31 +62,24 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
     }
 }
 
-/// `tools/export` of the checkout that the executable or the current folder is in.
-fn find_tool() -> Result<PathBuf> {
-    if let Some(folder) = env::var_os(TOOL).filter(|folder| !folder.is_empty()) {
-        let folder = PathBuf::from(folder);
-        return match is_tool(&folder) {
-            true => Ok(folder),
-            false => exec_err!("{TOOL} is {}, which holds no {SCRIPT}", folder.display()),
-        };
+/// The Python that is named, or that of the checkout which the executable or the current folder is in.
+fn find_python() -> Result<PathBuf> {
+    if let Some(python) = env::var_os(PYTHON).filter(|python| !python.is_empty()) {
+        return Ok(PathBuf::from(python));
     }
     let executable = env::current_exe().and_then(std::fs::canonicalize).ok();
     let places = [env::current_dir().ok(), executable];
     let found = places.iter().flatten().find_map(|place| {
-        place.ancestors().map(|folder| folder.join("tools/export")).find(|tool| is_tool(tool))
+        place.ancestors().map(|folder| folder.join(LAUNCHER)).find(|launcher| launcher.is_file())
     });
     match found {
-        Some(tool) => Ok(tool),
+        Some(launcher) => Ok(launcher),
         None => exec_err!(
-            "the export tool was not found; run this inside Forebay's checkout, or set {TOOL} to \
-             its folder tools/export"
+            "the exporter is a Python package, and no Python with it was found: run `pip install \
+             'forebay[export]'` and use the command `forebay` of that environment, or set {PYTHON} to \
+             its interpreter"
         ),
     }
-}
-
-fn is_tool(folder: &Path) -> bool {
-    folder.join(SCRIPT).is_file() && folder.join(INTERPRETER).is_file()
 }
 
 /// The package's name as one that SQL takes without quotes: `all_minilm_l6_v2`.

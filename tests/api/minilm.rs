@@ -92,8 +92,8 @@ async fn a_thousand_texts_against_sentence_transformers() {
     let texts = mixed_texts(1_000);
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("reference.f32");
-    let mut python = Command::new("tools/export/python")
-        .args(["tools/export/reference.py", "--source", SOURCE, "--output"])
+    let mut python = Command::new("tools/python")
+        .args(["-m", "forebay.export.reference", "--source", SOURCE, "--output"])
         .arg(&output)
         .stdin(Stdio::piped())
         .spawn()

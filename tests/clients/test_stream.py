@@ -180,7 +180,7 @@ def test_a_stream_can_be_closed(clients, name):
 def test_pytorch_reads_a_stream(server, name):
     """The example, in an environment that has torch, with two workers that share the rows."""
     packages = next(path for path in sys.path if path.endswith("site-packages"))
-    command = [str(ROOT / "tools/export/python"), str(ROOT / "examples/pytorch_stream.py"), server.uri]
+    command = [str(ROOT / "tools/python"), str(ROOT / "examples/pytorch_stream.py"), server.uri]
     command += [QUERY, "--name", name, "--epochs", "2", "--shuffle", "1", "--workers", "2"]
     environment = {**os.environ, "PYTHONPATH": packages}
     said = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)

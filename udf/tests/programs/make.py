@@ -1,6 +1,6 @@
 """Makes the TorchScript files beside it, which Rust cannot make itself:
 
-tools/export/python udf/tests/programs/make.py
+tools/python udf/tests/programs/make.py
 """
 
 import sys

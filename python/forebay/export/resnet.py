@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torchvision import models, transforms
 
-import export
+from . import command
 
 IMAGES, CLASSES = 500, 10
 # Images whose statistics stand for all.
@@ -39,7 +39,7 @@ def make(folder: Path) -> int:
     names.write_text("".join(f"class {n}\n" for n in range(CLASSES)), encoding="utf-8")
     source = ["--source", "torchvision/resnet18", "--weights", str(weights), "--images"]
     about = ["--labels", str(names), "--license", "CC0-1.0", "--origin", "random weights"]
-    code = export.main([*source, *about, "--output", str(folder / "package")])
+    code = command.main([*source, *about, "--output", str(folder / "package")])
     weights.unlink()
     names.unlink()
     rows = []

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from candidate import Candidate, Column, Images, Tensors
-from classifier import best_of, label_columns
-from errors import ExportError
-from huggingface import labels_of, load, write_labels
-from preprocessing import Preprocessing
-from source import Source
+from .candidate import Candidate, Column, Images, Tensors
+from .classifier import best_of, label_columns
+from .errors import ExportError
+from .huggingface import labels_of, load, write_labels
+from .preprocessing import Preprocessing
+from .source import Source
 
 # Where a folder does not say it: those of ImageNet.
 IMAGE_SIZE = 224

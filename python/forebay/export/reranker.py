@@ -5,12 +5,12 @@ from pathlib import Path
 import torch
 from sentence_transformers import CrossEncoder
 
-from candidate import Candidate, Column, Tokens, encoder_activation_bytes
-from classifier import best_of, label_columns
-from encoder import check_prompt
-from errors import ExportError
-from huggingface import labels_of, load_errors, max_tokens, write_labels
-from tokenizer import pad_id, write_pair_tokenizer
+from .candidate import Candidate, Column, Tokens, encoder_activation_bytes
+from .classifier import best_of, label_columns
+from .encoder import check_prompt
+from .errors import ExportError
+from .huggingface import labels_of, load_errors, max_tokens, write_labels
+from .tokenizer import pad_id, write_pair_tokenizer
 
 
 class Reranker(torch.nn.Module):

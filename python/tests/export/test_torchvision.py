@@ -9,9 +9,9 @@ import pytest
 import torch
 from torchvision import models
 
-import export
-import program
-from candidate import Candidate, Column, Tensors
+from forebay.export import command
+from forebay.export import program
+from forebay.export.candidate import Candidate, Column, Tensors
 from run import run
 
 # Family → a small one of it. test_no_family_is_missing keeps the list whole.
@@ -63,7 +63,7 @@ def test_a_classifier_of_every_family_is_exported(name: str, tmp_path: Path) -> 
     (tmp_path / "labels.txt").write_text("\n".join(LABELS))
     files = ["--weights", str(tmp_path / "weights.pth")]
     files += ["--labels", str(tmp_path / "labels.txt"), "--output", str(tmp_path / "package")]
-    assert export.main(["--source", f"torchvision/{name}", *files]) == 0
+    assert command.main(["--source", f"torchvision/{name}", *files]) == 0
     about = tomllib.loads((tmp_path / "package/model.toml").read_text())
     shape = about["input"][0]["shape"]
     preset = models.get_model_weights(name).DEFAULT.transforms()
@@ -82,7 +82,7 @@ def test_batch_normalization_becomes_part_of_convolutions(tmp_path: Path) -> Non
     (tmp_path / "labels.txt").write_text("\n".join(LABELS))
     files = ["--weights", str(tmp_path / "weights.pth")]
     files += ["--labels", str(tmp_path / "labels.txt"), "--output", str(tmp_path / "package")]
-    assert export.main(["--source", "torchvision/resnet18", *files]) == 0
+    assert command.main(["--source", "torchvision/resnet18", *files]) == 0
     loaded = torch.jit.load(tmp_path / "package/model.pt")
     kinds = [node.kind() for node in loaded.inlined_graph.nodes()]
     assert kinds.count("aten::convolution") == 20
@@ -98,7 +98,7 @@ def test_packages_of_image_files_resize_as_torchvision_does(name: str, tmp_path:
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     files = ["--weights", str(tmp_path / "weights.pth"), "--images"]
     output = ["--output", str(tmp_path / "package")]
-    assert export.main(["--source", f"torchvision/{name}", *files, *output]) == 0
+    assert command.main(["--source", f"torchvision/{name}", *files, *output]) == 0
     stated = tomllib.loads((tmp_path / "package/model.toml").read_text())["transform"]
     preset = models.get_model_weights(name).DEFAULT.transforms()
     assert stated["filter"] == preset.interpolation.value

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from sentence_transformers import SentenceTransformer
 
-from candidate import Candidate, Column, Tokens, encoder_activation_bytes
-from errors import ExportError
-from huggingface import load_errors, max_tokens
-from source import check_stages
-from tokenizer import pad_id, write_tokenizer
+from .candidate import Candidate, Column, Tokens, encoder_activation_bytes
+from .errors import ExportError
+from .huggingface import load_errors, max_tokens
+from .source import check_stages
+from .tokenizer import pad_id, write_tokenizer
 
 
 class Encoder(torch.nn.Module):

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from candidate import LABELS_FILE
-from errors import ExportError
+from .candidate import LABELS_FILE
+from .errors import ExportError
 
 
 @contextlib.contextmanager

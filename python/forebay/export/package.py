@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from candidate import Candidate, Column, Images, Tensors, Tokens
+from .candidate import Candidate, Column, Images, Tensors, Tokens
 
 MIB = 1024 * 1024
 BATCH_ROWS = 64

@@ -1,6 +1,6 @@
 """Embeds texts with sentence-transformers: the values that Forebay's results are tested against.
 
-    tools/export/python tools/export/reference.py --source FOLDER --output FILE [TEXTS]
+    tools/python -m forebay.export.reference --source FOLDER --output FILE [TEXTS]
 
 TEXTS (default: stdin) holds one JSON string per line. FILE ends in .f32 (rows of little-endian
 32-bit floats), .npy, or .json ({"texts": …, "embeddings": …}).
@@ -18,8 +18,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import numpy as np  # noqa: E402
 import transformers  # noqa: E402
 
-from encoder import load_model  # noqa: E402
-from errors import ExportError  # noqa: E402
+from .encoder import load_model  # noqa: E402
+from .errors import ExportError  # noqa: E402
 
 
 def embed(folder: Path, texts: Sequence[str]) -> np.ndarray:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import determinism
-import export
-import program
-import tiny
-import tiny_tasks
+from forebay.export import determinism
+from forebay.export import command
+from forebay.export import program
+from forebay.export import tiny
+from forebay.export import tiny_tasks
 from run import run
-from tiny_tasks import MODELS, Columns
+from forebay.export.tiny_tasks import MODELS, Columns
 
 
 @pytest.fixture(scope="session", params=MODELS)
@@ -292,7 +292,7 @@ def _about(package: Path) -> dict:
 
 
 def _export(source: Path | str, output: Path, *more: str) -> int:
-    return export.main(["--source", str(source), "--output", str(output), *more])
+    return command.main(["--source", str(source), "--output", str(output), *more])
 
 
 def _copy(source: Path, tmp_path: Path, **changed: object) -> Path:

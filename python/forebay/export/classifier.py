@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from candidate import LABELS_FILE, Candidate, Column, Tokens, encoder_activation_bytes
-from huggingface import labels_of, load, load_tokenizer, max_tokens, write_labels
-from tokenizer import pad_id, write_tokenizer
+from .candidate import LABELS_FILE, Candidate, Column, Tokens, encoder_activation_bytes
+from .huggingface import labels_of, load, load_tokenizer, max_tokens, write_labels
+from .tokenizer import pad_id, write_tokenizer
 
 
 class Scores(torch.nn.Module):

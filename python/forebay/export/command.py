@@ -1,6 +1,6 @@
 """Exports a model of sentence-transformers, transformers or torchvision as a model package.
 
-    tools/export/python tools/export/export.py --source FOLDER_OR_NAME --output PACKAGE
+    tools/python -m forebay.export --source FOLDER_OR_NAME --output PACKAGE
 
 What can be exported, and to which columns, is in docs/models.md. Progress goes to stderr; the last
 line on stdout is the package's path. Nothing appears at the output path until the program has been
@@ -17,9 +17,9 @@ from pathlib import Path
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-from errors import ExportError  # noqa: E402 (the variables above count at import)
-from source import Source, check_stages, find_source, read_license  # noqa: E402
-from tasks import TASKS, find_task, make_candidate  # noqa: E402
+from .errors import ExportError  # noqa: E402 (the variables above count at import)
+from .source import Source, check_stages, find_source, read_license  # noqa: E402
+from .tasks import TASKS, find_task, make_candidate  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,9 +68,9 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     _say(f"loading {source.folder} for {task}")
     import transformers
 
-    from determinism import determinism_of
-    from package import About, write_description
-    from program import test_program, write_program
+    from .determinism import determinism_of
+    from .package import About, write_description
+    from .program import test_program, write_program
 
     transformers.utils.logging.disable_progress_bar()
     candidate = make_candidate(source, task, options)
@@ -157,6 +157,3 @@ def _default_name(source: str) -> str:
 def _say(text: str) -> None:
     print(f"export: {text}", file=sys.stderr, flush=True)
 
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from candidate import (
+from .candidate import (
     Candidate,
     Column,
     Images,
@@ -17,10 +17,10 @@ from candidate import (
     Tokens,
     encoder_activation_bytes,
 )
-from errors import ExportError
-from huggingface import load, load_tokenizer, max_tokens
-from preprocessing import Preprocessing
-from tokenizer import pad_id, write_tokenizer
+from .errors import ExportError
+from .huggingface import load, load_tokenizer, max_tokens
+from .preprocessing import Preprocessing
+from .tokenizer import pad_id, write_tokenizer
 
 # Where a folder does not say it: those of OpenAI's models.
 BICUBIC = 3

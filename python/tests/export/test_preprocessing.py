@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from candidate import Images
-from errors import ExportError
-from preprocessing import Preprocessing
+from forebay.export.candidate import Images
+from forebay.export.errors import ExportError
+from forebay.export.preprocessing import Preprocessing
 
 DEFAULT = ((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 

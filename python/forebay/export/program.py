@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch.jit._recursive import wrap_cpp_module
 
-from candidate import Candidate
-from errors import ExportError
+from .candidate import Candidate
+from .errors import ExportError
 
 # Absolute up to 1, relative above: logits of 20 have no digit at 1e-5 of which one could be sure.
 TOLERANCE = 1e-5

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from candidate import Candidate
-from program import graphs
+from .candidate import Candidate
+from .program import graphs
 
 RUNS = 3
 LENGTH_MAX = 64

@@ -16,8 +16,8 @@ from PIL import Image
 from sentence_transformers import CrossEncoder
 from torchvision import transforms
 
-import tiny
-from texts import MIXED
+from . import tiny
+from .texts import MIXED
 
 Columns = dict[str, list]
 

@@ -1,6 +1,6 @@
 """Makes the packages that Rust tests load: tiny models of every architecture and task.
 
-    tools/export/python tools/export/fixtures.py OUTPUT
+    tools/python -m forebay.export.fixtures OUTPUT
 
 Writes OUTPUT/<name>/package, and beside it reference.json: columns of inputs, and the columns of
 outputs that the model's own library gives for them; and OUTPUT/resnet18 with 500 images and their
@@ -19,12 +19,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # The models are tiny; more threa
 
 import transformers  # noqa: E402
 
-import export  # noqa: E402
-import resnet  # noqa: E402
-from reference import embed  # noqa: E402
-from texts import MIXED  # noqa: E402
-from tiny import ARCHITECTURES, build_model  # noqa: E402
-from tiny_tasks import MODELS, Columns, Tiny  # noqa: E402
+from . import command  # noqa: E402
+from . import resnet  # noqa: E402
+from .reference import embed  # noqa: E402
+from .texts import MIXED  # noqa: E402
+from .tiny import ARCHITECTURES, build_model  # noqa: E402
+from .tiny_tasks import MODELS, Columns, Tiny  # noqa: E402
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
             model.build(source)
             arguments = ["--source", work, "--output", str(folder / "package")]
             about = ["--name", f"tiny-{name}", "--license", "CC0-1.0", "--origin", "random weights"]
-            code = export.main([*arguments, *about, *model.arguments])
+            code = command.main([*arguments, *about, *model.arguments])
             if code != 0:
                 return code
             outputs = model.expected(source, model.inputs)

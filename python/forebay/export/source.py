@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from errors import ExportError
+from .errors import ExportError
 
 SUPPORTED_STAGES = ("Transformer", "Pooling", "Dense", "Normalize")
 

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from candidate import FILTERS, Images
-from errors import ExportError
+from .candidate import FILTERS, Images
+from .errors import ExportError
 
 # From this size on, ConvNext's processor resizes both sides and crops nothing.
 CONVNEXT_WHOLE = 384

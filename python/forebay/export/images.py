@@ -1,6 +1,6 @@
 """Makes the images that tests read, and what Pillow and torchvision make of them.
 
-    tools/export/python tools/export/images.py OUTPUT
+    tools/python -m forebay.export.images OUTPUT
 
 - OUTPUT/good: every format and kind of image that Forebay decodes
 - OUTPUT/bad: files that look like images and are none

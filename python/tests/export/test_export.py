@@ -13,14 +13,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tokenizers import Tokenizer
 
-import export
-import program
-import tiny
-from encoder import embedding
-from errors import ExportError
-from reference import embed
+from forebay.export import command
+from forebay.export import program
+from forebay.export import tiny
+from forebay.export.encoder import embedding
+from forebay.export.errors import ExportError
+from forebay.export.reference import embed
 from run import run
-from texts import MIXED
+from forebay.export.texts import MIXED
 
 
 @pytest.fixture(scope="session", params=tiny.ARCHITECTURES)
@@ -187,7 +187,7 @@ def test_a_program_that_differs_leaves_nothing(
 
 
 def _export(source: Path, output: Path, *more: str) -> int:
-    return export.main(["--source", str(source), "--output", str(output), *more])
+    return command.main(["--source", str(source), "--output", str(output), *more])
 
 
 def _copy(source: Path, tmp_path: Path) -> Path:

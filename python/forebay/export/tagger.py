@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from candidate import LABELS_FILE, Candidate, Column, encoder_activation_bytes
-from classifier import labelled_text_transform
-from huggingface import labels_of, load
+from .candidate import LABELS_FILE, Candidate, Column, encoder_activation_bytes
+from .classifier import labelled_text_transform
+from .huggingface import labels_of, load
 
 
 class Tagger(torch.nn.Module):

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from errors import ExportError
+from .errors import ExportError
 
 PROBES = (
     "",

@@ -8,9 +8,9 @@ import argparse
 import json
 from pathlib import Path
 
-from candidate import Candidate
-from errors import ExportError
-from source import Source
+from .candidate import Candidate
+from .errors import ExportError
+from .source import Source
 
 # Task → what it takes, as messages name it. The keys are the values of --task.
 TASKS = {
@@ -58,31 +58,31 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
     folder, tokens = source.folder, options.max_tokens
     match task:
         case "embedding":
-            from encoder import embedding
+            from .encoder import embedding
 
             return embedding(folder, tokens)
         case "classification":
-            from classifier import classification
+            from .classifier import classification
 
             return classification(folder, tokens)
         case "rerank":
-            from reranker import rerank
+            from .reranker import rerank
 
             return rerank(folder, tokens)
         case "token-classification":
-            from tagger import token_classification
+            from .tagger import token_classification
 
             return token_classification(folder, tokens)
         case "clip-image":
-            from clip import clip_image
+            from .clip import clip_image
 
             return clip_image(folder, options.images)
         case "clip-text":
-            from clip import clip_text
+            from .clip import clip_text
 
             return clip_text(folder, tokens)
         case _:
-            from vision import image_classification
+            from .vision import image_classification
 
             return image_classification(source, options)
 

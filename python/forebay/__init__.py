@@ -1,0 +1,1 @@
+"""Forebay: machine learning models inside SQL queries."""

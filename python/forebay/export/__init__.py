@@ -1,0 +1,1 @@
+"""Makes model packages from models of sentence-transformers, transformers and torchvision."""
