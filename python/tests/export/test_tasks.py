@@ -73,7 +73,7 @@ def test_a_dropout_that_stays_on_is_volatile(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import classifier as module
+    from forebay.export import classifier as module
 
     def dropping(scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return best_of(torch.nn.functional.dropout(scores, 0.5, training=True))
@@ -101,7 +101,7 @@ def test_a_dropout_that_stays_on_is_volatile(
     ],
 )
 def test_random_operations_are_found(forward: object, expected: str, tmp_path: Path) -> None:
-    from candidate import Candidate, Tensors
+    from forebay.export.candidate import Candidate, Tensors
 
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ def test_random_operations_are_found(forward: object, expected: str, tmp_path: P
 
 def test_runs_that_differ_are_volatile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(determinism, "_is_random", lambda node: False)
-    from candidate import Candidate, Tensors
+    from forebay.export.candidate import Candidate, Tensors
 
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
