@@ -20,6 +20,7 @@ mod encode;
 mod front;
 mod ingest;
 mod metadata;
+mod opaque;
 mod progress;
 mod query;
 mod rights;

@@ -15,6 +15,7 @@ use tonic::Status;
 use uuid::Uuid;
 
 use super::Limits;
+use super::opaque::Opaque;
 use super::query::Query;
 use super::rights::{Roots, check_plan};
 use super::statement::Prepared;
@@ -25,7 +26,7 @@ use crate::ForebayContext;
 pub(super) struct Session {
     pub(super) id: Uuid,
     pub(super) who: Identity,
-    pub(super) context: ForebayContext,
+    pub(super) context: Opaque<ForebayContext>,
     pub(super) roots: Roots,
     pub(super) limits: Limits,
     /// Ends its queries.
@@ -59,7 +60,7 @@ impl Session {
         Self {
             id: Uuid::new_v4(),
             who,
-            context,
+            context: Opaque::new(context),
             roots,
             slots: Arc::new(Semaphore::new(limits.queries_per_client_max)),
             slots_of_all,

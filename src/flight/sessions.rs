@@ -19,6 +19,7 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Extensions, Status};
 use uuid::Uuid;
 
+use super::opaque::Opaque;
 use super::rights::{self, Roots};
 use super::seal::Seal;
 use super::session::Session;
@@ -45,7 +46,7 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// All clients.
 pub(super) struct Sessions {
     /// What every session starts as.
-    template: ForebayContext,
+    template: Opaque<ForebayContext>,
     users: Option<Users>,
     roots: Roots,
     limits: Limits,
@@ -70,7 +71,7 @@ impl Sessions {
         limits: Limits,
     ) -> Self {
         Self {
-            template,
+            template: Opaque::new(template),
             users,
             roots,
             slots: Arc::new(Semaphore::new(limits.queries_max)),

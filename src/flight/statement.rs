@@ -18,6 +18,7 @@ use forebay_planner::sql::statement::{ModelStatement, Statement};
 use parking_lot::Mutex;
 use tonic::Status;
 
+use super::opaque::Opaque;
 use super::rights::{check_plan, check_statement};
 use super::session::Session;
 use super::{metadata, status};
@@ -36,7 +37,7 @@ pub(super) enum Kind {
 /// A statement, for one or many executions.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    statement: Statement,
+    statement: Opaque<Statement>,
     pub(super) kind: Kind,
     /// Of the rows that it gives.
     pub(super) schema: SchemaRef,
@@ -65,6 +66,7 @@ impl Prepared {
                 known.map_err(|error| status::of_definition(&error))?
             }
         };
+        let statement = Opaque::new(statement);
         Ok(Self { statement, kind, schema, parameters, bound: Mutex::default() })
     }
 
@@ -128,7 +130,7 @@ impl Prepared {
         session: &Session,
         values: &[ScalarValue],
     ) -> Result<SchemaRef> {
-        match &self.statement {
+        match &*self.statement {
             Statement::Sql(sql) if !values.is_empty() => {
                 let plan = planned(session, sql, values).await?;
                 Ok(nullable(&*analyzed(session, plan)?))
@@ -143,8 +145,8 @@ impl Prepared {
         session: &Session,
         values: &[ScalarValue],
     ) -> Result<DataFrame> {
-        match &self.statement {
-            Statement::Model(_) => session.context.execute(self.statement.clone()).await,
+        match &*self.statement {
+            Statement::Model(_) => session.context.execute(Statement::clone(&self.statement)).await,
             Statement::Sql(sql) => {
                 let text = StatementText(sql.to_string());
                 let plan = planned(session, sql, values).await?;
