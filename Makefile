@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cold chaos fuzz bench bench-peers docs fmt clean
+.PHONY: help setup demo test cold wheel chaos fuzz bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -19,6 +19,9 @@ test: ## Check formatting, lints, the exporter, all Rust tests and the docs
 
 cold: ## Run `make demo` and `make test` as on a new machine; ARGS="demo" for one of them
 	@tools/cold $(ARGS)
+
+wheel: ## Build dist/forebay-<version>-….whl, optimised (minutes to an hour); ARGS="--binary FILE" packs one that is built
+	@tools/wheel $(ARGS)
 
 chaos: ## Kill, pause and mislead clusters at many more moments than `make test` does
 	@tools/setup libtorch
