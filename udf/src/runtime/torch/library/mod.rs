@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_NOW};
 
-use self::places::{CPU_LIBRARY, INTERFACE_LIBRARY, OVERRIDE, Places};
+use self::places::{CPU_LIBRARY, INTERFACE_LIBRARY, Places};
 use super::super::Device;
 use super::shim;
 use crate::error::RuntimeError;
@@ -241,17 +241,12 @@ fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
     let library = libtorch_cpu.with_file_name("libtorch_cuda.so");
     if !library.exists() {
         return Err(format!(
-            "this libtorch is for CPUs only ({} is missing); set {OVERRIDE} to the lib folder of \
-             a CUDA build of torch {LIBTORCH_VERSION}",
-            library.display()
+            "this libtorch is for CPUs only ({} is missing); {}",
+            library.display(),
+            places::cuda_remedy()
         ));
     }
-    open(&library, Lookup::AtOnce).map_err(|e| {
-        format!(
-            "{e}; install the CUDA libraries of torch (`pip install torch=={LIBTORCH_VERSION}`) \
-             and set {OVERRIDE} to that torch's lib folder"
-        )
-    })?;
+    open(&library, Lookup::AtOnce).map_err(|e| format!("{e}; {}", places::cuda_remedy()))?;
     match shim::device_count() {
         Ok(count) if usize::from(count) >= devices.len() => Ok(devices),
         Ok(count) => {

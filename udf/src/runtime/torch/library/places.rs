@@ -9,7 +9,7 @@ use super::{INTERFACE, LIBTORCH_VERSION};
 use crate::folders;
 
 /// Names the folder of libtorch's libraries, such as a Python environment's `torch/lib`.
-pub(super) const OVERRIDE: &str = "FOREBAY_LIBTORCH";
+const OVERRIDE: &str = "FOREBAY_LIBTORCH";
 /// The C interface between the executable and libtorch; it comes with Forebay.
 pub(super) const INTERFACE_LIBRARY: &str = "libforebay_torch.so";
 pub(super) const CPU_LIBRARY: &str = "libtorch_cpu.so";
@@ -29,7 +29,8 @@ impl Places {
         let mut folders = Vec::new();
         if let Some(beside) = executable_folder() {
             // In a Python environment the executable is in forebay/bin, beside the package torch.
-            folders.extend([beside.join("../../torch/lib"), beside.join("../lib")]);
+            folders.extend(beside.ancestors().nth(2).map(|site| site.join("torch/lib")));
+            folders.extend(beside.parent().map(|above| above.join("lib")));
         }
         folders.extend(cache().map(|cache| cache.join("site/torch/lib")));
         Self { folders }
@@ -39,7 +40,8 @@ impl Places {
     pub(super) fn of_interface() -> Self {
         let mut folders: Vec<_> = named().into_iter().collect();
         if let Some(beside) = executable_folder() {
-            folders.extend([beside.clone(), beside.join("../lib")]);
+            let above = beside.parent().map(|above| above.join("lib"));
+            folders.extend([beside].into_iter().chain(above));
         }
         folders.extend(cache().map(|cache| cache.join(format!("interface-{INTERFACE}"))));
         Self { folders }
@@ -62,13 +64,32 @@ impl Places {
 /// What to do where libtorch is missing or is another one, for whoever started this process.
 pub(super) fn remedy() -> String {
     let series = series(LIBTORCH_VERSION);
-    match env::var_os("FOREBAY_PYTHON") {
-        Some(_) => "install it: pip install 'forebay[torch]'".to_owned(),
-        None => format!(
-            "run `tools/setup libtorch` in Forebay's checkout, or set {OVERRIDE} to the folder \
-             torch/lib of a Python environment with torch {series}"
-        ),
+    if is_of_python() {
+        return "install it: pip install 'forebay[torch]'".to_owned();
     }
+    format!(
+        "run `tools/setup libtorch` in Forebay's checkout, or set {OVERRIDE} to the folder torch/lib \
+         of a Python environment with torch {series}"
+    )
+}
+
+/// What to do where it has no CUDA part, or that lacks something.
+pub(super) fn cuda_remedy() -> String {
+    let series = series(LIBTORCH_VERSION);
+    if is_of_python() {
+        return format!(
+            "install torch's build for CUDA: pip install --force-reinstall 'torch=={series}.*'"
+        );
+    }
+    format!(
+        "set {OVERRIDE} to the folder torch/lib of a Python environment with a CUDA build of torch \
+         {series}"
+    )
+}
+
+/// Whether this process was started by the command that `pip` installs.
+fn is_of_python() -> bool {
+    env::var_os("FOREBAY_PYTHON").is_some()
 }
 
 /// The version of the libtorch that a library is part of, as the files around it say. Both torch's
