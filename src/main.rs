@@ -121,6 +121,10 @@ struct ServeArgs {
     /// Run queries in this process, without a scheduler and workers
     #[arg(long, conflicts_with_all = ["worker", "host", "bind", "metrics", "tls_cert"])]
     embedded: bool,
+    /// For the program that started this server, and no other: clients show the token that
+    /// FOREBAY_TOKEN has, and the server ends with its standard input, or when told to
+    #[arg(long, requires = "embedded", conflicts_with = "users")]
+    private: bool,
     #[command(flatten)]
     flight: FlightArgs,
     /// Seconds without a sign of life after which a worker is lost; queries wait as long when none

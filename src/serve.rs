@@ -1,21 +1,25 @@
 //! `forebay serve`: a scheduler, to which workers and shells connect, and Arrow Flight SQL for all
 //! other clients.
 
-use std::fs;
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{env, fs, thread};
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
 use forebay::{ForebayBuilder, ForebayContext, Scheduler, Worker};
+use tokio::sync::oneshot;
 
 use crate::shell::{errors, stores};
 use crate::worker::{self, told_to_stop};
 use crate::{FlightArgs, ServeArgs};
+
+/// The token of whoever started a private server; as for the shell, secrets stay off command lines.
+const TOKEN: &str = "FOREBAY_TOKEN";
 
 /// Serves until it is told to stop; returns the exit status.
 pub(crate) async fn run(args: ServeArgs, catalog: Option<PathBuf>) -> i32 {
@@ -38,14 +42,44 @@ async fn serve(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
 
 async fn serve_embedded(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
     let runtime = worker::runtime(args.resources.memory_limit)?;
-    let builder = builder(catalog)?.with_runtime(runtime);
+    // One that is private is asked by whoever started it, and reads what that one names.
+    let builder = match args.private {
+        true => builder(catalog)?,
+        false => builder(catalog)?.without_url_tables(),
+    };
+    let builder = builder.with_runtime(runtime);
     let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
-    let flight = open(context, &args.flight).await?;
+    let owner = args.private.then(private_users).transpose()?;
+    let flight = open(context, &args.flight, owner).await?;
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
         () = told_to_stop() => Ok(()),
+        () = end_of_input(), if args.private => Ok(()),
         ended = flight.stopped() => ended,
     }
+}
+
+/// Nobody but the program that has the token.
+fn private_users() -> Result<Users> {
+    match env::var(TOKEN) {
+        Ok(token) if !token.is_empty() => Ok(Users::with_token(&token)),
+        _ => exec_err!(
+            "--private needs {TOKEN}: a secret of the program that starts this server, such as 32 \
+             random characters"
+        ),
+    }
+}
+
+/// Waits until standard input ends, as it does with the program that holds its other end, however
+/// that one ends.
+async fn end_of_input() {
+    let (sender, ended) = oneshot::channel();
+    // Not a task: reading could keep the runtime from ending.
+    thread::spawn(move || {
+        io::copy(&mut io::stdin(), &mut io::sink()).ok();
+        sender.send(()).ok();
+    });
+    ended.await.ok();
 }
 
 async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
@@ -66,7 +100,7 @@ async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> 
     // This process reaches itself however others do.
     let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
     let address = format!("{own}:{}", scheduler.address().port());
-    let builder = builder(catalog)?.with_runtime(worker::runtime(None)?);
+    let builder = builder(catalog)?.without_url_tables().with_runtime(worker::runtime(None)?);
     let context = match &tls {
         Some(tls) => builder.with_tls(tls.clone()).connect(&address).await?,
         None => builder.connect(&address).await?,
@@ -80,7 +114,7 @@ async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> 
         }
         false => None,
     };
-    let flight = open(context, &args.flight).await?;
+    let flight = open(context, &args.flight, None).await?;
     say(&format!("listening on {}", scheduler.address()));
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     if let Some(worker) = worker {
@@ -92,22 +126,25 @@ async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> 
     }
 }
 
-/// What sessions start as: all that clients can read is a table, and columns have the types that
-/// every client knows.
+/// What sessions start as: columns have the types that every client knows.
 fn builder(catalog: Option<PathBuf>) -> Result<ForebayBuilder> {
     let config = SessionConfig::from_env()?
         .set_bool("datafusion.optimizer.expand_views_at_output", true)
         .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
         .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false);
-    let builder = ForebayContext::builder().with_config(config).without_url_tables();
+    let builder = ForebayContext::builder().with_config(config);
     match catalog {
         Some(folder) => builder.with_catalog_folder(folder),
         None => Ok(builder),
     }
 }
 
-/// Listens for clients of Flight SQL.
-async fn open(context: ForebayContext, args: &FlightArgs) -> Result<Listening> {
+/// Listens for clients of Flight SQL: the owner alone, or those of a file, or all.
+async fn open(
+    context: ForebayContext,
+    args: &FlightArgs,
+    owner: Option<Users>,
+) -> Result<Listening> {
     if let Some(path) = &args.init {
         run_file(&context, path).await?;
     }
@@ -120,8 +157,9 @@ async fn open(context: ForebayContext, args: &FlightArgs) -> Result<Listening> {
         ..Limits::default()
     };
     let mut server = FlightServer::new(context).with_limits(limits);
-    if let Some(path) = &args.users {
-        server = server.with_users(Users::open(path)?);
+    let listed = || args.users.as_deref().map(Users::open).transpose();
+    if let Some(users) = owner.map_or_else(listed, |owner| Ok(Some(owner)))? {
+        server = server.with_users(users);
     }
     if args.users.is_some() || !args.roots.is_empty() {
         server = server.with_roots(&args.roots)?;

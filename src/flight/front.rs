@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::service::{CLOSE_STREAM, Service, encoded};
 use super::session::Session;
 use super::sessions::set_cookie;
-use super::stream;
+use super::{progress, stream};
 
 /// Finds the session of each call and hands it to [`Service`].
 #[derive(Clone)]
@@ -159,6 +159,7 @@ impl FlightService for Front {
             ("SetSessionOptions", "Sets options of the session, as SET does"),
             ("GetSessionOptions", "Lists the options of the session"),
             ("CloseSession", "Ends the session and its queries"),
+            (progress::ACTION, "Tells how much of the session's query is done"),
             (CLOSE_STREAM, "Ends the stream of this name, in all its epochs"),
         ];
         let action = |(kind, text): (&str, &str)| {

@@ -1,13 +1,32 @@
 //! How much of a query is done.
+//!
+//! Clients that can poll ask for a flight's `PollInfo`. The action here is for those that cannot, as
+//! ADBC's and pyarrow's.
 
 use std::sync::Arc;
 
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use forebay_engine::InferenceExec;
 use forebay_scheduler::ballista::cluster_exec::ClusterExec;
 
-/// From 0 to 1: of a job its units, of a plan in this process the rows that its scans have given;
-/// nothing if nobody knows how many there are.
+use super::session::Session;
+
+/// The action that tells how much of the session's query is done: from 0 to 1, as text. It tells
+/// nothing if nobody knows, or if the session reads several queries or none.
+pub(super) const ACTION: &str = "forebay.progress";
+
+/// What the action answers.
+pub(super) fn told(session: &Session) -> Vec<u8> {
+    let done = match session.queries_read().as_slice() {
+        [query] => query.progress(),
+        _ => None,
+    };
+    done.map_or_else(Vec::new, |done| done.to_string().into_bytes())
+}
+
+/// From 0 to 1: of a job its units, of a plan in this process the rows that its models or scans have
+/// given; nothing if nobody knows how many there are.
 pub(super) fn fraction(plan: &Arc<dyn ExecutionPlan>) -> Option<f64> {
     let (done, all) = match job(plan) {
         Some(job) => {
@@ -27,15 +46,21 @@ fn job(plan: &Arc<dyn ExecutionPlan>) -> Option<&ClusterExec> {
     plan.downcast_ref::<ClusterExec>().or_else(|| plan.children().into_iter().find_map(job))
 }
 
-/// Adds the rows of all leaves: those that they have given, and those that they have.
+/// Adds the rows of the topmost models, and of the sources that no model stands on: those that they
+/// have given, and those that they will have.
 fn count(plan: &Arc<dyn ExecutionPlan>, done: &mut usize, all: &mut usize) -> Option<()> {
     let children = plan.children();
-    if !children.is_empty() {
-        return children.into_iter().try_for_each(|child| count(child, done, all));
+    if plan.is::<InferenceExec>() || children.is_empty() {
+        let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+        let rows = statistics.ok().and_then(|rows| rows.num_rows.get_value().copied());
+        if let Some(rows) = rows {
+            *all += rows;
+            *done += plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
+            return Some(());
+        }
+        if children.is_empty() {
+            return None;
+        }
     }
-    let context = StatisticsContext::new();
-    let statistics = context.compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
-    *all += statistics.num_rows.get_value()?;
-    *done += plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
-    Some(())
+    children.into_iter().try_for_each(|child| count(child, done, all))
 }

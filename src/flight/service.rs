@@ -35,7 +35,7 @@ use super::query::{self, Query};
 use super::session::Session;
 use super::sessions::Sessions;
 use super::statement::{Kind, Prepared};
-use super::{ingest, metadata, sql_info, status};
+use super::{ingest, metadata, progress, sql_info, status};
 
 /// Answers Flight SQL. Every request has its session in its extensions.
 #[derive(Clone)]
@@ -371,6 +371,7 @@ impl FlightSqlService for Service {
                 self.set_options(&session, request).await.encode_to_vec()
             }
             "GetSessionOptions" => options(&session).encode_to_vec(),
+            progress::ACTION => progress::told(&session),
             CLOSE_STREAM => {
                 let name = String::from_utf8_lossy(&action.body);
                 if !self.sessions.streams.close(&session.who, &name) {

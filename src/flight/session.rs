@@ -155,6 +155,13 @@ impl Session {
         self.state.lock().queries.get(&id).map(|(query, _)| Arc::clone(query))
     }
 
+    /// Those that are being read at this moment.
+    pub(super) fn queries_read(&self) -> Vec<Arc<Query>> {
+        let state = self.state.lock();
+        let read = state.queries.values().filter(|(query, _)| query.is_read());
+        read.map(|(query, _)| Arc::clone(query)).collect()
+    }
+
     pub(super) fn forget_query(&self, id: Uuid) -> Option<Arc<Query>> {
         self.state.lock().queries.remove(&id).map(|(query, _)| query)
     }

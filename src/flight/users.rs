@@ -106,6 +106,13 @@ impl Users {
         if path.exists() { Self::open(path) } else { Ok(Self::default()) }
     }
 
+    /// Nobody but whoever shows this token, and may do everything.
+    pub fn with_token(token: &str) -> Self {
+        let owner = Token { role: Role::Admin, sha256: hash(token) };
+        let tokens = BTreeMap::from([("owner".to_owned(), owner)]);
+        Self { users: BTreeMap::new(), tokens }
+    }
+
     /// Writes the file, for nobody else to read.
     ///
     /// # Errors
