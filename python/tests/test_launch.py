@@ -105,3 +105,14 @@ def test_a_missing_executable_is_named(site):
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"forebay: {binary} is missing: install it again (pip install ")
 
+
+def test_connect_says_which_extra_is_missing(site):
+    program = "import forebay; forebay.connect()"
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": str(site)}, capture_output=True, text=True
+    )
+    last = result.stderr.splitlines()[-1]
+    assert last == (
+        "ImportError: forebay.connect() needs the Python package adbc_driver_flightsql: "
+        "pip install 'forebay[client]'"
+    )

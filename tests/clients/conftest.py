@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
 FOREBAY = os.environ["FOREBAY_BINARY"]
 ECHO = ROOT / "tests/models/echo"
 SENTIMENT = ROOT / "tests/models/sentiment"
