@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const LINES_MAX: usize = 600;
 
@@ -137,4 +138,10 @@ fn every_option_is_documented() {
         let row = format!("| `forebay.{key}` | {value} | {what} |").to_lowercase();
         assert!(reference.to_lowercase().contains(&row), "docs/sql.md lacks the row {row}");
     }
+}
+
+#[test]
+fn licenses_of_what_is_linked_are_listed() {
+    let output = Command::new("tools/third-party").arg("--check").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
