@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cold wheel chaos fuzz bench bench-peers docs fmt clean
+.PHONY: help setup demo test cold wheel release chaos fuzz bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -22,6 +22,9 @@ cold: ## Run `make demo` and `make test` as on a new machine; ARGS="demo" for on
 
 wheel: ## Build dist/forebay-<version>-….whl, optimised (minutes to an hour); ARGS="--binary FILE" packs one that is built
 	@tools/wheel $(ARGS)
+
+release: ## Make the wheel, an archive, a bill of materials and checksums of a commit: docs/releasing.md
+	@tools/release $(ARGS)
 
 chaos: ## Kill, pause and mislead clusters at many more moments than `make test` does
 	@tools/setup libtorch
