@@ -11,7 +11,6 @@ setup: ## Download libtorch, the Python environment and the demo's model (780 MB
 	@tools/setup all
 
 demo: ## Build Forebay and embed 8,000 definitions in SQL
-	@tools/setup libtorch python model
 	@tools/demo.sh
 
 test: ## Check formatting, lints, the exporter, all Rust tests and the docs

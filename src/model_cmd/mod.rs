@@ -67,14 +67,15 @@ pub(crate) fn context(catalog: Option<PathBuf>) -> Result<ForebayContext> {
 }
 
 impl AddArgs {
-    /// What `export --add` asks for.
-    fn plain(name: String, location: String) -> Self {
+    /// What `export --add` and the demo ask for.
+    pub(crate) fn plain(name: String, location: String) -> Self {
         let (options, version, comment) = (vec![], None, None);
         Self { name, location, replace: true, options, version, comment }
     }
 }
 
-async fn add(context: &ForebayContext, args: AddArgs) -> Result<()> {
+/// Gives a package a name in the catalog, and says so.
+pub(crate) async fn add(context: &ForebayContext, args: AddArgs) -> Result<()> {
     let name = folded(&args.name);
     let create = CreateModel {
         name: name.clone(),

@@ -19,12 +19,16 @@ const TOLERANCE: f32 = 1e-5;
 
 async fn session(cpus: u32) -> ForebayContext {
     assert!(Path::new(PACKAGE).exists(), "{PACKAGE} is missing: run `make setup`");
+    session_with(PACKAGE, cpus).await
+}
+
+async fn session_with(package: &str, cpus: u32) -> ForebayContext {
     let forebay = ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(Inventory::detect().with_cpus(cpus))
         .build()
         .unwrap();
-    forebay.register_model("minilm", PACKAGE).await.unwrap();
+    forebay.register_model("minilm", package).await.unwrap();
     forebay
 }
 
@@ -63,6 +67,11 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn golden_embeddings() {
+    golden_values(PACKAGE).await;
+}
+
+/// A package of the model gives the values that sentence-transformers gave.
+pub(super) async fn golden_values(package: &str) {
     let texts: Vec<String> = fs::read_to_string("tests/golden/minilm.jsonl")
         .unwrap()
         .lines()
@@ -70,7 +79,7 @@ async fn golden_embeddings() {
         .collect();
     let expected = floats(&fs::read("tests/golden/minilm.f32").unwrap());
     for cpus in [1, 2] {
-        let forebay = session(cpus).await;
+        let forebay = session_with(package, cpus).await;
         for options in [
             &[][..],
             &[("max_batch_rows", "1")],

@@ -1,8 +1,8 @@
 //! A web server for one folder, which can be told to fail.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use datafusion::common::runtime::SpawnedTask;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -22,6 +22,9 @@ struct State {
     failures: AtomicUsize,
     failed: AtomicUsize,
     served: AtomicUsize,
+    ignores_ranges: AtomicBool,
+    bytes_left: AtomicU64,
+    asked: Mutex<Vec<String>>,
 }
 
 impl Web {
@@ -34,6 +37,9 @@ impl Web {
             failures: AtomicUsize::new(0),
             failed: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
+            ignores_ranges: AtomicBool::new(false),
+            bytes_left: AtomicU64::new(u64::MAX),
+            asked: Mutex::default(),
         });
         let serves = SpawnedTask::spawn(serve(listener, Arc::clone(&state)));
         Self { address, state, _serves: serves }
@@ -54,6 +60,21 @@ impl Web {
         self.state.failed.load(Ordering::SeqCst)
     }
 
+    /// Sends files from their beginning, whatever part of them is asked for.
+    pub fn ignore_ranges(&self) {
+        self.state.ignores_ranges.store(true, Ordering::SeqCst);
+    }
+
+    /// Closes connections, in the middle of a file if need be, when it has sent so many bytes of files.
+    pub fn send_at_most(&self, bytes: u64) {
+        self.state.bytes_left.store(bytes, Ordering::SeqCst);
+    }
+
+    /// What it was asked for so far: `/path`, or `/path bytes=3-`.
+    pub fn asked(&self) -> Vec<String> {
+        self.state.asked.lock().expect("no test has panicked here").clone()
+    }
+
     /// Files that it has sent.
     pub fn served(&self) -> usize {
         self.state.served.load(Ordering::SeqCst)
@@ -69,19 +90,26 @@ async fn serve(listener: TcpListener, state: Arc<State>) {
 
 async fn answer(client: TcpStream, state: Arc<State>) {
     let mut client = BufReader::new(client);
-    let (mut first, mut line) = (String::new(), String::new());
+    let (mut first, mut line, mut range) = (String::new(), String::new(), None);
     client.read_line(&mut first).await.ok();
     while client.read_line(&mut line).await.is_ok_and(|bytes| bytes > 2) {
+        if let Some(("range", value)) = line.to_lowercase().trim().split_once(": ") {
+            range = Some(value.to_owned());
+        }
         line.clear();
     }
+    // What `GET /path HTTP/1.1` asks for.
+    let path = first.split(' ').nth(1).unwrap_or_default();
+    let asked = [Some(path.to_owned()), range.clone()].into_iter().flatten().collect::<Vec<_>>();
+    state.asked.lock().expect("no test has panicked here").push(asked.join(" "));
     let fails = |left: usize| left.checked_sub(1);
     let (status, body) =
         match state.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails) {
             Ok(_) => {
                 state.failed.fetch_add(1, Ordering::SeqCst);
-                ("503 Service Unavailable", vec![])
+                ("503 Service Unavailable".to_owned(), vec![])
             }
-            Err(_) => file(&first, &state),
+            Err(_) => file(path, range.as_deref(), &state),
         };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\
@@ -89,19 +117,29 @@ async fn answer(client: TcpStream, state: Arc<State>) {
         body.len()
     );
     client.write_all(head.as_bytes()).await.ok();
-    client.write_all(&body).await.ok();
+    let spend = |left: u64| Some(left.saturating_sub(body.len() as u64));
+    let left = state.bytes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend);
+    let left = usize::try_from(left.unwrap_or_default()).unwrap_or(usize::MAX);
+    client.write_all(&body[..left.min(body.len())]).await.ok();
     client.shutdown().await.ok();
 }
 
-/// What `GET /path HTTP/1.1` asks for.
-fn file(request: &str, state: &State) -> (&'static str, Vec<u8>) {
-    let path = request.split(' ').nth(1).unwrap_or_default();
+/// The status and what follows it, and the body.
+fn file(path: &str, range: Option<&str>, state: &State) -> (String, Vec<u8>) {
     let path = path.split('?').next().unwrap_or_default().trim_start_matches('/');
-    match std::fs::read(state.folder.join(path)) {
-        Ok(body) => {
-            state.served.fetch_add(1, Ordering::SeqCst);
-            ("200 OK", body)
+    let path = state.folder.join(path);
+    let path = if path.is_dir() { path.join("index.html") } else { path };
+    let Ok(mut body) = std::fs::read(path) else { return ("404 Not Found".to_owned(), vec![]) };
+    state.served.fetch_add(1, Ordering::SeqCst);
+    let begin =
+        range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
+    match begin.filter(|_| !state.ignores_ranges.load(Ordering::SeqCst)) {
+        None => ("200 OK".to_owned(), body),
+        Some(begin) if begin < body.len() => {
+            let whole = body.len();
+            let range = format!("Content-Range: bytes {begin}-{}/{whole}", whole - 1);
+            (format!("206 Partial Content\r\n{range}"), body.split_off(begin))
         }
-        Err(_) => ("404 Not Found", vec![]),
+        Some(_) => ("416 Range Not Satisfiable".to_owned(), vec![]),
     }
 }

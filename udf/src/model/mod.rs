@@ -21,7 +21,7 @@ pub use declaration::{
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
-pub use package::{FileCheck, Package, packages_dir, parse_location};
+pub use package::{FileCheck, Package, hash_bytes, hash_file, packages_dir, parse_location};
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};

@@ -40,7 +40,11 @@ impl Stamp {
 /// Hashes that this process has computed: weights are hashed once, not for every query.
 static HASHED: LazyLock<Mutex<HashMap<PathBuf, (Stamp, String)>>> = LazyLock::new(Mutex::default);
 
-pub(super) fn hash_file(path: &Path) -> io::Result<String> {
+/// The SHA-256 of a file, in hexadecimal digits.
+///
+/// # Errors
+/// Those of reading it.
+pub fn hash_file(path: &Path) -> io::Result<String> {
     let stamp = Stamp::of(&fs::metadata(path)?);
     if let Some((known, hash)) = HASHED.lock().get(path)
         && *known == stamp
@@ -64,7 +68,8 @@ pub(super) fn hash_file(path: &Path) -> io::Result<String> {
     Ok(hash)
 }
 
-pub(super) fn hash_bytes(bytes: &[u8]) -> String {
+/// The SHA-256 of bytes, in hexadecimal digits.
+pub fn hash_bytes(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 

@@ -24,13 +24,14 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use url::Url;
 
 use self::cache::Hold;
-use self::hashes::{hash_bytes, hash_file, short};
+use self::hashes::short;
 use self::location::local_dir;
 use self::remote::Remote;
 use super::manifest::{MANIFEST, Manifest};
 use crate::error::ModelError;
 
 pub(super) use self::hashes::hex;
+pub use self::hashes::{hash_bytes, hash_file};
 pub(super) use self::location::is_safe_name;
 pub use self::location::parse_location;
 pub use self::remote::packages_dir;

@@ -1,0 +1,88 @@
+//! Why a download failed, and whether another attempt can succeed.
+
+use std::env;
+use std::io;
+
+use reqwest::StatusCode;
+use url::Url;
+
+/// The variables that name a proxy for HTTPS, in the order in which they count.
+const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+
+/// One attempt's end.
+#[derive(Debug, Default)]
+pub(super) struct Failure {
+    pub(super) problem: String,
+    pub(super) may_pass: bool,
+    /// Nobody answered.
+    pub(super) is_unreachable: bool,
+    /// It is the disk that failed.
+    pub(super) disk: Option<io::Error>,
+}
+
+impl Failure {
+    pub(super) fn passing(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), may_pass: true, ..Self::default() }
+    }
+
+    pub(super) fn lasting(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), ..Self::default() }
+    }
+
+    pub(super) fn of_status(status: StatusCode) -> Self {
+        let may_pass = status.is_server_error() || matches!(status.as_u16(), 408 | 429);
+        Self { may_pass, ..Self::lasting(format!("the server says {status}")) }
+    }
+
+    pub(super) fn of_disk(error: io::Error) -> Self {
+        Self { disk: Some(error), ..Self::default() }
+    }
+}
+
+impl From<reqwest::Error> for Failure {
+    fn from(error: reqwest::Error) -> Self {
+        // The innermost reason; what is around it names the URL again.
+        let mut reason: &dyn std::error::Error = &error;
+        while let Some(source) = reason.source() {
+            reason = source;
+        }
+        let kind = if error.is_timeout() { "it took too long: " } else { "" };
+        Self {
+            problem: format!("{kind}{reason}"),
+            may_pass: !error.is_builder(),
+            is_unreachable: error.is_connect(),
+            disk: None,
+        }
+    }
+}
+
+/// `http://proxy:3128, which HTTPS_PROXY names`, or that there is none.
+pub(super) fn proxy() -> String {
+    let named = PROXIES.iter().find_map(|name| {
+        let value = env::var(name).ok().filter(|value| !value.is_empty())?;
+        let shown = Url::parse(&value).map_or(value, |url| shown(&url));
+        Some(format!("the proxy is {shown}, which {name} names"))
+    });
+    named.unwrap_or_else(|| "no proxy is set; if there must be one, set HTTPS_PROXY".to_owned())
+}
+
+/// A URL without what is secret in it.
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    // Neither fails for a URL with a host.
+    url.set_username("").ok();
+    url.set_password(None).ok();
+    url.set_query(None);
+    url.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let url = Url::parse("https://me:secret@index.example/a?token=secret").unwrap();
+        assert_eq!(shown(&url), "https://index.example/a");
+    }
+}
