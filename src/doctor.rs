@@ -11,9 +11,9 @@ use forebay_udf::model::{RuntimeKind, packages_dir};
 use forebay_udf::runtime::torch;
 use nix::sys::statvfs::statvfs;
 
-use crate::model_cmd;
 use crate::shell::errors;
 use crate::version;
+use crate::{model_cmd, on_path};
 
 /// Less free disk than this is a problem: downloads and spills fail.
 const FREE_DISK_BYTES_MIN: u64 = 1 << 30;
@@ -51,6 +51,11 @@ pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
         report.fact(name, value);
     }
     report.fact("executable", env::current_exe().unwrap_or_default().display().to_string());
+    if let Some(problem) = on_path::problem() {
+        let fix = "remove all but one, or put the folder of that one first; `python -m forebay` is \
+                   that of its Python";
+        report.problem("commands", problem, fix);
+    }
     report.fact("jpeg", forebay_udf::feature::JPEG_DECODER);
     let catalog_folder = catalog.clone().unwrap_or_else(folders::catalog);
     let context = match model_cmd::context(catalog) {

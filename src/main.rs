@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod logging;
 mod model_cmd;
+mod on_path;
 mod serve;
 mod shell;
 mod stores_on_demand;

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -484,6 +484,11 @@ fn a_closed_pipe_is_no_error() {
 fn doctor_reports_what_is_there_and_what_is_wrong() {
     let home = Home::new();
     home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
+    // What `tools/setup libtorch` made, in the cache that the command looks into.
+    let libtorch = fs::canonicalize(".forebay/libtorch").unwrap();
+    let kept = libtorch.ancestors().nth(3).unwrap();
+    fs::create_dir_all(home.path("cache")).unwrap();
+    symlink(kept, home.path("cache").join(kept.file_name().unwrap())).unwrap();
     let healthy = home.run(&["doctor"]);
     assert_eq!(healthy.status, Some(0), "{}{}", healthy.stdout, healthy.stderr);
     for expected in ["libtorch", "2.11.0", "cores", "memory", "echo", "no problems found"] {
@@ -501,6 +506,28 @@ fn doctor_reports_what_is_there_and_what_is_wrong() {
         home.command(&["doctor"]).env("FOREBAY_CATALOG", "echo/labels.txt").output().unwrap(),
     );
     assert!(report.stdout.contains("not a folder"), "{}", report.stdout);
+}
+
+#[test]
+fn doctor_names_the_commands_on_the_path_if_they_are_of_several_versions() {
+    let home = Home::new();
+    for (folder, version) in [("new", "0.2.0"), ("same", "0.2.0"), ("old", "0.1.0")] {
+        let text = format!("#!/bin/sh\necho forebay {version}\n");
+        let command = home.write(&format!("{folder}/forebay"), &text);
+        fs::set_permissions(command, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let doctor = |folders: &[&str]| {
+        let path = std::env::join_paths(folders.iter().map(|folder| home.path(folder))).unwrap();
+        Ran::of(home.command(&["doctor"]).env("PATH", path).output().unwrap()).stdout
+    };
+    let report = doctor(&["nothing", "new", "new", "same"]);
+    assert!(!report.contains("several"), "{report}");
+    let report = doctor(&["new", "old"]);
+    let (new, old) = (home.path("new/forebay"), home.path("old/forebay"));
+    let (new, old) = (new.display(), old.display());
+    let problem = format!("on the path: {new} (forebay 0.2.0), {old} (forebay 0.1.0)\n");
+    assert!(report.contains(&problem), "{report}");
+    assert!(report.contains("fix: remove all but one"), "{report}");
 }
 
 /// Rows that grow a thousandfold in front of a slow accelerator: 1 KB of text for each of 300,000
