@@ -118,6 +118,16 @@ class Connection(dbapi.Connection):
         self._own_cursors.add(cursor)
         return cursor
 
+    def execute(
+        self,
+        operation: bytes | str,
+        parameters: Any = None,
+        *,
+        adbc_stmt_kwargs: Mapping[str, Any] | None = None,
+    ) -> Cursor:
+        """Runs a statement on a new cursor, and gives that."""
+        return self.cursor(adbc_stmt_kwargs=adbc_stmt_kwargs).execute(operation, parameters)
+
     def close(self) -> None:
         """Ends queries that run, the session, and the server if it is this connection's own."""
         try:
