@@ -5,14 +5,14 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.List;
-import java.util.Locale;
 import java.util.Timer;
 import java.util.TimerTask;
 
 /** Ends queries that would run for hours. */
 final class Cancelling {
+    private static final int ROWS = 40_000_000;
     private static final String ENDLESS = "SELECT value FROM ml_predict("
-            + "(SELECT value FROM range(0, 40000000)), MODEL echo, DESCRIPTOR(value))";
+            + "(SELECT value FROM range(0, " + ROWS + ")), MODEL echo, DESCRIPTOR(value))";
 
     private final Checks checks;
     private final Connection connection;
@@ -43,20 +43,21 @@ final class Cancelling {
                     checks.step("Statement.cancel", statement::cancel);
                 }
             }, 300);
-            checks.that("a canceled query ends", endsCanceled(found));
+            checks.that("a canceled query ends early", endsEarly(found));
         }
     }
 
-    /** Reads on. The driver does not make an SQLException of it each time. */
-    private static boolean endsCanceled(ResultSet found) {
+    /** Reads on. Whether the driver then throws, and what, differs from time to time; rows are left. */
+    private static boolean endsEarly(ResultSet found) {
+        int rows = 1;
         try {
             while (found.next()) {
-                found.getLong(1);
+                rows++;
             }
-            return false;
         } catch (SQLException | RuntimeException error) {
-            return error.toString().toLowerCase(Locale.ROOT).contains("cancel");
+            System.out.println("a canceled query ends with " + error);
         }
+        return rows < ROWS;
     }
 
     /** More often than a client may run queries. */
