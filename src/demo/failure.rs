@@ -64,12 +64,21 @@ pub(super) fn proxy(url: &Url) -> String {
     let upper = lower.to_uppercase();
     let named = [&*upper, &lower, "ALL_PROXY", "all_proxy"].into_iter().find_map(|name| {
         let value = env::var(name).ok().filter(|value| !value.is_empty())?;
-        let shown = Url::parse(&value).map_or(value, |url| shown(&url));
+        let shown = shown_proxy(&value);
         Some(format!("the proxy is {shown}, which {name} names"))
     });
     match named.filter(|_| is_used) {
         Some(named) => named,
         None => format!("no proxy is set for it; if there must be one, set {upper}"),
+    }
+}
+
+/// A proxy as it was named, which may lack the scheme, without what is secret in it.
+fn shown_proxy(value: &str) -> String {
+    let named = |value: &str| Url::parse(value).ok().filter(Url::has_host);
+    match named(value).or_else(|| named(&format!("http://{value}"))) {
+        Some(url) => shown(&url),
+        None => "not a URL".to_owned(),
     }
 }
 
@@ -91,5 +100,10 @@ mod tests {
     fn passwords_are_not_shown() {
         let url = Url::parse("https://me:secret@index.example/a?token=secret").unwrap();
         assert_eq!(shown(&url), "https://index.example/a");
+        for proxy in ["me:secret@proxy:3128", "http://me:secret@proxy:3128", "me@proxy:3128"] {
+            assert_eq!(shown_proxy(proxy), "http://proxy:3128/");
+        }
+        assert_eq!(shown_proxy("socks5://me:secret@proxy:1080"), "socks5://proxy:1080");
+        assert_eq!(shown_proxy("me:secret@"), "not a URL");
     }
 }
