@@ -41,7 +41,7 @@ def test_the_archive_is_the_same_bytes_each_time(release, tmp_path):
     assert release.pack(packed, "7", 1_700_000_000).read_bytes() == first
     with tarfile.open(path) as archive:
         members = {member.name.removeprefix("forebay-7-x86_64-linux/"): member for member in archive}
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(("tar", "-xzf", path, "-C", tmp_path), check=True)
     assert list(members) == [
         "CHANGELOG.md",
         "LICENSE",
