@@ -15,6 +15,7 @@ mod api {
     mod files;
     mod flight;
     mod fuzz;
+    mod joins;
     mod labels;
     mod large_rows;
     mod minilm;

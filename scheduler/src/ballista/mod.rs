@@ -30,6 +30,7 @@ pub mod explain;
 mod figures;
 mod fleet;
 pub mod functions;
+mod input_wants;
 mod jobs;
 mod observe;
 mod registry;

@@ -7,6 +7,7 @@ use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, PhysicalGroupBy};
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
@@ -101,6 +102,16 @@ pub(super) fn is_replayable(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<CooperativeExec>()
         || plan.is::<TransformExec>();
     keeps_order && !is_volatile(plan) && plan.children().into_iter().all(is_replayable)
+}
+
+/// Whether a plan has rows where its input has none: of GROUPING SETS, ROLLUP and CUBE, the grand
+/// total. (Without GROUP BY, it is the aggregate of one partition that gives the row.)
+pub(super) fn gives_rows_for_nothing(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let totals = |groups: &PhysicalGroupBy| {
+        groups.groups().iter().any(|left_out| left_out.iter().all(|is_left_out| *is_left_out))
+    };
+    plan.downcast_ref::<AggregateExec>().is_some_and(|aggregate| totals(aggregate.group_expr()))
+        || plan.children().into_iter().any(gives_rows_for_nothing)
 }
 
 fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {

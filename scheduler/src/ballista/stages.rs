@@ -20,12 +20,10 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, Partitioning, replace_children_if_necessary,
@@ -34,7 +32,8 @@ use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
 use forebay_udf::model::BatchLimits;
 
-use super::stage_traits::{is_light, is_replayable, needs};
+use super::input_wants::{Scope, wants};
+use super::stage_traits::{gives_rows_for_nothing, is_light, is_replayable, needs};
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
 
@@ -177,6 +176,7 @@ impl Stages {
             .with_group_rows_max(model_rows(&root))
             .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
         spec.replayable = is_replayable(&root);
+        spec.runs_on_nothing = inputs.streams() && gives_rows_for_nothing(&root);
         let mut readers = HashMap::new();
         for (from, kind, reads) in inputs.0 {
             self.add_edge(from, id, kind);
@@ -224,17 +224,15 @@ impl Stages {
         {
             return self.cut_below_exchange(exchange);
         }
-        let scopes = scopes(&plan, scope);
-        let needs_all = needs_all_rows(&plan);
-        let wants_one = wants_one_partition(&plan);
         let mut children = vec![];
         let mut inputs = Inputs::default();
-        let wants = scopes.into_iter().zip(needs_all).zip(wants_one);
-        for (child, ((scope, needs_all), wants_one)) in plan.children().into_iter().zip(wants) {
-            let piece = self.cut(Arc::clone(child), scope)?;
+        for (child, wants) in plan.children().into_iter().zip(wants(&plan, scope)) {
+            let piece = self.cut(Arc::clone(child), wants.scope)?;
             let (child, found) = match () {
-                () if piece.1.streams() && needs_all => self.collect(piece)?,
-                () if wants_one(&piece.0) => self.collect(piece)?,
+                () if piece.1.streams() && wants.all_rows => self.collect(piece)?,
+                () if wants.lacks_one_partition(&piece.0) => self.collect(piece)?,
+                () if wants.one_task && holds_model(&piece.0) => self.collect(piece)?,
+                () if wants.one_task => in_one_partition(piece),
                 () if !is_light(&plan) && holds_model(&piece.0) => {
                     self.stream(piece, self.block_size())?
                 }
@@ -301,56 +299,10 @@ impl Stages {
     }
 }
 
-/// What a leaf reads of another stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
-    /// What belongs to the task.
-    Own,
-    /// Everything: the operator above makes one partition of it.
-    All,
+/// What a task reads of a whole stage is as many partitions as that had tasks.
+fn in_one_partition((plan, inputs): Piece) -> Piece {
+    (Arc::new(CoalescePartitionsExec::new(plan)), inputs)
 }
-
-fn scopes(plan: &Arc<dyn ExecutionPlan>, scope: Scope) -> Vec<Scope> {
-    let collapses = plan.is::<CoalescePartitionsExec>() || plan.is::<SortPreservingMergeExec>();
-    let required = plan.input_distribution_requirements();
-    let single =
-        required.per_child_distributions().map(|d| matches!(d, Distribution::SinglePartition));
-    let of = |is_single| match collapses || is_single || scope == Scope::All {
-        true => Scope::All,
-        false => Scope::Own,
-    };
-    single.map(of).collect()
-}
-
-/// Whether an operator would be wrong if each task ran it on its own part of an input.
-fn needs_all_rows(plan: &Arc<dyn ExecutionPlan>) -> Vec<bool> {
-    let has_global_limit =
-        plan.fetch().is_some() && plan.output_partitioning().partition_count() == 1;
-    let required = plan.input_distribution_requirements();
-    let is_bound = |d: &Distribution| !matches!(d, Distribution::UnspecifiedDistribution);
-    required.per_child_distributions().map(|d| has_global_limit || is_bound(d)).collect()
-}
-
-/// Ballista runs joins that one task could not run for all in more partitions than they were
-/// planned for. Whether an operator above wants the one that there was.
-fn wants_one_partition(plan: &Arc<dyn ExecutionPlan>) -> Vec<WantsOne> {
-    let required = plan.input_distribution_requirements();
-    let required: Vec<Distribution> = required.per_child_distributions().cloned().collect();
-    let is_alone = required.len() == 1;
-    let of = |wanted: Distribution| -> WantsOne {
-        Box::new(move |input: &Arc<dyn ExecutionPlan>| {
-            // The inputs of a join are partitioned alike, or not at all.
-            let matters = is_alone || matches!(wanted, Distribution::SinglePartition);
-            let (found, equivalences) =
-                (input.output_partitioning(), input.equivalence_properties());
-            matters && !found.satisfaction(&wanted, equivalences, true).is_satisfied()
-        })
-    };
-    required.into_iter().map(of).collect()
-}
-
-/// Whether an input has several partitions where one is wanted.
-type WantsOne = Box<dyn Fn(&Arc<dyn ExecutionPlan>) -> bool>;
 
 /// The limit of a join of one partition holds for all of its rows, in however many it will run.
 fn limit_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {

@@ -1,10 +1,10 @@
 //! What holds at the end of every event: which stages are closed or complete, and the job's end.
 
 use super::action::{Action, JobFailure};
-use super::ids::{Millis, StageId};
+use super::ids::{EdgeId, Millis, StageId};
 use super::job::{JobGraph, JobStatus};
 use super::spec::{EdgeKind, Granularity};
-use super::unit::UnitState;
+use super::unit::{UnitInput, UnitState};
 
 const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
 const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
@@ -17,8 +17,10 @@ impl JobGraph {
             return;
         }
         for stage in self.order.clone() {
-            let closes = !self.stages[stage.at()].closed && self.can_close(stage);
-            self.stages[stage.at()].closed |= closes;
+            if !self.stages[stage.at()].closed && self.can_close(stage) {
+                self.run_on_nothing(stage);
+                self.stages[stage.at()].closed = true;
+            }
         }
         for stage in self.order.clone() {
             let found = &mut self.stages[stage.at()];
@@ -38,6 +40,19 @@ impl JobGraph {
             self.clear(now);
             self.actions.push(Action::JobFinished);
         }
+    }
+
+    /// Gives a stage a unit without input if nothing has streamed in and it has rows for that.
+    fn run_on_nothing(&mut self, stage: StageId) {
+        let found = &self.stages[stage.at()];
+        if !found.spec.runs_on_nothing || !found.units.is_empty() {
+            return;
+        }
+        let streams = |edge: &&EdgeId| !self.edges[edge.at()].spec.kind.is_blocking();
+        let Some(edge) = found.inputs.iter().find(streams).copied() else { return };
+        let partition = self.edges[edge.at()].spec.partition_offset;
+        let unit = self.add_unit(stage, UnitInput::Blocks(vec![]), Some(edge), partition);
+        self.refresh(unit);
     }
 
     /// Whether a stage has all the units that it will ever have. Once true it stays true, since a

@@ -33,6 +33,8 @@ pub struct StageSpec {
     pub group_rows_max: u64,
     /// Expected output of one unit, until some have been seen.
     pub output_bytes_guess: u64,
+    /// Whether it runs once if nothing streams in, as it gives rows for no input: a grand total.
+    pub runs_on_nothing: bool,
     /// Whether the job's client runs it, by reading: see [`Self::client`].
     pub is_client: bool,
 }
@@ -48,6 +50,7 @@ impl StageSpec {
             group_bytes_max: 128 << 20,
             group_rows_max: u64::MAX,
             output_bytes_guess: 128 << 20,
+            runs_on_nothing: false,
             is_client: false,
         }
     }

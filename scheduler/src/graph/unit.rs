@@ -10,7 +10,8 @@ use crate::placement::Lease;
 pub enum UnitInput {
     /// A scan partition, or a partition of a stage that shuffles feed.
     Partition(u32),
-    /// Sealed blocks of one edge. The group is frozen: a retry takes the same.
+    /// Sealed blocks of one edge. The group is frozen: a retry takes the same. None if nothing
+    /// streams into a stage that gives rows for that.
     Blocks(Vec<BlockId>),
     /// The whole output of one unit.
     Output(UnitId),

@@ -203,10 +203,15 @@ impl Reference {
     /// Whether a stage has all its units, and all are done.
     pub(super) fn is_complete(&self, stage: StageId, not_done: &BTreeSet<UnitId>) -> bool {
         let mine = || self.units.keys().filter(|unit| unit.stage == stage);
-        let streamed = self.expected_readers(stage);
-        let expected = self.spec.stages[stage.0 as usize].partitions as usize;
-        streamed.is_some_and(|streamed| mine().count() == expected + streamed)
+        self.expected_units(stage).is_some_and(|expected| mine().count() == expected)
             && !mine().any(|unit| not_done.contains(unit))
+    }
+
+    /// How many units a stage has in all; `None` if that is not known yet.
+    fn expected_units(&self, stage: StageId) -> Option<usize> {
+        let spec = &self.spec.stages[stage.0 as usize];
+        let expected = spec.partitions as usize + self.expected_readers(stage)?;
+        Some(expected.max(usize::from(spec.runs_on_nothing)))
     }
 
     /// How many units a stage has for what streams into it; `None` if that is not known yet.
@@ -216,8 +221,7 @@ impl Reference {
             if edge.to != stage || edge.kind.is_blocking() {
                 continue;
             }
-            let streamed = self.expected_readers(edge.from)?;
-            let expected = self.spec.stages[edge.from.0 as usize].partitions as usize + streamed;
+            let expected = self.expected_units(edge.from)?;
             let producers: Vec<_> =
                 self.units.iter().filter(|(id, _)| id.stage == edge.from).collect();
             if producers.len() != expected || producers.iter().any(|(_, unit)| !unit.finished) {

@@ -57,6 +57,7 @@ impl Scenario {
     /// The whole job, stage by stage: stages are numbered producers first.
     fn evaluate(&mut self) {
         let mut outputs = Vec::<Rows>::new();
+        let mut have_units = Vec::<bool>::new();
         for stage in 0..self.spec.stages.len() {
             let id = StageId(stage as u32);
             let partitions = self.spec.stages[stage].partitions;
@@ -73,10 +74,14 @@ impl Scenario {
                 (0..partitions).for_each(|partition| rows.extend(self.scan(id, partition)));
             }
             self.sums[stage] = sum;
-            outputs.push(match self.spec.stages[stage].is_client {
-                true => rows,
-                false => self.compute(id, &rows, sum),
+            let has_units = partitions > 0 || self.streams_units(id, &outputs, &have_units);
+            let spec = &self.spec.stages[stage];
+            outputs.push(match (spec.is_client, has_units || !spec.runs_on_nothing) {
+                (true, _) => rows,
+                (false, true) => self.compute(id, &rows, sum),
+                (false, false) => self.for_nothing(id),
             });
+            have_units.push(has_units || self.spec.stages[stage].runs_on_nothing);
         }
         let read: Vec<_> = self.spec.edges.iter().map(|edge| edge.from.0 as usize).collect();
         self.result = outputs;
@@ -86,6 +91,20 @@ impl Scenario {
                 rows.clear();
             }
         }
+    }
+
+    /// Whether anything streams into a stage: blocks, or whole units, which may have no rows.
+    fn streams_units(&self, stage: StageId, outputs: &[Rows], have_units: &[bool]) -> bool {
+        self.spec.edges.iter().filter(|edge| edge.to == stage).any(|edge| match edge.kind {
+            EdgeKind::Streaming(Granularity::Block) => !outputs[edge.from.0 as usize].is_empty(),
+            EdgeKind::Streaming(Granularity::Unit) => have_units[edge.from.0 as usize],
+            EdgeKind::Blocking | EdgeKind::Broadcast => false,
+        })
+    }
+
+    /// What a stage gives if nothing streams in.
+    fn for_nothing(&self, stage: StageId) -> Rows {
+        vec![mix(self.seed ^ u64::from(stage.0) ^ 0x0bad_5eed)]
     }
 
     /// Whether a stage's own partitions are those of its shuffles. If not, they are scanned.
@@ -126,6 +145,9 @@ impl Scenario {
         streamed: Rows,
         whole: &BTreeMap<u32, Rows>,
     ) -> Rows {
+        if matches!(input, UnitInput::Blocks(blocks) if blocks.is_empty()) {
+            return self.for_nothing(stage);
+        }
         let mut rows = streamed;
         let mut sum = 0_u64;
         for (edge, read) in whole {
@@ -231,5 +253,6 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {
         .with_group_rows_max([1, 5, u64::MAX][rng.below(3) as usize])
         .with_output_bytes_guess(rng.between(1, 200));
     found.replayable = rng.chance(70);
+    found.runs_on_nothing = streams && rng.chance(50);
     spec.stages.push(found);
 }

@@ -43,6 +43,26 @@ fn a_job_ends_when_every_block_is_consumed() {
 }
 
 #[test]
+fn a_stage_that_gives_rows_for_nothing_runs_once_if_nothing_streams_in() {
+    for kind in [BLOCK, UNIT] {
+        let total = StageSpec { runs_on_nothing: true, ..stage(0) };
+        let mut job = spec(vec![stage(1), total, stage(0)], &[(0, 1, BLOCK), (1, 2, kind)]);
+        job.stages[2].runs_on_nothing = true;
+        let mut fixture = Fixture::new(job.clone());
+        fixture.run(unit(0, 0), "a", 0);
+        let bound = fixture.bind(unit(1, 0), "a");
+        assert_eq!((bound.edge, bound.inputs.len()), (Some(EdgeId(0)), 0));
+        fixture.lose("a");
+        fixture.run(unit(1, 0), "b", 0);
+        fixture.run(unit(2, 0), "b", 0);
+        let mut fixture = Fixture::new(job);
+        fixture.run(unit(0, 0), "a", 1);
+        let only = fixture.bind_blocks(&[unit(0, 0).block(0)], "a");
+        assert_eq!(only.unit, unit(1, 0), "something has streamed in");
+    }
+}
+
+#[test]
 fn a_unit_that_reads_a_whole_output_waits_for_its_end() {
     let mut fixture = Fixture::new(spec(vec![stage(2), stage(0)], &[(0, 1, UNIT)]));
     let task = fixture.bind(unit(0, 1), "a").task;
