@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use datafusion::common::JoinType;
-use datafusion::physical_expr::Distribution;
+use datafusion::common::{JoinType, Result};
+use datafusion::physical_expr::{Distribution, LexOrdering, OrderingRequirements};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{
     HashJoinExec, NestedLoopJoinExec, PartitionMode, PiecewiseMergeJoinExec,
 };
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
@@ -29,6 +30,7 @@ pub(super) struct Wants {
     /// It needs the rows in one task, and does not say so, as one process has all partitions.
     pub(super) one_task: bool,
     distribution: Distribution,
+    order: Option<OrderingRequirements>,
     /// It is the only input.
     is_alone: bool,
 }
@@ -42,6 +44,37 @@ impl Wants {
         let (found, equivalences) = (input.output_partitioning(), input.equivalence_properties());
         matters && !found.satisfaction(&self.distribution, equivalences, true).is_satisfied()
     }
+
+    /// The input in the order that the operator relies on. Mostly it is: a cut keeps one order of those
+    /// that an operator may have, and none of what is constant.
+    pub(super) fn in_its_order(
+        &self,
+        input: Arc<dyn ExecutionPlan>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(order) = self.order.clone() else { return Ok(input) };
+        let (alternatives, is_soft) = order.into_alternatives();
+        for alternative in &alternatives {
+            let equivalences = input.equivalence_properties();
+            if is_soft || equivalences.ordering_satisfy_requirement(alternative.clone())? {
+                return Ok(input);
+            }
+        }
+        match alternatives.into_iter().next() {
+            Some(order) => sorted(input, order.into()),
+            None => Ok(input),
+        }
+    }
+}
+
+/// Sorts each partition of a plan, unless it is sorted.
+pub(super) fn sorted(
+    plan: Arc<dyn ExecutionPlan>,
+    order: LexOrdering,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    Ok(match plan.equivalence_properties().ordering_satisfy(order.clone())? {
+        true => plan,
+        false => Arc::new(SortExec::new(order, plan).with_preserve_partitioning(true)),
+    })
 }
 
 /// What an operator wants of its inputs, where what is above it wants `scope`.
@@ -51,6 +84,9 @@ pub(super) fn wants(plan: &Arc<dyn ExecutionPlan>, scope: Scope) -> Vec<Wants> {
         plan.fetch().is_some() && plan.output_partitioning().partition_count() == 1;
     let required: Vec<_> = plan.input_distribution_requirements().into_per_child();
     let is_alone = required.len() == 1;
+    // What is merged is in order where it is written.
+    let merges = plan.is::<SortPreservingMergeExec>();
+    let mut orders = plan.required_input_ordering();
     let of = |(child, required): (usize, Distribution)| {
         let one_task = child == PROBE_SIDE && joins_what_it_collects(plan);
         let distribution = if one_task { Distribution::SinglePartition } else { required };
@@ -62,6 +98,7 @@ pub(super) fn wants(plan: &Arc<dyn ExecutionPlan>, scope: Scope) -> Vec<Wants> {
             all_rows: has_global_limit || is_bound,
             one_task,
             distribution,
+            order: orders.get_mut(child).and_then(Option::take).filter(|_| !merges),
             is_alone,
         }
     };

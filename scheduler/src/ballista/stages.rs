@@ -24,6 +24,7 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, Partitioning, replace_children_if_necessary,
@@ -32,7 +33,7 @@ use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
 use forebay_udf::model::BatchLimits;
 
-use super::input_wants::{Scope, wants};
+use super::input_wants::{Scope, sorted, wants};
 use super::stage_traits::{gives_rows_for_nothing, is_light, is_replayable, needs};
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
@@ -136,9 +137,14 @@ type Piece = (Arc<dyn ExecutionPlan>, Inputs);
 impl Stages {
     fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
         let written = only_child(writer.children())?.transform_up(without_round_robin).data()?;
+        let order = written.output_ordering().cloned();
         let (child, inputs) = self.cut(written, Scope::Own)?;
         let id = match writer.shuffle_output_partitioning() {
-            None => self.add_block_stage(child, inputs, self.block_size())?,
+            None => {
+                // Whoever merges its units relies on their order.
+                let child = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
+                self.add_block_stage(child, inputs, self.block_size())?
+            }
             Some(_) => {
                 let root: Arc<dyn ExecutionPlan> = writer_of(writer)?;
                 self.add(replace_children_if_necessary(root, vec![child])?, inputs)?
@@ -233,16 +239,14 @@ impl Stages {
                 () if wants.lacks_one_partition(&piece.0) => self.collect(piece)?,
                 () if wants.one_task && holds_model(&piece.0) => self.collect(piece)?,
                 () if wants.one_task => in_one_partition(piece),
-                () if !is_light(&plan) && holds_model(&piece.0) => {
-                    self.stream(piece, self.block_size())?
-                }
+                () if !is_light(&plan) && holds_model(&piece.0) => self.stream_in_order(piece)?,
                 // Restricted to no partition at all, such a branch would still have some.
                 () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => {
-                    self.stream(piece, self.block_size())?
+                    self.stream_in_order(piece)?
                 }
                 () => piece,
             };
-            children.push(child);
+            children.push(wants.in_its_order(child)?);
             inputs.0.extend(found.0);
         }
         Ok((replace_children_if_necessary(plan, children)?, inputs))
@@ -264,7 +268,7 @@ impl Stages {
             (false, _) if is_hash => (EdgeKind::Blocking, None),
             (true, _) => (EdgeKind::Broadcast, Some(Reads::AllInOne)),
             (false, Scope::All) => (EdgeKind::Blocking, Some(Reads::AllApart)),
-            (false, Scope::Own) => (EdgeKind::Streaming(Granularity::Unit), Some(Reads::Unit)),
+            (false, Scope::Own) => (UNIT, Some(Reads::Unit)),
         };
         let inputs = Inputs(vec![(from, kind, reads)]);
         if is_hash {
@@ -290,14 +294,31 @@ impl Stages {
         Ok((reader(from, &schema), Inputs(vec![(from, kind, Some(Reads::Unit))])))
     }
 
-    /// Makes a stage of a piece, and one partition of all that it writes.
+    /// The same for a reader that may rely on the piece's order: a unit keeps it.
+    fn stream_in_order(&mut self, piece: Piece) -> Result<Piece> {
+        let order = piece.0.output_ordering().cloned();
+        let (reader, inputs) = self.stream(piece, self.block_size())?;
+        let keeps_units = inputs.0.iter().all(|(_, kind, _)| *kind == UNIT);
+        Ok(match order.filter(|_| keeps_units) {
+            Some(order) => (Arc::new(SortPreservingMergeExec::new(order, reader)), inputs),
+            None => (reader, inputs),
+        })
+    }
+
+    /// Makes a stage of a piece, and one partition of all that it writes, in its order.
     fn collect(&mut self, (plan, inputs): Piece) -> Result<Piece> {
-        let schema = Arc::clone(&plan);
+        let was = Arc::clone(&plan);
         let from = self.add_block_stage(plan, inputs, self.block_size())?;
-        let all = Arc::new(CoalescePartitionsExec::new(reader(from, &schema)));
+        let reader = reader(from, &was);
+        let all: Arc<dyn ExecutionPlan> = match was.output_ordering() {
+            Some(order) => Arc::new(SortPreservingMergeExec::new(order.clone(), reader)),
+            None => Arc::new(CoalescePartitionsExec::new(reader)),
+        };
         Ok((all, Inputs(vec![(from, EdgeKind::Blocking, Some(Reads::AllApart))])))
     }
 }
+
+const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
 
 /// What a task reads of a whole stage is as many partitions as that had tasks.
 fn in_one_partition((plan, inputs): Piece) -> Piece {
