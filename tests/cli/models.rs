@@ -1,0 +1,97 @@
+//! `forebay model`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::setup::{Home, Ran};
+
+#[test]
+fn a_model_is_added_used_and_removed() {
+    let home = Home::new();
+    let package = home.package("echo", 1);
+    let added = home.run(&["model", "add", "Echo", &package, "--option", "gpus=0.5"]).succeeds();
+    assert!(added.starts_with("added model echo, version 7, from file://"), "{added}");
+    let again = home.run(&["model", "add", "echo", &package]).fails();
+    assert!(again.starts_with("error: model 'echo' already exists"), "{again}");
+    home.run(&["model", "add", "echo", &package, "--replace", "--version", "8"]).succeeds();
+    let listed = home.run(&["model", "list"]).succeeds();
+    assert!(listed.contains("| echo | 8 ") && listed.contains("a stand-in"), "{listed}");
+    let shown = home.run(&["model", "show", "echo"]).succeeds();
+    assert!(shown.contains("BIGINT") && shown.contains("Apache-2.0"), "{shown}");
+    let sql = "select count(digest) as rows from
+        ml_predict((select value as n from generate_series(1, 9)), MODEL echo, DESCRIPTOR(n))";
+    assert_eq!(home.shell(&["--format", "csv", "-c", sql]).succeeds(), "rows\n9\n");
+    let removed = home.run(&["model", "remove", "echo"]).succeeds();
+    assert!(removed.starts_with("removed model echo"), "{removed}");
+    assert!(Path::new(&package).join("model.toml").exists());
+    let unknown = home.run(&["model", "remove", "echo"]).fails();
+    assert!(unknown.starts_with("error: model 'echo' does not exist"), "{unknown}");
+}
+
+#[test]
+fn options_are_checked_when_a_model_is_added() {
+    let home = Home::new();
+    let package = home.package("echo", 1);
+    let message = home.run(&["model", "add", "m", &package, "--option", "gpu=1"]).fails();
+    assert!(message.contains("unknown model option 'gpu' (did you mean 'gpus'?)"), "{message}");
+    let ran = home.run(&["model", "add", "m", &package, "--option", "gpus"]);
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
+}
+
+#[test]
+fn verify_names_the_files_that_changed() {
+    let home = Home::new();
+    let package = home.package("echo", 1);
+    home.run(&["model", "add", "echo", &package]).succeeds();
+    for model in ["echo", &package] {
+        let checked = home.run(&["model", "verify", model]).succeeds();
+        assert_eq!(checked.matches("ok ").count(), 2, "{checked}");
+    }
+    home.write("echo/labels.txt", "changed\n");
+    let ran = home.run(&["model", "verify", "echo"]);
+    assert_eq!(ran.status, Some(1));
+    assert!(ran.stdout.contains("ok       model.toml"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("PROBLEM  labels.txt  has changed"), "{}", ran.stdout);
+    fs::remove_file(home.path("echo/labels.txt")).unwrap();
+    let ran = home.run(&["model", "verify", &package]);
+    assert!(ran.stdout.contains("PROBLEM  labels.txt  is missing"), "{}", ran.stdout);
+    home.package("echo", 2);
+    let ran = home.run(&["model", "verify", "echo"]);
+    assert!(ran.stdout.contains("PROBLEM  model.toml  has changed"), "{}", ran.stdout);
+    assert_eq!(ran.status, Some(1));
+}
+
+/// A Python that behaves as if it ran the exporter, but makes the package of an emulated model.
+fn fake_export_tool(home: &Home) -> String {
+    let package = home.package("made-of.it", 1);
+    let script = format!(
+        "#!/bin/sh\n[ \"$1 $2 $4\" = '-m forebay.export good' ] || {{ echo 'export: no such model' >&2; exit 1; }}\n\
+         echo progress\necho \"$@\" > arguments\ncp -r '{package}' \"$6\"\necho \"$6\"\n"
+    );
+    let python = home.write("tool/python", &script);
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    python
+}
+
+#[test]
+fn export_runs_the_tool_and_adds_the_model() {
+    let home = Home::new();
+    let tool = fake_export_tool(&home);
+    let export = |source: &str, rest: &[&str]| {
+        let arguments = [&["model", "export", source, "--output", "out"], rest].concat();
+        Ran::of(home.command(&arguments).env("FOREBAY_PYTHON", &tool).output().unwrap())
+    };
+    let message = export("bad", &[]).fails();
+    assert!(message.starts_with("export: no such model\nerror: the export failed"), "{message}");
+    let printed = export("good", &["--add"]).succeeds();
+    assert!(printed.starts_with("out\nadded model made_of_it, version 7"), "{printed}");
+    fs::remove_dir_all(home.path("out")).unwrap();
+    let options = "--task image-classification --weights w.pth --labels l.txt --normalize --force";
+    export("good", &options.split(' ').collect::<Vec<_>>()).succeeds();
+    let given = fs::read_to_string(home.path("arguments")).unwrap();
+    assert!(given.ends_with(&format!("--output out {options}\n")), "{given}");
+    let message = home.run(&["model", "export", "x", "--output", "y"]);
+    // Found beside the executable if it lies in a checkout, otherwise refused with the remedy.
+    assert_eq!(message.status, Some(1), "{}", message.stdout);
+}
