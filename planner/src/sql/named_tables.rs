@@ -3,13 +3,16 @@
 //!
 //! DataFusion looks up a statement's tables before it plans, and finds only those in table
 //! positions of the syntax.
+//!
+//! `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion takes it for a query of no columns.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::parser::{CopyToSource, Statement as SqlStatement};
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Statement,
-    TableFactor, Value, VisitMut, VisitorMut,
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select,
+    SelectFlavor, SelectItem, Statement, TableFactor, Value, VisitMut, VisitorMut,
+    WildcardAdditionalOptions,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -17,7 +20,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use super::arguments::{is_named, positional};
 use super::relation::is_ml_predict;
 
-/// Rewrites every call of the table form in the statement.
+/// Rewrites every call of the table form, and every FROM without SELECT, in the statement.
 pub(super) fn resolve(statement: &mut SqlStatement) -> Result<(), ParserError> {
     let flow = match statement {
         SqlStatement::Statement(statement) => statement.visit(&mut Resolver),
@@ -38,6 +41,15 @@ struct Resolver;
 
 impl VisitorMut for Resolver {
     type Break = ParserError;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<ParserError> {
+        if select.flavor == SelectFlavor::FromFirstNoSelect {
+            let all = WildcardAdditionalOptions::default();
+            select.projection = vec![SelectItem::Wildcard(all)];
+            select.flavor = SelectFlavor::Standard;
+        }
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<ParserError> {
         let args = match factor {
