@@ -77,7 +77,7 @@ struct DemoArgs {
 #[derive(Debug, Args)]
 struct ShellArgs {
     /// Run this SQL and exit; may be repeated
-    #[arg(short, long, value_name = "SQL")]
+    #[arg(short, long, value_name = "SQL", allow_hyphen_values = true)]
     command: Vec<String>,
     /// Run the SQL of this file and exit; may be repeated; runs before -c
     #[arg(short, long, value_name = "FILE")]
@@ -91,6 +91,9 @@ struct ShellArgs {
     /// Rows that a table shows at most: a number, or inf
     #[arg(long, default_value = "40", value_name = "ROWS")]
     maxrows: MaxRows,
+    /// Print the values of tables whole, however long they are
+    #[arg(long)]
+    whole: bool,
     /// Highlight SQL while it is typed
     #[arg(long, value_enum, default_value_t = ColorChoice::Auto, value_name = "WHEN")]
     color: ColorChoice,

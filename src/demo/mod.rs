@@ -213,6 +213,7 @@ fn batch(file: PathBuf) -> ShellArgs {
         format: PrintFormat::Automatic,
         quiet: false,
         maxrows: MaxRows::Limited(40),
+        whole: false,
         color: ColorChoice::Auto,
         memory_limit: None,
         cpus: None,

@@ -4,15 +4,21 @@ use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use datafusion::common::exec_err;
 use datafusion::error::{DataFusionError, Result};
 use tokio::signal::ctrl_c;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use super::rows::PIPE_CLOSED;
-use super::{CANCELLED, FAILED, Shell, commands, errors, scan};
+use super::commands::{self, After};
+use super::output::PIPE_CLOSED;
+use super::scan::{self, Part};
+use super::statement::Work;
+use super::{CANCELLED, FAILED, Shell, errors};
 
 /// Lines of standard input that are read ahead.
 const LINES_WAITING_MAX: usize = 64;
+/// Files that may include each other.
+const FILES_OPEN_MAX: usize = 16;
 
 /// An error, and where its statement is if that is known: `file.sql:12`.
 struct Failure {
@@ -44,7 +50,7 @@ pub(super) async fn run(shell: &mut Shell, files: &[PathBuf], texts: &[String]) 
         Some(Err(failure)) if errors::is_closed_pipe(&failure.error) => PIPE_CLOSED,
         Some(Err(failure)) => {
             let place = failure.place.map(|place| format!("{place}: ")).unwrap_or_default();
-            eprintln!("error: {place}{}", errors::readable(&failure.error));
+            errors::print_at(&place, &failure.error);
             FAILED
         }
     }
@@ -55,51 +61,104 @@ async fn run_all(shell: &mut Shell, files: &[PathBuf], texts: &[String]) -> Resu
         return run_lines(shell, lines_of_stdin()).await;
     }
     for file in files {
-        run_file(shell, file).await?;
+        if run_file(shell, file).await? == After::Quit {
+            return Ok(());
+        }
     }
     for text in texts {
-        match text.trim().strip_prefix('\\') {
-            Some(command) => drop(commands::run(shell, command).await?),
-            None => run_text(shell, text).await?,
+        if run_text(shell, text).await? == After::Quit {
+            return Ok(());
         }
     }
     Ok(())
 }
 
-/// Runs the statements of a text.
-///
-/// # Errors
-/// That of the first statement that fails.
-pub(super) async fn run_text(shell: &Shell, text: &str) -> Result<()> {
-    for statement in shell.statements(text)? {
-        Box::pin(shell.run(statement)).await?;
-    }
-    Ok(())
+/// Something to do, and the line on which it stands if that is known.
+struct Step {
+    line: Option<usize>,
+    what: What,
 }
 
-/// Runs the statements of a file, once all of them are known to parse.
-async fn run_file(shell: &Shell, path: &Path) -> Result<(), Failure> {
+enum What {
+    Statement(Work),
+    Command(String),
+}
+
+/// The statements and commands of a text, once all statements are known to parse.
+fn steps(shell: &Shell, text: &str) -> Result<Vec<Step>> {
+    let mut steps = vec![];
+    for part in scan::parts(text) {
+        match part {
+            Part::Command(command, line) => {
+                steps.push(Step { line: Some(line), what: What::Command(command) });
+            }
+            Part::Sql(sql) => {
+                let statements = shell.statements(&sql)?;
+                let lines = scan::statement_lines(&sql);
+                let lines_known = lines.len() == statements.len();
+                steps.extend(statements.into_iter().enumerate().map(|(at, statement)| Step {
+                    line: lines.get(at).copied().filter(|_| lines_known),
+                    what: What::Statement(statement),
+                }));
+            }
+        }
+    }
+    Ok(steps)
+}
+
+async fn run_step(shell: &mut Shell, what: What) -> Result<After> {
+    match what {
+        What::Statement(statement) => shell.run(statement).await.map(|()| After::GoOn),
+        What::Command(command) => commands::run(shell, &command).await,
+    }
+}
+
+/// Runs the statements and commands of a text.
+///
+/// # Errors
+/// That of the first that fails.
+pub(super) async fn run_text(shell: &mut Shell, text: &str) -> Result<After> {
+    for step in steps(shell, text)? {
+        if Box::pin(run_step(shell, step.what)).await? == After::Quit {
+            return Ok(After::Quit);
+        }
+    }
+    Ok(After::GoOn)
+}
+
+async fn run_file(shell: &mut Shell, path: &Path) -> Result<After, Failure> {
     let name = path.display();
     let at_file = |error| Failure { place: Some(name.to_string()), error };
     let text = std::fs::read_to_string(path).map_err(|e| at_file(e.into()))?;
-    let statements = shell.statements(&text).map_err(at_file)?;
-    let lines = scan::statement_lines(&text);
-    let lines_known = lines.len() == statements.len();
-    for (i, statement) in statements.into_iter().enumerate() {
-        Box::pin(shell.run(statement)).await.map_err(|error| match lines.get(i) {
-            Some(line) if lines_known => Failure { place: Some(format!("{name}:{line}")), error },
-            _ => at_file(error),
+    for step in steps(shell, &text).map_err(at_file)? {
+        let line = step.line;
+        let ended = Box::pin(run_step(shell, step.what)).await;
+        let after = ended.map_err(|error| match line {
+            Some(line) => Failure { place: Some(format!("{name}:{line}")), error },
+            None => at_file(error),
         })?;
+        if after == After::Quit {
+            return Ok(After::Quit);
+        }
     }
-    Ok(())
+    Ok(After::GoOn)
 }
 
-/// Runs a file for `\i`.
+/// Runs a file for `\i`. What it quits is itself.
 ///
 /// # Errors
 /// That of the first statement that fails, with its place in the message.
-pub(super) async fn include(shell: &Shell, path: &Path) -> Result<()> {
-    run_file(shell, path).await.map_err(|failure| {
+pub(super) async fn include(shell: &mut Shell, path: &Path) -> Result<()> {
+    if shell.files_open == FILES_OPEN_MAX {
+        return exec_err!(
+            "\\i {}: {FILES_OPEN_MAX} files include each other, which is as many as may",
+            path.display()
+        );
+    }
+    shell.files_open += 1;
+    let ended = run_file(shell, path).await;
+    shell.files_open -= 1;
+    ended.map(drop).map_err(|failure| {
         let text = errors::readable(&failure.error);
         let place = failure.place.map(|place| format!("{place}: ")).unwrap_or_default();
         DataFusionError::Execution(format!("{place}{text}"))
@@ -117,24 +176,20 @@ async fn run_lines(
         line_count += 1;
         if scan::is_blank(&text) {
             first_line = line_count;
-            if let Some(command) = line.trim().strip_prefix('\\') {
-                match commands::run(shell, command).await? {
-                    commands::After::GoOn => continue,
-                    commands::After::Quit => return Ok(()),
-                }
-            }
         }
         text += &line;
         text.push('\n');
         if scan::is_complete(&text) {
-            run_piped(shell, &text, first_line).await?;
+            if run_piped(shell, &text, first_line).await? == After::Quit {
+                return Ok(());
+            }
             text.clear();
         }
     }
-    run_piped(shell, &text, first_line).await
+    run_piped(shell, &text, first_line).await.map(drop)
 }
 
-async fn run_piped(shell: &Shell, text: &str, line: usize) -> Result<(), Failure> {
+async fn run_piped(shell: &mut Shell, text: &str, line: usize) -> Result<After, Failure> {
     let at_line = |error| Failure { place: Some(format!("line {line}")), error };
     run_text(shell, text).await.map_err(at_line)
 }

@@ -25,6 +25,7 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("\\pset", "\\pset format NAME: table, csv, tsv, json, ndjson"),
     ("\\q", "quit (also Ctrl-D)"),
     ("\\quiet", "show or set: true prints results only"),
+    ("\\whole", "show or set: true prints the values of tables whole"),
     ("\\?", "this list"),
 ];
 
@@ -48,14 +49,26 @@ pub(super) async fn run(shell: &mut Shell, text: &str) -> Result<After> {
     match words.as_slice() {
         ["q"] => return Ok(After::Quit),
         ["?"] => print_help(),
-        ["d"] => batch::run_text(shell, TABLES).await?,
+        ["d"] => shell.run_sql(TABLES).await?,
         ["d", name] => describe(shell, name).await?,
-        ["dm"] => batch::run_text(shell, "SHOW MODELS").await?,
+        ["dm"] => shell.run_sql("SHOW MODELS").await?,
         ["dm", name] => describe_model(shell, name).await?,
         ["i", file] => batch::include(shell, Path::new(file)).await?,
+        ["whole", rest @ ..] => whole(shell, rest)?,
         _ => delegate(shell, &words.join(" ")).await?,
     }
     Ok(After::GoOn)
+}
+
+fn whole(shell: &mut Shell, words: &[&str]) -> Result<()> {
+    match words {
+        [] => {}
+        ["true" | "on" | "yes"] => shell.whole = true,
+        ["false" | "off" | "no"] => shell.whole = false,
+        _ => return plan_err!("expected \\whole true or \\whole false"),
+    }
+    println!("Values of tables are {}.", if shell.whole { "whole" } else { "shortened" });
+    Ok(())
 }
 
 fn print_help() {
@@ -66,13 +79,13 @@ fn print_help() {
 }
 
 async fn describe_model(shell: &Shell, name: &str) -> Result<()> {
-    batch::run_text(shell, &format!("DESCRIBE MODEL {name}")).await
+    shell.run_sql(&format!("DESCRIBE MODEL {name}")).await
 }
 
 /// A table, or a model if there is one of this name and no such table.
 async fn describe(shell: &Shell, name: &str) -> Result<()> {
     if shell.server.is_some() {
-        let as_table = batch::run_text(shell, &format!("DESCRIBE {name}")).await;
+        let as_table = shell.run_sql(&format!("DESCRIBE {name}")).await;
         return match as_table {
             Err(error) => describe_model(shell, name).await.map_err(|_| error),
             found => found,
@@ -82,7 +95,7 @@ async fn describe(shell: &Shell, name: &str) -> Result<()> {
     if !is_table && shell.context.catalog().get(&name.to_lowercase()).is_ok() {
         return describe_model(shell, name).await;
     }
-    batch::run_text(shell, &format!("DESCRIBE {name}")).await
+    shell.run_sql(&format!("DESCRIBE {name}")).await
 }
 
 async fn delegate(shell: &mut Shell, text: &str) -> Result<()> {

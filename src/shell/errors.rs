@@ -6,9 +6,16 @@ use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 pub(crate) use forebay::errors::readable;
 
+use super::escape;
+
 /// `error: …` on stderr.
 pub(crate) fn print(error: &DataFusionError) {
-    eprintln!("error: {}", readable(error));
+    print_at("", error);
+}
+
+/// `error: place: …`. A message may quote values, which may hold anything.
+pub(super) fn print_at(place: &str, error: &DataFusionError) {
+    eprintln!("error: {}", escape::message(&format!("{place}{}", readable(error))));
 }
 
 /// Whether whoever read our output has gone.

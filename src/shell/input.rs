@@ -15,8 +15,8 @@ use super::complete::{Candidates, complete};
 use super::names::Names;
 use super::scan;
 
-/// What people type who have not read that a statement ends with `;`.
-const BARE_WORDS: &[&str] = &["exit", "quit", "help"];
+/// What people type who have not read that a statement ends with `;`, and the command they mean.
+const BARE_WORDS: &[(&str, &str)] = &[("exit", "\\q"), ("quit", "\\q"), ("help", "\\?")];
 
 /// Hooks for rustyline.
 pub(super) struct SqlInput {
@@ -36,21 +36,16 @@ impl SqlInput {
     }
 }
 
-/// The command that a line is, without its backslash.
-pub(super) fn command(line: &str) -> Option<&str> {
-    let line = line.trim();
-    let bare = line.trim_end_matches(';').to_lowercase();
-    match bare.as_str() {
-        "exit" | "quit" => Some("q"),
-        "help" => Some("?"),
-        _ => line.strip_prefix('\\'),
-    }
+/// What the line means, if it is a bare word.
+pub(super) fn meant(line: &str) -> Option<&'static str> {
+    let line = line.trim().trim_end_matches(';');
+    let word = BARE_WORDS.iter().find(|(word, _)| line.eq_ignore_ascii_case(word));
+    word.map(|(_, command)| *command)
 }
 
 /// Whether Enter ends the input instead of starting another line.
 fn is_finished(text: &str) -> bool {
-    let is_bare = BARE_WORDS.iter().any(|word| text.trim().eq_ignore_ascii_case(word));
-    is_bare || text.trim_start().starts_with('\\') || scan::is_complete(text)
+    meant(text).is_some() || scan::is_complete(text)
 }
 
 impl Validator for SqlInput {
@@ -129,8 +124,8 @@ mod tests {
 
     #[test]
     fn commands_have_bare_spellings() {
-        assert_eq!(command("quit;"), Some("q"));
-        assert_eq!(command(" \\d t"), Some("d t"));
-        assert_eq!(command("select 1;"), None);
+        assert_eq!(meant("quit;"), Some("\\q"));
+        assert_eq!(meant(" Help"), Some("\\?"));
+        assert_eq!(meant("select 1;"), None);
     }
 }

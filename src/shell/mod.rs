@@ -3,19 +3,25 @@
 //! - [`batch`] and [`repl`]: where statements come from, and what an error or Ctrl-C does there
 //! - [`statement`]: runs one statement and prints its rows; [`stores`]: object stores it names;
 //!   [`server`]: runs it elsewhere
-//! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come
+//! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come;
+//!   [`table`]: tables, of [`cells`], in which [`escape`] leaves nothing that steers a terminal;
+//!   [`output`]: where both write to
 //! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like
 //! - [`scan`]: where statements begin and end; [`errors`]: messages for people
 //!
-//! Editing, highlighting, table printing and commands are those of datafusion-cli's library. Its
-//! loops are not: they parse with DataFusion's parser, which knows no models.
+//! Editing, highlighting and commands are those of datafusion-cli's library. Its loops are not: they
+//! parse with DataFusion's parser, which knows no models. Nor are its tables, which make text of whole
+//! values, however large.
 
 mod batch;
+mod cells;
 mod commands;
 mod complete;
 pub(crate) mod errors;
+mod escape;
 mod input;
 mod names;
+mod output;
 mod progress;
 mod repl;
 mod rows;
@@ -23,6 +29,7 @@ mod scan;
 mod server;
 mod statement;
 pub(crate) mod stores;
+mod table;
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::path::PathBuf;
@@ -53,6 +60,10 @@ pub(crate) struct Shell {
     /// Who runs the statements, if this process does not.
     server: Option<Server>,
     print: PrintOptions,
+    /// Whether tables show values whole.
+    whole: bool,
+    /// How many files that include each other are running.
+    files_open: usize,
     /// Whether somebody watches stderr.
     progress: bool,
 }
@@ -130,7 +141,8 @@ impl Shell {
             color: has_color(args.color),
             instrumented_registry: stores,
         };
-        Ok(Self { context, server, print, progress: !args.quiet && stderr().is_terminal() })
+        let progress = !args.quiet && stderr().is_terminal();
+        Ok(Self { context, server, print, whole: args.whole, files_open: 0, progress })
     }
 }
 

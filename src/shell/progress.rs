@@ -19,6 +19,9 @@ const SUMMED_UP_AFTER: Duration = Duration::from_secs(2);
 /// An estimate from fewer rows than this share of all would jump about.
 const ESTIMATED_FROM: f64 = 0.01;
 
+/// Steps of the bar.
+const BAR_LENGTH: u64 = 1000;
+
 /// A query that is looked at while it runs.
 enum Watched {
     /// In this process, or on a cluster.
@@ -60,49 +63,32 @@ impl Progress {
         let plan = match &self.watched {
             Watched::Plan(plan) => Arc::clone(plan),
             Watched::Server(done) => {
-                let done = *done.borrow();
-                return self.show_share(done, elapsed);
+                let share = done.borrow().filter(|share| *share < 1.0);
+                return self.draw(share, format!("{} s", elapsed.as_secs()));
             }
         };
         if let Some(reached) = reached(plan.as_ref()) {
-            let bar = self.bar.get_or_insert_with(|| new_bar(None));
-            bar.set_message(remote_line(&reached, elapsed));
-            bar.tick();
-            return;
+            return self.draw(None, remote_line(&reached, elapsed));
         }
-        let bar = self.bar.get_or_insert_with(|| new_bar(self.rows_expected));
         let state = State::of(plan.as_ref(), elapsed);
-        bar.set_position(state.rows_done() as u64);
-        bar.set_message(state.line(self.rows_expected));
-        bar.tick();
+        let share = share(state.rows_done(), self.rows_expected);
+        self.draw(share, state.line(self.rows_expected));
     }
 
-    /// `[###   ] 40% 12 s`
-    fn show_share(&mut self, done: Option<f64>, elapsed: Duration) {
-        let thousand = done.map(|_| 1000);
-        let has_length = self.bar.as_ref().map(|bar| bar.length().is_some());
-        // At first the server has not said anything.
-        if has_length.is_some_and(|has_length| has_length != thousand.is_some()) {
+    /// `[###   ] 40% 12 s`, or `⠋ 12 s` while nobody knows how much is left.
+    fn draw(&mut self, share: Option<f64>, message: String) {
+        if self.bar.as_ref().is_some_and(|bar| bar.length().is_some() != share.is_some()) {
             self.hide();
-            self.bar = None;
         }
-        let bar = self.bar.get_or_insert_with(|| new_bar(thousand));
-        bar.set_position((done.unwrap_or(0.0) * 1000.0) as u64);
-        bar.set_message(format!("{} s", elapsed.as_secs()));
+        let bar = self.bar.get_or_insert_with(|| new_bar(share.is_some()));
+        bar.set_position((share.unwrap_or(0.0) * BAR_LENGTH as f64) as u64);
+        bar.set_message(message);
         bar.tick();
     }
 
-    /// Takes the bar off the terminal while something else is printed.
-    pub(super) fn hide_while<T>(&self, print: impl FnOnce() -> T) -> T {
-        match &self.bar {
-            Some(bar) => bar.suspend(print),
-            None => print(),
-        }
-    }
-
-    /// Takes the bar off the terminal for good.
-    pub(super) fn hide(&self) {
-        if let Some(bar) = &self.bar {
+    /// Takes the bar off the terminal, until it is shown again.
+    pub(super) fn hide(&mut self) {
+        if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }
@@ -260,11 +246,17 @@ fn rows_expected(plan: &dyn ExecutionPlan) -> Option<usize> {
     plan.children().into_iter().map(|child| rows_expected(child.as_ref())).sum()
 }
 
-fn new_bar(rows_expected: Option<usize>) -> ProgressBar {
+/// The share of a query that is done. When all rows are read, a sort may still have most of its work
+/// to do, and nobody knows how much.
+fn share(rows_done: usize, rows_expected: Option<usize>) -> Option<f64> {
+    rows_expected.filter(|expected| rows_done < *expected).map(|all| rows_done as f64 / all as f64)
+}
+
+fn new_bar(has_length: bool) -> ProgressBar {
     let target = ProgressDrawTarget::stderr();
-    let (bar, template) = match rows_expected {
-        Some(rows) => (ProgressBar::new(rows as u64), "{bar:20} {percent}% {wide_msg}"),
-        None => (ProgressBar::no_length(), "{spinner} {wide_msg}"),
+    let (bar, template) = match has_length {
+        true => (ProgressBar::new(BAR_LENGTH), "{bar:20} {percent}% {wide_msg}"),
+        false => (ProgressBar::no_length(), "{spinner} {wide_msg}"),
     };
     bar.set_draw_target(target);
     let style = ProgressStyle::with_template(template);
@@ -274,6 +266,15 @@ fn new_bar(rows_expected: Option<usize>) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_query_that_has_read_all_rows_is_not_yet_done() {
+        assert_eq!(share(50, Some(200)), Some(0.25));
+        assert_eq!(share(200, Some(200)), None);
+        // It was a guess.
+        assert_eq!(share(300, Some(200)), None);
+        assert_eq!(share(50, None), None);
+    }
 
     #[test]
     fn a_query_on_a_cluster_says_how_far_it_is() {

@@ -9,7 +9,7 @@ use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 use tokio::signal::ctrl_c;
 
-use super::commands::{self, After};
+use super::commands::After;
 use super::input::{self, SqlInput};
 use super::names::Names;
 use super::{FAILED, Shell, batch, errors, scan};
@@ -58,14 +58,11 @@ pub(super) async fn run(shell: &mut Shell) -> i32 {
 
 /// Runs what was typed, until it ends or Ctrl-C is pressed.
 async fn run_input(shell: &mut Shell, text: &str) -> After {
-    let work = async {
-        match input::command(text) {
-            Some(command) => commands::run(shell, command).await,
-            None => batch::run_text(shell, text).await.map(|()| After::GoOn),
-        }
-    };
+    // Whatever was cancelled has closed its files.
+    shell.files_open = 0;
+    let text = input::meant(text).unwrap_or(text);
     let ended = tokio::select! {
-        result = work => Some(result),
+        result = batch::run_text(shell, text) => Some(result),
         _ = ctrl_c() => None,
     };
     // The query is dropped by now, and its progress bar gone.

@@ -1,16 +1,22 @@
 //! Rows as CSV, TSV or JSON, written as they come. A query that fails midway leaves rows behind;
 //! the error on stderr and the exit status say so, and the JSON array stays open.
 
-use std::io::{self, Stdout, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::csv;
 use arrow::datatypes::{DataType, Field, Schema};
-use arrow::json::{ArrayWriter, LineDelimitedWriter};
+use arrow::json::writer::{
+    ArrayWriter, JsonArray, LineDelimited, LineDelimitedWriter, WriterBuilder,
+};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::Result;
 use datafusion_cli::print_format::PrintFormat;
+use forebay_engine::weight;
+
+/// Bytes of rows that become text at once.
+const PART_BYTES_MAX: usize = 1 << 20;
 
 /// Writes batches in one of the row formats.
 pub(super) enum RowWriter<W: Write> {
@@ -28,14 +34,28 @@ impl<W: Write> RowWriter<W> {
         Some(match format {
             PrintFormat::Csv => csv(b',', out),
             PrintFormat::Tsv => csv(b'\t', out),
-            PrintFormat::Json => Self::Json(ArrayWriter::new(out)),
-            PrintFormat::NdJson => Self::Ndjson(LineDelimitedWriter::new(out)),
+            PrintFormat::Json => Self::Json(nulls_too().build::<_, JsonArray>(out)),
+            PrintFormat::NdJson => Self::Ndjson(nulls_too().build::<_, LineDelimited>(out)),
             PrintFormat::Table | PrintFormat::Automatic => return None,
         })
     }
 
+    /// Writes a few rows at a time: as text they may be many times larger.
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let bytes_per_row = weight::bytes(batch) / batch.num_rows().max(1);
+        let rows_max = (PART_BYTES_MAX / bytes_per_row.max(1)).max(1);
+        // The header, even without rows.
+        for first in (0..batch.num_rows().max(1)).step_by(rows_max) {
+            let rows = rows_max.min(batch.num_rows() - first);
+            self.write_part(&batch.slice(first, rows))?;
+        }
+        Ok(())
+    }
+
+    fn write_part(&mut self, batch: &RecordBatch) -> Result<()> {
         match self {
+            // CSV cannot say how many rows without columns there are.
+            Self::Csv(_) if batch.num_columns() == 0 => {}
             Self::Csv(writer) => writer.write(&without_nesting(batch)?)?,
             Self::Json(writer) => writer.write(batch)?,
             Self::Ndjson(writer) => writer.write(batch)?,
@@ -63,6 +83,11 @@ impl<W: Write> RowWriter<W> {
     }
 }
 
+/// All rows have all columns.
+fn nulls_too() -> WriterBuilder {
+    WriterBuilder::new().with_explicit_nulls(true)
+}
+
 /// CSV knows no lists: embeddings become text, as in tables.
 fn without_nesting(batch: &RecordBatch) -> Result<RecordBatch> {
     if !batch.columns().iter().any(|column| column.data_type().is_nested()) {
@@ -87,28 +112,6 @@ fn as_text(column: &ArrayRef) -> Result<ArrayRef> {
     let formatter = ArrayFormatter::try_new(column.as_ref(), &options)?;
     let text = |row| column.is_valid(row).then(|| formatter.value(row).to_string());
     Ok(Arc::new((0..column.len()).map(text).collect::<StringArray>()))
-}
-
-/// Standard output that ends the process like other tools when its reader has gone: `… | head`.
-pub(super) struct PipeOut(pub(super) Stdout);
-
-/// What a shell reports for a process that died of SIGPIPE.
-pub(super) const PIPE_CLOSED: i32 = 141;
-
-impl Write for PipeOut {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).inspect_err(end_if_closed)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().inspect_err(end_if_closed)
-    }
-}
-
-fn end_if_closed(error: &io::Error) {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        crate::end(PIPE_CLOSED);
-    }
 }
 
 #[cfg(test)]
@@ -145,6 +148,21 @@ mod tests {
     fn no_rows_are_a_header_or_an_empty_array() {
         assert_eq!(written(PrintFormat::Csv, &[batch(&[])]), "id\n");
         assert_eq!(written(PrintFormat::Json, &[]), "[]\n");
+    }
+
+    #[test]
+    fn rows_have_all_columns_and_come_a_few_at_a_time() {
+        let text = "x".repeat(PART_BYTES_MAX);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![Some(text.as_str()), None]));
+        let ids: ArrayRef = Arc::new(Int64Array::from(vec![None, Some(2)]));
+        let columns = [("id", ids, true), ("text", texts, true)];
+        let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        let rows =
+            [format!("{{\"id\":null,\"text\":\"{text}\"}}"), r#"{"id":2,"text":null}"#.to_owned()];
+        let written = |format| written(format, std::slice::from_ref(&batch));
+        assert_eq!(written(PrintFormat::NdJson), format!("{}\n{}\n", rows[0], rows[1]));
+        assert_eq!(written(PrintFormat::Json), format!("[{},{}]\n", rows[0], rows[1]));
+        assert_eq!(written(PrintFormat::Csv), format!("id,text\n,{text}\n2,\n"));
     }
 
     #[test]

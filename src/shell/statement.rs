@@ -1,13 +1,15 @@
 //! Runs one statement and prints its rows.
 
-use std::io::stdout;
+use std::io::{BufWriter, IsTerminal, Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
+use console::Term;
 use datafusion::common::instant::Instant;
 use datafusion::common::{internal_err, plan_err};
+use datafusion::config::FormatOptions;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -25,9 +27,11 @@ use forebay_planner::sql::Statement;
 use futures::StreamExt;
 use tokio::time::{Interval, interval};
 
+use super::output::{self, PipeOut, Printing};
 use super::progress::Progress;
-use super::rows::{PipeOut, RowWriter};
+use super::rows::RowWriter;
 use super::server::Server;
+use super::table::{self, Look};
 use super::{Shell, scan, stores};
 
 /// How often a running query is looked at.
@@ -74,6 +78,17 @@ impl Shell {
         }
     }
 
+    /// Runs the statements of a text of our own, which has no commands.
+    ///
+    /// # Errors
+    /// That of the first statement that fails.
+    pub(super) async fn run_sql(&self, text: &str) -> Result<()> {
+        for statement in self.statements(text)? {
+            self.run(statement).await?;
+        }
+        Ok(())
+    }
+
     /// Runs one statement to its end. Dropping the future cancels it.
     ///
     /// # Errors
@@ -93,14 +108,15 @@ impl Shell {
         let answer = server.run(text).await?;
         // What the server knows and we do not is at worst a long table.
         let is_listing = self.context.parse(text).is_ok_and(|found| found.iter().any(is_listing));
-        let maxrows = if is_listing { MaxRows::Unlimited } else { self.print.maxrows };
+        let look = self.look(is_listing);
         let schema = answer.rows.schema();
         let progress = Progress::of_server(answer.done, self.progress);
         let running = Running { stream: answer.rows, progress, tick: interval(TICK) };
         let task = self.context.session().task_ctx();
-        match RowWriter::new(self.print.format, PipeOut(stdout())) {
+        let printing = Printing::new();
+        match RowWriter::new(self.print.format, printing.out()?) {
             Some(writer) => self.print_rows(running, writer, &schema, started).await,
-            None => self.print_table(running, schema, maxrows, &task, started).await,
+            None => self.print_table(running, schema, look, &task, started).await,
         }
     }
 
@@ -108,22 +124,22 @@ impl Shell {
         let started = Instant::now();
         let is_listing = is_listing(&statement);
         let rows = stores::execute(&self.context, statement).await?;
-        let maxrows = match rows.logical_plan() {
-            LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_) => {
-                MaxRows::Unlimited
-            }
-            _ if is_listing => MaxRows::Unlimited,
-            _ => self.print.maxrows,
-        };
+        let is_listing = is_listing
+            || matches!(
+                rows.logical_plan(),
+                LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_)
+            );
+        let look = self.look(is_listing);
         let task = Arc::new(rows.task_ctx());
         let plan = rows.create_physical_plan().await?;
         let format = self.format(plan.as_ref())?;
         let schema = plan.schema();
         let target = target(rows.logical_plan());
         let running = Running::start(plan, Arc::clone(&task), self.progress)?;
-        let printed = match RowWriter::new(format, PipeOut(stdout())) {
+        let printing = Printing::new();
+        let printed = match RowWriter::new(format, printing.out()?) {
             Some(writer) => self.print_rows(running, writer, &schema, started).await,
-            None => self.print_table(running, schema, maxrows, &task, started).await,
+            None => self.print_table(running, schema, look, &task, started).await,
         };
         printed.map_err(|error| match target {
             Some(target) => error.context(target),
@@ -164,9 +180,12 @@ impl Shell {
         while let Some(batch) = running.next().await {
             let batch = batch?;
             row_count += batch.num_rows();
-            running.progress.hide_while(|| writer.write(&batch))?;
+            running.progress.hide();
+            let write = move || writer.write(&batch).map(|()| writer);
+            writer = output::apart(write).await?;
         }
-        if !schema.fields().is_empty() {
+        // A definition has neither columns nor rows, and nothing to say.
+        if !schema.fields().is_empty() || row_count > 0 {
             writer.finish()?;
         }
         running.end(self.print.quiet);
@@ -178,35 +197,54 @@ impl Shell {
         Ok(())
     }
 
+    /// How the rows of a statement look as a table. Those of a listing are all wanted, and whole.
+    fn look(&self, is_listing: bool) -> Look {
+        let rows = match self.print.maxrows {
+            MaxRows::Limited(rows) if !is_listing => rows,
+            _ => usize::MAX,
+        };
+        let width = Term::stdout().size_checked().map(|(_, columns)| columns.into());
+        let width = width.filter(|_| stdout().is_terminal());
+        Look { rows, width, whole: self.whole || is_listing }
+    }
+
     /// Gathers as many rows as the table shows, then prints it.
     async fn print_table(
         &self,
         mut running: Running,
         schema: SchemaRef,
-        maxrows: MaxRows,
+        look: Look,
         task: &TaskContext,
         started: Instant,
     ) -> Result<()> {
-        let rows_max = match maxrows {
-            MaxRows::Unlimited => usize::MAX,
-            MaxRows::Limited(rows) => rows,
-        };
         let held = MemoryConsumer::new("Shell").register(task.memory_pool());
         let (mut batches, mut row_count) = (vec![], 0);
         while let Some(batch) = running.next().await {
             let batch = batch?;
             // One more than shown tells the printer that there are more.
-            if row_count <= rows_max {
+            if row_count <= look.rows {
                 held.try_grow(weight::bytes(&batch))?;
                 batches.push(batch.clone());
             }
             row_count += batch.num_rows();
         }
         running.end(self.print.quiet);
+        let options = task.session_config().options().format.clone();
+        let printing = Printing::new();
+        let mut out = BufWriter::new(printing.out()?);
+        let print = move || {
+            table::print(&mut out, &schema, &batches, look, &(&options).try_into()?)?;
+            Ok(out.flush()?)
+        };
+        output::apart(print).await?;
         let mut print = self.print.clone();
-        (print.format, print.maxrows) = (PrintFormat::Table, maxrows);
-        let options = &task.session_config().options().format;
-        print.print_batches(schema, &batches, started, row_count, options)
+        print.format = PrintFormat::Table;
+        if look.rows == usize::MAX {
+            print.maxrows = MaxRows::Unlimited;
+        }
+        // What datafusion-cli says behind the rows, which it need not print.
+        let no_columns = Arc::new(Schema::empty());
+        print.print_batches(no_columns, &[], started, row_count, &FormatOptions::default())
     }
 }
 
@@ -255,7 +293,7 @@ impl Running {
     }
 
     /// What is left to say when all rows are there.
-    fn end(&self, quiet: bool) {
+    fn end(&mut self, quiet: bool) {
         self.progress.hide();
         if let Some(summary) = self.progress.summary().filter(|_| !quiet) {
             eprintln!("{summary}");

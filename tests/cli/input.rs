@@ -49,3 +49,49 @@ fn errors_in_files_name_the_place() {
     let message = home.shell(&["-f", "missing.sql"]).fails();
     assert!(message.starts_with("error: missing.sql: No such file"), "{message}");
 }
+
+#[test]
+fn a_text_may_begin_with_a_comment() {
+    let home = Home::new();
+    let printed = home.shell(&["--format", "csv", "-c", "-- note\nselect 1 as one"]).succeeds();
+    assert_eq!(printed, "one\n1\n");
+    assert_eq!(home.shell(&["-c", "-- only a note"]).succeeds(), "");
+}
+
+/// Commands stand between statements, wherever these come from.
+#[test]
+fn commands_and_statements_are_mixed() {
+    let home = Home::new();
+    let inner = home.write("inner.sql", "select 'inner' as x;\n\\q\nselect 'not reached';");
+    let text = format!(
+        "\\pset format csv\nselect 1 as one;\n  \\i {inner}\n-- \\no\nselect '\\\\q' as q;\n\\q\nselect 2"
+    );
+    let expected = "Output format is Csv.\none\n1\nx\ninner\nq\n\\\\q\n";
+    let file = home.write("outer.sql", &text);
+    assert_eq!(home.shell(&["-f", &file]).succeeds(), expected);
+    assert_eq!(home.shell(&["-c", &text]).succeeds(), expected);
+    let mut command = home.command(&["shell", "-q"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn errors_of_commands_name_the_place_and_files_do_not_include_each_other_for_ever() {
+    let home = Home::new();
+    let file = home.write("a.sql", "select 1;\n\n\\nonsense\n");
+    let ran = home.shell(&["--format", "csv", "-f", &file]);
+    assert!(
+        ran.stderr.starts_with(&format!("error: {file}:3: there is no command")),
+        "{}",
+        ran.stderr
+    );
+    let file = home.write("b.sql", "\\d\nselect 1;\nselect * fro t;");
+    let ran = home.shell(&["-f", &file]).fails();
+    assert!(ran.contains("b.sql: syntax error") && ran.contains("Line: 3"), "{ran}");
+    let file = home.write("c.sql", "\\i c.sql\n");
+    let message = home.shell(&["-f", &file]).fails();
+    assert!(message.contains("16 files include each other"), "{message}");
+}
