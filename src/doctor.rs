@@ -17,6 +17,8 @@ use crate::{model_cmd, on_path};
 
 /// Less free disk than this is a problem: downloads and spills fail.
 const FREE_DISK_BYTES_MIN: u64 = 1 << 30;
+/// The file that describes a package.
+const DESCRIPTION: &str = "model.toml";
 /// Either exists where an NVIDIA driver is installed.
 const DRIVER_FILES: &[&str] = &["/proc/driver/nvidia/version", "/dev/nvidiactl"];
 
@@ -227,16 +229,26 @@ fn model(report: &mut Report, entry: &CatalogEntry) {
         RuntimeKind::Emulated { .. } => ", emulated",
         RuntimeKind::Torch { .. } => "",
     };
-    let fix = format!(
-        "restore the package at {}, or accept it as it is: forebay model add {} {} --replace",
-        model.location, model.name, model.location
-    );
+    let fix = |problems: &[String]| {
+        // Another description can be accepted; files that are not what theirs says cannot.
+        let is_acceptable = problems.iter().all(|problem| problem.starts_with(DESCRIPTION));
+        let or = if is_acceptable { "accept it as it is" } else { "export it again, then" };
+        let (name, location) = (&model.name, &model.location);
+        format!(
+            "restore the package at {location}, or {or}: forebay model add {name} {location} --replace"
+        )
+    };
     match model_cmd::problems(entry) {
         Ok(problems) if problems.is_empty() => {
             let location = &model.location;
             report.fact(&model.name, format!("version {}{emulated}, {location}", model.version));
         }
-        Ok(problems) => report.problem(&model.name, problems.join("; "), fix),
-        Err(error) => report.problem(&model.name, error.to_string(), fix),
+        Ok(problems) => {
+            report.problem(&model.name, problems.join("; "), fix(&problems));
+        }
+        Err(error) => {
+            let problem = error.to_string();
+            report.problem(&model.name, &problem, fix(std::slice::from_ref(&problem)));
+        }
     }
 }

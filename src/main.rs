@@ -143,17 +143,17 @@ struct ServeArgs {
     /// FOREBAY_TOKEN has, and the server ends with its standard input, or when told to
     #[arg(long, requires = "embedded", conflicts_with = "users")]
     private: bool,
-    #[command(flatten)]
-    flight: FlightArgs,
-    /// Seconds without a sign of life after which a worker is lost; queries wait as long when none
-    /// is left
+    /// Seconds without a sign of life after which a worker is lost; queries wait as long for one when
+    /// there is none
     #[arg(long, default_value_t = 10, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(2..))]
     worker_timeout: u64,
     #[command(flatten)]
-    tls: TlsArgs,
-    #[command(flatten)]
     listen: ListenArgs,
+    #[command(flatten)]
+    flight: FlightArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     resources: ResourceArgs,
 }
@@ -182,15 +182,16 @@ struct WorkerArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
-    tls: TlsArgs,
-    #[command(flatten)]
     listen: ListenArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     resources: ResourceArgs,
 }
 
 /// Who a process is to the others of its cluster: all three or none.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Encryption within a cluster")]
 struct TlsArgs {
     /// Encrypt connections within the cluster, and show others this certificate (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
@@ -255,6 +256,7 @@ struct ListenArgs {
 
 /// What a worker offers.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "What a worker offers")]
 struct ResourceArgs {
     /// CPU cores to offer [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

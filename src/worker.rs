@@ -49,7 +49,11 @@ async fn work(args: WorkerArgs) -> Result<()> {
 
 /// A worker of this machine, on loopback.
 pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
-    let devices = Arc::new(Devices::new(inventory(&args)?));
+    let found = inventory(&args)?;
+    // What tasks may not hold together is not on offer.
+    let limit = args.memory_limit.map_or(u64::MAX, |limit| limit.as_u64());
+    let memory = found.memory.min(limit);
+    let devices = Arc::new(Devices::new(found.with_memory(memory)));
     let plain = Worker::new(scheduler, devices, runtime(args.memory_limit)?);
     Ok(Worker {
         work_dir: args.work_dir.unwrap_or_else(|| plain.work_dir.clone()),

@@ -8,6 +8,7 @@ mod cli {
     mod doctor;
     mod endings;
     mod errors;
+    mod functions;
     mod input;
     mod memory;
     mod models;

@@ -5,8 +5,9 @@ use std::path::Path;
 use datafusion::common::{exec_err, plan_err};
 use datafusion::error::Result;
 use datafusion_cli::command::{Command, OutputFormat};
+use datafusion_cli::functions::Function;
 
-use super::{Shell, batch};
+use super::{Shell, batch, functions};
 
 /// What to do after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(super) enum After {
 pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("\\d", "list tables; \\d NAME describes a table or model"),
     ("\\dm", "list models; \\dm NAME describes one"),
-    ("\\h", "list functions; \\h NAME explains one"),
+    ("\\h", "list functions; \\h NAME explains one, or a statement"),
     ("\\i", "\\i FILE runs the SQL of a file"),
     ("\\object_store_profiling", "show or set: disabled, summary, trace"),
     ("\\pset", "\\pset format NAME: table, csv, tsv, json, ndjson"),
@@ -54,6 +55,8 @@ pub(super) async fn run(shell: &mut Shell, text: &str) -> Result<After> {
         ["dm"] => shell.run_sql("SHOW MODELS").await?,
         ["dm", name] => describe_model(shell, name).await?,
         ["i", file] => batch::include(shell, Path::new(file)).await?,
+        ["h"] => functions::list(),
+        ["h", name] if functions::explain(shell, name) => {}
         ["whole", rest @ ..] => whole(shell, rest)?,
         _ => delegate(shell, &words.join(" ")).await?,
     }
@@ -109,6 +112,11 @@ async fn delegate(shell: &mut Shell, text: &str) -> Result<()> {
             Ok(option) => option.execute(&mut shell.print),
             Err(()) => plan_err!("\\pset knows one option: \\pset format NAME"),
         },
+        Ok(Command::SearchFunctions(name)) if name.parse::<Function>().is_err() => {
+            plan_err!(
+                "there is no function or statement '{name}'; \\h and SHOW FUNCTIONS list them"
+            )
+        }
         Ok(command) => command.execute(shell.context.session(), &mut shell.print).await,
         Err(()) => plan_err!("there is no command '\\{text}'; \\? lists the commands"),
     }

@@ -6,7 +6,8 @@
 //! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come;
 //!   [`table`]: tables, of [`cells`], in which [`escape`] leaves nothing that steers a terminal;
 //!   [`output`]: where both write to
-//! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like
+//! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like;
+//!   [`functions`]: `\h`
 //! - [`scan`]: where statements begin and end; [`errors`]: messages for people
 //!
 //! Editing, highlighting and commands are those of datafusion-cli's library. Its loops are not: they
@@ -19,6 +20,7 @@ mod commands;
 mod complete;
 pub(crate) mod errors;
 mod escape;
+mod functions;
 mod input;
 mod names;
 mod output;
@@ -45,6 +47,7 @@ use datafusion_cli::print_options::PrintOptions;
 use forebay::{ForebayContext, Inventory};
 
 use crate::{ColorChoice, ShellArgs};
+use progress::Reader;
 use server::Server;
 
 /// Exit statuses beside 0.
@@ -64,8 +67,6 @@ pub(crate) struct Shell {
     whole: bool,
     /// How many files that include each other are running.
     files_open: usize,
-    /// Whether somebody watches stderr.
-    progress: bool,
 }
 
 /// Runs the shell; returns the exit status.
@@ -141,8 +142,15 @@ impl Shell {
             color: has_color(args.color),
             instrumented_registry: stores,
         };
-        let progress = !args.quiet && stderr().is_terminal();
-        Ok(Self { context, server, print, whole: args.whole, files_open: 0, progress })
+        Ok(Self { context, server, print, whole: args.whole, files_open: 0 })
+    }
+
+    fn reader(&self) -> Reader {
+        match (self.print.quiet, stderr().is_terminal()) {
+            (true, _) => Reader::Nobody,
+            (false, true) => Reader::Terminal,
+            (false, false) => Reader::Log,
+        }
     }
 }
 

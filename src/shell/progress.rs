@@ -22,6 +22,17 @@ const ESTIMATED_FROM: f64 = 0.01;
 /// Steps of the bar.
 const BAR_LENGTH: u64 = 1000;
 
+/// Whoever sees no progress is told after this time what a query waits for.
+const WAIT_SAID_AFTER: Duration = Duration::from_secs(3);
+
+/// Who reads standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    Terminal,
+    Log,
+    Nobody,
+}
+
 /// A query that is looked at while it runs.
 enum Watched {
     /// In this process, or on a cluster.
@@ -37,29 +48,48 @@ pub(super) struct Progress {
     /// Rows that will have been inferred, or read if nothing is inferred; a guess.
     rows_expected: Option<usize>,
     bar: Option<ProgressBar>,
-    visible: bool,
+    reader: Reader,
+    has_said_wait: bool,
 }
 
 impl Progress {
-    pub(super) fn of_plan(plan: Arc<dyn ExecutionPlan>, visible: bool) -> Self {
-        let rows_expected = visible.then(|| rows_expected(plan.as_ref())).flatten();
-        Self::new(Watched::Plan(plan), rows_expected, visible)
+    pub(super) fn of_plan(plan: Arc<dyn ExecutionPlan>, reader: Reader) -> Self {
+        let is_seen = reader == Reader::Terminal;
+        let rows_expected = is_seen.then(|| rows_expected(plan.as_ref())).flatten();
+        Self::new(Watched::Plan(plan), rows_expected, reader)
     }
 
-    pub(super) fn of_server(done: watch::Receiver<Option<f64>>, visible: bool) -> Self {
-        Self::new(Watched::Server(done), None, visible)
+    pub(super) fn of_server(done: watch::Receiver<Option<f64>>, reader: Reader) -> Self {
+        Self::new(Watched::Server(done), None, reader)
     }
 
-    fn new(watched: Watched, rows_expected: Option<usize>, visible: bool) -> Self {
-        Self { watched, started: Instant::now(), rows_expected, bar: None, visible }
+    fn new(watched: Watched, rows_expected: Option<usize>, reader: Reader) -> Self {
+        let started = Instant::now();
+        Self { watched, started, rows_expected, bar: None, reader, has_said_wait: false }
     }
 
-    /// Draws the bar anew if the query has run for a while.
+    /// Tells the reader how far the query is, if it has run for a while.
     pub(super) fn show(&mut self) {
         let elapsed = self.started.elapsed();
-        if !self.visible || elapsed < SHOWN_AFTER {
-            return;
+        match self.reader {
+            Reader::Terminal if elapsed >= SHOWN_AFTER => self.show_bar(elapsed),
+            Reader::Log if elapsed >= WAIT_SAID_AFTER && !self.has_said_wait => self.say_wait(),
+            _ => {}
         }
+    }
+
+    /// Says once what a query on a cluster waits for, if it waits.
+    fn say_wait(&mut self) {
+        let Watched::Plan(plan) = &self.watched else { return };
+        let waits_for = reached(plan.as_ref()).map(|reached| reached.waits_for);
+        if let Some(waits_for) = waits_for.filter(|waits_for| !waits_for.is_empty()) {
+            eprintln!("waiting: {waits_for}");
+            self.has_said_wait = true;
+        }
+    }
+
+    /// Draws the bar anew.
+    fn show_bar(&mut self, elapsed: Duration) {
         let plan = match &self.watched {
             Watched::Plan(plan) => Arc::clone(plan),
             Watched::Server(done) => {
@@ -196,7 +226,11 @@ fn reached(plan: &dyn ExecutionPlan) -> Option<ClusterProgress> {
 /// `1 of 3 stages done · 14 of 40 tasks done, 3 running · 4,096 rows inferred, 512/s · 12 s`
 fn remote_line(reached: &ClusterProgress, elapsed: Duration) -> String {
     if reached.stages == 0 {
-        return format!("waiting for the cluster · {} s", elapsed.as_secs());
+        let waits_for = match reached.waits_for.as_str() {
+            "" => "for the cluster",
+            waits_for => &format!("· {waits_for}"),
+        };
+        return format!("waiting {waits_for} · {} s", elapsed.as_secs());
     }
     let ClusterProgress { stages, stages_done, units, units_done, tasks_running, .. } = reached;
     let mut line = format!(

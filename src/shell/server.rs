@@ -15,6 +15,7 @@ use datafusion::common::{exec_datafusion_err, exec_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use forebay_scheduler::rpc::connection;
 use forebay_scheduler::tls::choose_crypto;
 use futures::TryStreamExt;
 use prost::Message;
@@ -190,7 +191,7 @@ fn of_query(error: FlightError) -> DataFusionError {
 
 fn message(error: FlightError) -> String {
     match error {
-        FlightError::Tonic(status) => status.message().to_owned(),
+        FlightError::Tonic(status) => connection::said(&status),
         other => other.to_string(),
     }
 }

@@ -28,7 +28,7 @@ use futures::StreamExt;
 use tokio::time::{Interval, interval};
 
 use super::output::{self, PipeOut, Printing};
-use super::progress::Progress;
+use super::progress::{Progress, Reader};
 use super::rows::RowWriter;
 use super::server::Server;
 use super::table::{self, Look};
@@ -110,7 +110,7 @@ impl Shell {
         let is_listing = self.context.parse(text).is_ok_and(|found| found.iter().any(is_listing));
         let look = self.look(is_listing);
         let schema = answer.rows.schema();
-        let progress = Progress::of_server(answer.done, self.progress);
+        let progress = Progress::of_server(answer.done, self.reader());
         let running = Running { stream: answer.rows, progress, tick: interval(TICK) };
         let task = self.context.session().task_ctx();
         let printing = Printing::new();
@@ -135,7 +135,7 @@ impl Shell {
         let format = self.format(plan.as_ref())?;
         let schema = plan.schema();
         let target = target(rows.logical_plan());
-        let running = Running::start(plan, Arc::clone(&task), self.progress)?;
+        let running = Running::start(plan, Arc::clone(&task), self.reader())?;
         let printing = Printing::new();
         let printed = match RowWriter::new(format, printing.out()?) {
             Some(writer) => self.print_rows(running, writer, &schema, started).await,
@@ -265,7 +265,7 @@ fn is_listing(statement: &Statement) -> bool {
 impl Running {
     /// The query runs on the runtime's threads, so that this one can look at it and hear Ctrl-C
     /// whatever it does.
-    fn start(plan: Arc<dyn ExecutionPlan>, task: Arc<TaskContext>, visible: bool) -> Result<Self> {
+    fn start(plan: Arc<dyn ExecutionPlan>, task: Arc<TaskContext>, reader: Reader) -> Result<Self> {
         let mut builder = RecordBatchReceiverStream::builder(plan.schema(), BATCHES_WAITING_MAX);
         let mut rows = whole_writes::execute(Arc::clone(&plan), task)?;
         let printer = builder.tx();
@@ -278,7 +278,7 @@ impl Running {
             }
             Ok(())
         });
-        let progress = Progress::of_plan(plan, visible);
+        let progress = Progress::of_plan(plan, reader);
         Ok(Self { stream: builder.build(), progress, tick: interval(TICK) })
     }
 

@@ -1,11 +1,12 @@
 //! A shell that is part of a cluster.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
 
 use forebay_testkit::cluster::Cluster;
 
-use super::setup::Home;
+use super::setup::{Home, Ran};
 
 #[test]
 fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
@@ -75,4 +76,65 @@ fn get(address: &str, path: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+
+/// First it says what it waits for, also to a log; then it gives up.
+#[test]
+fn a_query_on_a_cluster_without_workers_says_so_and_fails() {
+    let home = Home::new();
+    let cluster = Cluster::start(BINARY, &["--worker-timeout", "5"]);
+    let data = home.write("t.csv", "n\n1\n2\n");
+    let sql = format!("SELECT sum(n) FROM '{data}'");
+    let ran = home.run(&["shell", "--connect", cluster.address(), "-c", &sql]);
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    let [waits, failed] = lines[..] else { panic!("{}", ran.stderr) };
+    let said = "there is no worker; start one with `forebay worker --scheduler HOST:PORT`";
+    assert_eq!(waits, format!("waiting: {said}"));
+    assert!(failed.starts_with(&format!("error: {said}; none has come for 5 s")), "{failed}");
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(1), ""));
+}
+
+/// The worker that comes in time runs what has waited for it.
+#[test]
+fn a_query_waits_for_the_first_worker() {
+    let home = Home::new();
+    let mut cluster = Cluster::start(BINARY, &["--worker-timeout", "60"]);
+    let data = home.write("t.csv", "n\n1\n2\n");
+    let sql = format!("SELECT sum(n) AS sum FROM '{data}'");
+    let mut command = home.command(&["shell", "--connect", cluster.address(), "-c", &sql]);
+    let shell = command.args(["--format", "csv"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    let mut said = BufReader::new(shell.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains("there is no worker"));
+    cluster.add_worker(&["--cpus", "1"]);
+    assert_eq!(Ran::of(shell.wait_with_output().unwrap()).stdout, "sum\n3\n");
+}
+
+#[test]
+fn a_port_of_another_server_is_named() {
+    let home = Home::new();
+    let serve = ["serve", "--bind", "127.0.0.1:0", "--flight-sql", "127.0.0.1:0"];
+    let mut server = home.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let addresses = lines.take(2).map(|line| line.unwrap().rsplit(' ').next().unwrap().to_owned());
+    let [scheduler, flight] = &addresses.collect::<Vec<_>>()[..] else { panic!("two doors") };
+    for address in [flight, &format!("grpc://{scheduler}")] {
+        let message = home.run(&["shell", "-c", "SELECT 1", "--connect", address]);
+        assert!(message.stderr.contains("it is another kind of server"), "{}", message.stderr);
+        assert!(message.stderr.contains(address), "{}", message.stderr);
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn workers_offer_the_memory_that_their_tasks_may_hold() {
+    let home = Home::new();
+    let mut cluster = Cluster::start(BINARY, &[]);
+    cluster.add_worker(&["--cpus", "1", "--memory-limit", "100MB"]);
+    let sql = "SELECT memory FROM forebay.workers";
+    let shell = ["shell", "--connect", cluster.address(), "-q", "--format", "csv", "-c", sql];
+    assert_eq!(home.run(&shell).succeeds(), "memory\n100000000\n");
 }

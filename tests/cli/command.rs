@@ -34,3 +34,22 @@ fn the_version_names_what_the_binary_was_made_of() {
         assert!(long.contains(&format!("\n{part:<12}{version}")), "{part} {version}: {long}");
     }
 }
+
+/// Options are under the heading of what they are about.
+#[test]
+fn the_help_of_serve_has_a_section_for_each_door() {
+    let help = Home::new().run(&["serve", "--help"]).stdout;
+    let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text}: {help}"));
+    let places = [
+        "--worker-timeout",
+        "--insecure",
+        "\nArrow Flight SQL:",
+        "--users",
+        "--session-timeout",
+        "\nEncryption within a cluster:",
+        "--tls-cert",
+        "\nWhat a worker offers:",
+        "--memory-limit",
+    ];
+    assert!(places.map(place).is_sorted(), "{help}");
+}

@@ -26,6 +26,7 @@ fn doctor_reports_what_is_there_and_what_is_wrong() {
     assert!(report.stdout.contains("labels.txt has changed"), "{}", report.stdout);
     assert!(report.stdout.contains("broken.toml"), "{}", report.stdout);
     assert_eq!(report.stdout.matches("fix: ").count(), 2, "{}", report.stdout);
+    assert!(report.stdout.contains("or export it again, then: "), "{}", report.stdout);
     assert!(report.stdout.contains("2 problems found"), "{}", report.stdout);
     let report = Ran::of(
         home.command(&["doctor"]).env("FOREBAY_CATALOG", "echo/labels.txt").output().unwrap(),
@@ -53,4 +54,18 @@ fn doctor_names_the_commands_on_the_path_if_they_are_of_several_versions() {
     let problem = format!("on the path: {new} (forebay 0.2.0), {old} (forebay 0.1.0)\n");
     assert!(report.contains(&problem), "{report}");
     assert!(report.contains("fix: remove all but one"), "{report}");
+}
+
+#[test]
+fn doctor_suggests_a_command_that_works() {
+    let home = Home::new();
+    home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
+    // Another description, of the same files.
+    home.package("echo", 2);
+    let report = home.run(&["doctor"]).stdout;
+    let (_, command) = report.split_once("or accept it as it is: forebay ").unwrap();
+    let command = command.lines().next().unwrap();
+    home.run(&command.split(' ').collect::<Vec<_>>()).succeeds();
+    let report = home.run(&["doctor"]).stdout;
+    assert!(report.contains("  echo        version 7, emulated"), "{report}");
 }

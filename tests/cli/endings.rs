@@ -33,6 +33,27 @@ fn ctrl_c_cancels_a_batch_run() {
     assert_eq!((status.code(), stderr.as_str()), (Some(130), "cancelled\n"));
 }
 
+/// Nobody reads the rows: the pipe is full, and writing to it waits for ever.
+#[test]
+fn ctrl_c_is_heard_while_rows_are_printed() {
+    let home = Home::new();
+    for arguments in [&["--format", "csv"][..], &["--format", "json"], &["--whole"]] {
+        let sql = match arguments {
+            ["--whole"] => "select repeat('x', 10000000) as text from range(0, 40)",
+            _ => "select repeat('x', 100) as text from range(0, 1000000000)",
+        };
+        let mut command = home.command(&[&["shell", "-q", "-c", sql], arguments].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 6]).unwrap();
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        let status = child.wait().unwrap();
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((status.code(), stderr.as_str()), (Some(130), "cancelled\n"), "{arguments:?}");
+    }
+}
+
 #[test]
 fn a_closed_pipe_is_no_error() {
     let home = Home::new();

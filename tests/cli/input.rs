@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
-use super::setup::Home;
+use super::setup::{Home, Ran};
 
 #[test]
 fn a_file_holds_many_statements() {
@@ -73,9 +73,7 @@ fn commands_and_statements_are_mixed() {
     let mut command = home.command(&["shell", "-q"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    let mut printed = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-    assert_eq!(printed, expected);
+    assert_eq!(Ran::of(child.wait_with_output().unwrap()).stdout, expected);
 }
 
 #[test]

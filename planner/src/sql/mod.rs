@@ -13,6 +13,7 @@
 mod arguments;
 mod create_model;
 pub mod execute;
+mod functions;
 mod models_table;
 mod named_tables;
 pub mod normalize;

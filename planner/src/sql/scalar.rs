@@ -14,9 +14,10 @@ use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    TypeSignature, Volatility, lit,
+    ColumnarValue, Documentation, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, TypeSignature, Volatility, lit,
 };
+use forebay_udf::feature::documentation;
 use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions, OnError};
 
 use super::normalize::ML_PREDICT;
@@ -145,6 +146,10 @@ impl ScalarUDFImpl for MlPredict {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {

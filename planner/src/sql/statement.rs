@@ -14,8 +14,8 @@ use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Word};
 
-use super::named_tables;
 use super::normalize::normalize;
+use super::{functions, named_tables};
 
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,6 +132,9 @@ fn parse_one(parser: &mut DFParser) -> Result<Statement> {
         Some(statement) => Statement::Model(statement),
         None => {
             let mut statement = parser.parse_statement()?;
+            if let Some(query) = functions::listing(&statement) {
+                statement = DFParserBuilder::new(query.as_str()).build()?.parse_statement()?;
+            }
             named_tables::resolve(&mut statement)?;
             Statement::Sql(Box::new(statement))
         }

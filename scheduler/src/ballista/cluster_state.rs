@@ -68,7 +68,9 @@ impl ForebayClusterState {
         let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
         let made = staged.and_then(|staged| {
             let made = JobGraph::try_new(staged.spec.clone())?;
-            Ok((fleet::missing(workers, &made), staged, made))
+            // The first worker may be on its way.
+            let missing = fleet::missing(workers, &made).filter(|_| !workers.is_empty());
+            Ok((missing, staged, made))
         });
         let (problem, staged, made) = match made {
             Ok(made) => made,

@@ -30,6 +30,9 @@ pub(super) fn leased(workers: &[WorkerState], worker: &WorkerId, lease: &Lease) 
 
 /// What a stage waits for that has work of which nothing runs, and for which no worker has room.
 pub(super) fn waits_for(workers: &[WorkerState], graph: &JobGraph) -> Option<String> {
+    if workers.is_empty() {
+        return Some(NO_WORKER.to_owned());
+    }
     let has_room = |need: &Need| workers.iter().any(|w| !w.is_draining && w.fit(need).is_some());
     let stages = graph.stage_rows().filter(|stage| stage.running == 0);
     let mut stages = stages.filter(|stage| graph.ready(stage.id).is_some());
@@ -39,11 +42,17 @@ pub(super) fn waits_for(workers: &[WorkerState], graph: &JobGraph) -> Option<Str
     })
 }
 
-/// What no worker has and some stage that is not done needs. Workers may still be on their way: if
-/// there are none, the job waits.
+/// Said while there is none, and when the job is given up.
+pub(super) const NO_WORKER: &str =
+    "there is no worker; start one with `forebay worker --scheduler HOST:PORT`";
+
+/// What no worker has and some stage that is not done needs.
 pub(super) fn missing(workers: &[WorkerState], graph: &JobGraph) -> Option<String> {
-    if workers.is_empty() || !graph.is_running_job() {
+    if !graph.is_running_job() {
         return None;
+    }
+    if workers.is_empty() {
+        return Some(NO_WORKER.to_owned());
     }
     let stages = graph.consumers_first().filter(|id| graph.stage_state(*id) != StageState::Done);
     let lacks = |id: StageId| could_ever_fit(workers, &graph.stage(id).need).err();

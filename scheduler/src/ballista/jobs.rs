@@ -13,10 +13,12 @@ use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::{IntervalStream, ReceiverStream};
 use tonic::Status;
 
 use super::analysis;
+use super::fleet::NO_WORKER;
 use super::observe::Reached;
 use super::registry::Registry;
 use super::scheduler::Ballista;
@@ -43,6 +45,8 @@ pub(super) struct BallistaJobs {
     state: SessionState,
     /// Jobs whose client has gone.
     abandoned: mpsc::Sender<JobId>,
+    /// How long a job waits for the first worker.
+    patience: Duration,
 }
 
 impl BallistaJobs {
@@ -51,8 +55,9 @@ impl BallistaJobs {
         registry: Registry,
         state: SessionState,
         abandoned: mpsc::Sender<JobId>,
+        patience: Duration,
     ) -> Self {
-        Self { scheduler, registry, state, abandoned }
+        Self { scheduler, registry, state, abandoned, patience }
     }
 
     fn session(&self, request: &RunRequest) -> SessionContext {
@@ -98,6 +103,9 @@ impl Jobs for BallistaJobs {
         };
         let (registry, watched) = (self.registry.clone(), self.registry.clone());
         let id = interest.job.to_string();
+        let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
+        let given_up = stream::once(unattended)
+            .map(|reason| Ok(RunUpdate { news: Some(News::Failed(reason)) }));
         let ticks = IntervalStream::new(tokio::time::interval(PROGRESS_EVERY))
             .map(move |_| watched.progress(&id))
             .take_while(|progress| std::future::ready(*progress != Reached::End))
@@ -114,7 +122,8 @@ impl Jobs for BallistaJobs {
             stream::iter(last.into_iter().chain(news))
                 .map(|news| Ok(RunUpdate { news: Some(news) }))
         });
-        Ok(Box::pin(stream::iter([accepted]).chain(stream::select(updates, ticks))))
+        let updates = stream::select(updates, stream::select(ticks, given_up));
+        Ok(Box::pin(stream::iter([accepted]).chain(updates)))
     }
 
     async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status> {
@@ -137,6 +146,22 @@ impl Jobs for BallistaJobs {
         let job = found.lock();
         Ok(analysis::of(&job, self.registry.now()))
     }
+}
+
+/// Ends if no worker comes for so long. Ballista plans a job for workers only, and waits for them for
+/// ever; once it is planned, the registry gives it up.
+async fn unattended(registry: Registry, job: String, patience: Duration) -> String {
+    let mut ticks = tokio::time::interval(PROGRESS_EVERY);
+    let mut lonely_since = Instant::now();
+    while registry.get(&job).is_none() {
+        let now = ticks.tick().await;
+        if registry.has_workers() {
+            lonely_since = now;
+        } else if now.duration_since(lonely_since) >= patience {
+            return format!("{NO_WORKER}; none has come for {} s", patience.as_secs());
+        }
+    }
+    std::future::pending().await
 }
 
 /// What a state says that a client has waited for.

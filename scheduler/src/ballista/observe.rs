@@ -110,7 +110,7 @@ impl Registry {
     }
 }
 
-/// How far a job is.
+/// How far a job is, or what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
     /// It waits to be planned.
@@ -134,7 +134,13 @@ impl Reached {
 impl Registry {
     /// How far a job is, while it runs.
     pub(super) fn progress(&self, job: &str) -> Reached {
-        let Some(job) = self.get(job) else { return Reached::Nothing };
+        let Some(job) = self.get(job) else {
+            let waits_for = fleet::NO_WORKER.to_owned();
+            return match self.has_workers() {
+                true => Reached::Nothing,
+                false => Reached::Midway(Progress { waits_for, ..Progress::default() }),
+            };
+        };
         let workers = self.worker_states();
         let job = job.lock();
         match job.graph.is_running_job() {

@@ -214,6 +214,11 @@ impl Registry {
         }
     }
 
+    /// Whether any worker attends.
+    pub(super) fn has_workers(&self) -> bool {
+        !self.attendance.workers().is_empty()
+    }
+
     /// Lets draining workers go that no job needs any more.
     pub(super) fn release_drained(&self) {
         for worker in self.attendance.workers().into_iter().filter(|worker| worker.draining) {

@@ -126,7 +126,13 @@ impl Scheduler {
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
         attendance.listen(takes_news(registry.clone(), lost));
         let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
-        let jobs = BallistaJobs::new(scheduler.clone(), registry.clone(), state, abandoned);
+        let jobs = BallistaJobs::new(
+            scheduler.clone(),
+            registry.clone(),
+            state,
+            abandoned,
+            worker_timeout,
+        );
         let jobs = Arc::new(jobs);
         let mut tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
@@ -278,7 +284,8 @@ fn config(
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
         executor_timeout_seconds: worker_timeout.as_secs(),
         expire_dead_executor_interval_seconds: 1,
-        no_executors_grace_period_seconds: worker_timeout.as_secs(),
+        // We give jobs up ourselves, also those that began without workers, and say it in our words.
+        no_executors_grace_period_seconds: u64::MAX,
         override_physical_codec: Some(session::physical_codec()),
         override_config_producer: Some(Arc::new(|| {
             session::config().with_ballista_adaptive_query_planner(false)

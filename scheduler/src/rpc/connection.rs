@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tonic::Status;
 use tonic::transport::server::{Router, TcpIncoming};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 use super::ClusterClient;
 use super::messages::DescribeRequest;
@@ -154,8 +154,18 @@ impl Peers {
 }
 
 /// What people want to know of a call that failed: what the other side said, or why it did not.
-pub(crate) fn said(status: &Status) -> String {
-    status.source().map_or_else(|| status.message().to_owned(), root_cause)
+pub fn said(status: &Status) -> String {
+    let text = status.source().map_or_else(|| status.message().to_owned(), root_cause);
+    match status.code() {
+        _ if !text.is_empty() => text,
+        // gRPC servers answer so to calls of services that they do not have.
+        Code::Unimplemented => {
+            "it is another kind of server; HOST:PORT is for the port of a scheduler (`forebay serve \
+             --bind`), grpc://HOST:PORT for that of Arrow Flight SQL (`--flight-sql`)"
+                .to_owned()
+        }
+        code => format!("{code:?}, without a reason"),
+    }
 }
 
 #[cfg(test)]

@@ -13,13 +13,14 @@ use async_trait::async_trait;
 use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
-    Volatility,
+    ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    TypeSignature, Volatility,
 };
 use futures::{StreamExt, TryStreamExt};
 use url::Url;
 
 use super::arguments::{OnBadValue, text, whole_number};
+use crate::feature::documentation;
 
 /// Downloads of one batch at one time.
 const CONCURRENT_DOWNLOADS: usize = 16;
@@ -70,6 +71,10 @@ impl ScalarUDFImpl for Download {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn return_type(&self, _found: &[DataType]) -> Result<DataType> {

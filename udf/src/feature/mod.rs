@@ -2,8 +2,10 @@
 
 pub(crate) mod arguments;
 mod audio;
+mod docs;
 mod download;
 pub(crate) mod image;
+mod octet_length;
 mod row_hash;
 mod tensor;
 mod text;
@@ -14,6 +16,7 @@ use std::sync::{Arc, LazyLock};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::ScalarUDF;
 
+pub use self::docs::{documentation, documented};
 pub use self::image::JPEG_DECODER;
 pub use self::tensor::{check_tensor, column_type_name, tensor_type_name};
 pub use self::text::{TEXT_CHUNK, TEXT_CHUNK_BY, TokenizerReference};
@@ -29,6 +32,7 @@ pub fn functions() -> Vec<Arc<ScalarUDF>> {
             text::by_words(),
             download::functions(),
             row_hash::functions(),
+            octet_length::functions(),
         ]
         .concat()
     });

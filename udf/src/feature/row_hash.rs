@@ -7,8 +7,11 @@ use arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::hash_utils::{QualityRandomState, create_hashes};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
+
+use crate::feature::documentation;
 
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
     let signature = Signature::user_defined(Volatility::Immutable);
@@ -29,6 +32,10 @@ impl ScalarUDFImpl for RowHash {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn coerce_types(&self, found: &[DataType]) -> Result<Vec<DataType>> {

@@ -8,13 +8,15 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 
 use super::super::arguments::{BytesColumn, OnBadValue, is_bytes, whole_number};
 use super::decode::{Audio, decode};
 use super::limits::{BATCH_SAMPLES_MAX, check_rate};
 use super::resample::resample;
+use crate::feature::documentation;
 
 const NAME: &str = "audio_decode";
 const USAGE: &str = "audio_decode(bytes [, sample_rate])";
@@ -57,6 +59,10 @@ impl ScalarUDFImpl for AudioDecode {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn coerce_types(&self, found: &[DataType]) -> Result<Vec<DataType>> {

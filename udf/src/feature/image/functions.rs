@@ -7,8 +7,8 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::common::{Result, exec_datafusion_err, internal_err, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility,
 };
 
 use super::super::arguments::{
@@ -21,6 +21,7 @@ use super::encode::{Encoding, encode};
 use super::pixels::{Mode, Pixels};
 use super::preprocess::{Recipe, Workspace};
 use super::resize::{Filter, Resampler};
+use crate::feature::documentation;
 
 /// All functions of this folder, each also as `try_…`.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -148,6 +149,10 @@ impl ScalarUDFImpl for ImageFunction {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn coerce_types(&self, found: &[DataType]) -> Result<Vec<DataType>> {

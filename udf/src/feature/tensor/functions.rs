@@ -11,12 +11,13 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Float64Type};
 use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility,
 };
 
 use super::super::arguments::whole_number;
 use super::types::{TensorType, check_order};
+use crate::feature::documentation;
 
 /// All functions of this file.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -82,6 +83,10 @@ impl ScalarUDFImpl for VectorFunction {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn coerce_types(&self, found: &[DataType]) -> Result<Vec<DataType>> {

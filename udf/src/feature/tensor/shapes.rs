@@ -21,13 +21,14 @@ use datafusion::common::{
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, Volatility, lit,
+    ColumnarValue, Documentation, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs,
+    ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 
 use super::super::arguments::{OnBadValue, bounded_literal};
 use super::part::Part;
 use super::types::{TensorType, fixed_shape_field};
+use crate::feature::documentation;
 
 /// All functions of this file.
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -114,6 +115,10 @@ impl ScalarUDFImpl for ShapeFunction {
 
     fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn coerce_types(&self, found: &[DataType]) -> Result<Vec<DataType>> {

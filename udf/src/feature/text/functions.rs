@@ -14,13 +14,15 @@ use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 
 use super::super::arguments::{OnBadValue, text, whole_number};
 use super::chunk::{Limits, chunks};
 use super::reference::TokenizerReference;
 use super::tokens::{Tokens, Words};
+use crate::feature::documentation;
 
 /// The function's name in SQL.
 pub const TEXT_CHUNK: &str = "text_chunk";
@@ -163,6 +165,10 @@ impl ScalarUDFImpl for ByWords {
 
     fn signature(&self) -> &Signature {
         &self.0.signature
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        documentation(self.name())
     }
 
     fn coerce_types(&self, found: &[DataType]) -> Result<Vec<DataType>> {
