@@ -233,7 +233,7 @@ async fn all_workers_are_killed_and_none_comes() {
     stage.cluster.worker(0).kill();
     stage.cluster.worker(1).kill();
     let error = stage.end(running).await.unwrap_err().strip_backtrace();
-    assert!(error.contains("no executor") || error.contains("no worker"), "{error}");
+    assert!(error.contains("there is no worker") && error.contains("none has come"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
