@@ -56,7 +56,7 @@ pub(crate) async fn reach_scheduler(
         Ok(Ok(_)) => Ok(channel),
         Ok(Err(status)) => match status.source().map(Broken::by) {
             Some(broken) => Err(unreached(address, tls, broken).await),
-            None => Err(exec_datafusion_err!("the scheduler at {address}: {}", status.message())),
+            None => Err(exec_datafusion_err!("the scheduler at {address}: {}", said(&status))),
         },
         Err(silence) => Err(unreached(address, tls, Broken::by(&silence)).await),
     }
