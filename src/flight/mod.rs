@@ -11,16 +11,19 @@
 //! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
 //!   from text to rows; `encode`: rows as messages; `metadata`, `sql_info`: what there is; `actions`:
 //!   messages that arrow-flight lacks
+//! - `depth`, `sizes`, `options`: what no statement of a client may ask for
 //! - `ingest`: rows that clients send; `stream`: rows for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
 mod actions;
+mod depth;
 mod encode;
 mod front;
 mod ingest;
 mod metadata;
 mod opaque;
+mod options;
 mod progress;
 mod query;
 mod rights;
@@ -28,6 +31,7 @@ mod seal;
 mod service;
 mod session;
 mod sessions;
+mod sizes;
 mod sql_info;
 mod statement;
 mod status;

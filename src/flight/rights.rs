@@ -8,12 +8,13 @@ use std::sync::Arc;
 use datafusion::catalog::{TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::context::{SQLOptions, SessionContext};
-use datafusion::logical_expr::{Expr, LogicalPlan, Statement as PlanStatement};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::parser::Statement as SqlStatement;
 use forebay_planner::sql::statement::{ModelStatement, Statement};
 use url::Url;
 
 use super::users::{Identity, Role};
+use super::{options, sizes};
 
 /// Folders and URLs below which clients may name files.
 #[derive(Clone, Debug)]
@@ -64,6 +65,10 @@ impl Roots {
 
 /// A location as a URL without `..` and links, so that what it begins with is where it is.
 fn location(text: &str) -> Result<Url> {
+    // Whoever opens it may trim it, or take the tilde for a home folder.
+    if text.trim() != text || text.starts_with('~') {
+        return plan_err!("'{text}' begins with a tilde, or has white space around it");
+    }
     if let Ok(url) = Url::parse(text) {
         let decoded = url.path().to_lowercase();
         if decoded.contains("%2e") || decoded.contains("%2f") || decoded.contains("%5c") {
@@ -143,12 +148,8 @@ fn check_model_statement(who: &Identity, roots: &Roots, statement: &ModelStateme
 /// # Errors
 /// If it may not: what is missing.
 pub(super) fn check_plan(who: &Identity, plan: &LogicalPlan) -> Result<()> {
-    if let LogicalPlan::Statement(PlanStatement::SetVariable(set)) = plan
-        && set.variable.to_lowercase().starts_with("datafusion.runtime.")
-    {
-        let variable = &set.variable;
-        return denied(format!("{variable} is the server's, not a session's: its start sets it"));
-    }
+    options::check(plan)?;
+    sizes::check(plan)?;
     if who.role >= Role::Write {
         return Ok(());
     }
@@ -250,6 +251,9 @@ mod tests {
             format!("file://{root}/%2e%2e/secret"),
             "s3://bucket/database".to_owned(),
             "s3://bucket/data/../x".to_owned(),
+            " /etc/passwd".to_owned(),
+            format!(" {root}/t"),
+            "~/secret".to_owned(),
             "s3://other/data/t".to_owned(),
             "http://bucket/data/t".to_owned(),
         ];

@@ -21,7 +21,7 @@ use tonic::Status;
 use super::opaque::Opaque;
 use super::rights::{check_plan, check_statement};
 use super::session::Session;
-use super::{metadata, status};
+use super::{depth, metadata, status};
 
 /// What a statement does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub(super) struct Prepared {
     /// Rows of values that the next execution takes.
     bound: Mutex<Option<Arc<Bound>>>,
 }
+
+/// Values that are bound at a time: nulls take no bytes on their way, and some here.
+const VALUES_MAX: usize = 1_000_000;
 
 /// Values for the parameters of a statement: it runs once for each row.
 pub(super) type Bound = Vec<Vec<ScalarValue>>;
@@ -88,9 +91,17 @@ impl Prepared {
 
     /// Sets the values of the next executions.
     pub(super) fn bind(&self, batches: &[RecordBatch]) -> Result<()> {
+        let wanted = self.parameters.fields().len();
+        let values = batches.iter().map(|batch| batch.num_rows().saturating_mul(wanted.max(1)));
+        let values = values.fold(0, usize::saturating_add);
+        if values > VALUES_MAX {
+            return plan_err!(
+                "{values} values are bound, and this server takes {VALUES_MAX} at a time; bind them in \
+                 parts, or ingest them into a table"
+            );
+        }
         let mut rows = vec![];
         for batch in batches {
-            let wanted = self.parameters.fields().len();
             if batch.num_columns() != wanted {
                 return plan_err!(
                     "the statement has {wanted} parameters, and {} values are bound",
@@ -157,6 +168,7 @@ impl Prepared {
 }
 
 fn parsed(session: &Session, text: &str) -> Result<Statement> {
+    depth::check(text)?;
     let mut statements = session.context.parse(text)?;
     let statement = match (statements.pop(), statements.len()) {
         (Some(statement), 0) => statement,
