@@ -49,9 +49,27 @@ impl TableFunctionImpl for ReadFiles {
             "null" => OnUnreadable::Null,
             _ => return plan_err!("read_files: on_error is '{policy}', expected fail or null"),
         };
-        let location = ListingTableUrl::parse(pattern)?;
+        let location = location(pattern)?;
         Ok(Arc::new(Files { pattern: pattern.clone(), location, on_unreadable }))
     }
+}
+
+/// Where the files are. DataFusion understands patterns in paths, not in URLs; in these only `*` begins
+/// one, as `?` and `[` are their own.
+fn location(pattern: &str) -> Result<ListingTableUrl> {
+    let parts = pattern.split_once("://").filter(|(_, rest)| rest.contains('*'));
+    let Some((scheme, rest)) = parts else { return ListingTableUrl::parse(pattern) };
+    if matches!(scheme, "http" | "https") {
+        return plan_err!(
+            "read_files: '{pattern}': a web server does not list its files; name one without *"
+        );
+    }
+    let folder = rest.find('*').and_then(|star| rest[..star].rfind('/'));
+    let Some(folder) = folder else {
+        return plan_err!("read_files: '{pattern}': the name of a bucket cannot have a *");
+    };
+    let (folder, glob) = rest.split_at(folder + 1);
+    ListingTableUrl::parse(format!("{scheme}://{folder}"))?.with_glob(glob)
 }
 
 /// The files that a pattern names.

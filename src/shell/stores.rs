@@ -1,13 +1,17 @@
 //! Object stores that statements name by URL: registered before the statement runs, by
 //! datafusion-cli's builders, with credentials from its `OPTIONS` or from the environment.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion::common::config::ExtensionOptions;
+use datafusion::common::plan_err;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::{DataFrame, SessionContext};
-use datafusion::sql::parser::Statement as SqlStatement;
-use datafusion::sql::sqlparser::ast::Value;
+use datafusion::sql::parser::{CopyToSource, CopyToStatement, Statement as SqlStatement};
+use datafusion::sql::sqlparser::ast::{
+    Expr, FunctionArg, FunctionArgExpr, TableFactor, Value, Visit, Visitor,
+};
 use datafusion_cli::catalog::DynamicObjectStoreCatalog;
 use datafusion_cli::cli_context::CliSessionContext;
 use datafusion_cli::object_storage::{
@@ -47,6 +51,18 @@ pub(super) fn open_on_demand(session: &SessionContext) {
 /// Those of the statement, and of stores that cannot be opened.
 pub(crate) async fn execute(context: &ForebayContext, statement: Statement) -> Result<DataFrame> {
     let session = context.session();
+    for url in read_by_calls(&statement) {
+        let registry = &session.runtime_env().object_store_registry;
+        // Those of a table before it have its options.
+        if is_remote(&url) && registry.get_store(&url).is_err() {
+            open_url(context, &url).await?;
+        } else if !is_remote(&url) && url.scheme() != "file" {
+            return plan_err!(
+                "{url}: files cannot be read by '{}'; known are s3, oss, cos, gs, http, https and file",
+                url.scheme()
+            );
+        }
+    }
     let locations = locations(&statement);
     for location in &locations {
         register(session, location, Region::AsConfigured).await?;
@@ -101,6 +117,45 @@ fn locations(statement: &Statement) -> Vec<Location> {
     let location = |text: &String| Url::parse(text).ok().filter(is_remote);
     let urls = texts.into_iter().filter_map(location);
     urls.map(|url| Location { url, options: options.clone() }).collect()
+}
+
+/// The URLs that `read_files` is given.
+fn read_by_calls(statement: &Statement) -> Vec<Url> {
+    let Statement::Sql(statement) = statement else { return vec![] };
+    let mut calls = Calls::default();
+    let _ = match statement.as_ref() {
+        SqlStatement::Statement(statement) => statement.visit(&mut calls),
+        SqlStatement::CopyTo(CopyToStatement { source: CopyToSource::Query(query), .. }) => {
+            query.visit(&mut calls)
+        }
+        SqlStatement::Explain(explain) => {
+            return read_by_calls(&Statement::Sql(explain.statement.clone()));
+        }
+        _ => ControlFlow::Continue(()),
+    };
+    calls.urls
+}
+
+#[derive(Default)]
+struct Calls {
+    urls: Vec<Url>,
+}
+
+impl Visitor for Calls {
+    type Break = ();
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+        if let TableFactor::Table { name, args: Some(arguments), .. } = factor
+            && name.to_string().eq_ignore_ascii_case("read_files")
+            && let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(first)))) =
+                arguments.args.first()
+            && let Value::SingleQuotedString(text) = &first.value
+        {
+            // A path is no URL.
+            self.urls.extend(text.contains("://").then(|| Url::parse(text).ok()).flatten());
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 fn texts(options: &[(String, Value)]) -> Vec<(String, String)> {

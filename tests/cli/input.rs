@@ -93,3 +93,28 @@ fn errors_of_commands_name_the_place_and_files_do_not_include_each_other_for_eve
     let message = home.shell(&["-f", &file]).fails();
     assert!(message.contains("16 files include each other"), "{message}");
 }
+
+/// Patterns are understood behind a scheme too, and stores are opened by whatever names them.
+#[test]
+fn files_are_read_by_url() {
+    let home = Home::new();
+    for name in ["files/a.txt", "files/b.txt", "files/more/c.txt", "files/d.csv"] {
+        home.write(name, "text");
+    }
+    let folder = format!("file://{}", home.path("files").display());
+    for (pattern, count) in [("*.txt", 2), ("**/*.txt", 3), ("a.txt", 1), ("more/*", 1)] {
+        let sql = format!("SELECT count(bytes) AS n FROM read_files('{folder}/{pattern}')");
+        let rows = home.shell(&["--format", "csv", "-c", &sql]).succeeds();
+        assert_eq!(rows, format!("n\n{count}\n"), "{pattern}");
+    }
+    for (url, expected) in [
+        ("az://bucket/a", "error: az://bucket/a: files cannot be read by 'az'; known are s3, "),
+        (
+            "http://127.0.0.1:9/*",
+            "error: read_files: 'http://127.0.0.1:9/*': a web server does not",
+        ),
+    ] {
+        let message = home.shell(&["-c", &format!("FROM read_files('{url}')")]).fails();
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
