@@ -166,7 +166,8 @@ mod tests {
     #[test]
     fn every_function_says_what_it_is() {
         for function in functions() {
-            let known = function.documentation();
+            // DataFusion's wrapper of asynchronous functions passes no words on.
+            let known = function.documentation().or_else(|| super::documentation(function.name()));
             let known = known.unwrap_or_else(|| panic!("{} has no documentation", function.name()));
             assert!(known.syntax_example.starts_with(function.name()), "{}", known.syntax_example);
         }
