@@ -13,13 +13,11 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PlanProperties, displayable,
 };
-use datafusion_proto::physical_plan::AsExecutionPlan;
-use datafusion_proto::protobuf::PhysicalPlanNode;
 use forebay_planner::sql::StatementText;
 
 use super::client::Cluster;
+use super::plan_parts;
 use super::result::{Reading, Run};
-use super::session;
 use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, SessionOption};
 
 /// Batches that wait for whoever reads the rows, beside those of the blocks.
@@ -92,10 +90,7 @@ impl ClusterExec {
     }
 
     fn request(&self, context: &TaskContext) -> Result<RunRequest> {
-        let codec = session::physical_codec();
-        let mut plan = vec![];
-        PhysicalPlanNode::try_from_physical_plan(Arc::clone(&self.input), codec.as_ref())?
-            .try_encode(&mut plan)?;
+        let plan = plan_parts::encode(Arc::clone(&self.input))?;
         let options = context.session_config().options().entries().into_iter();
         let options =
             options.filter_map(|entry| Some(SessionOption { key: entry.key, value: entry.value? }));

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use super::execution_graph::{ForebayGraph, queued_at};
 use super::fleet;
+use super::plan_parts;
 use super::registry::Registry;
 use super::running::RunningJob;
 use super::stages::{self, StagedPlan};
@@ -67,6 +68,7 @@ impl ForebayClusterState {
         let options = config.options();
         let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
         let made = staged.and_then(|staged| {
+            staged.plans.iter().try_for_each(plan_parts::check_depth)?;
             let made = JobGraph::try_new(staged.spec.clone())?;
             // The first worker may be on its way.
             let missing = fleet::missing(workers, &made).filter(|_| !workers.is_empty());

@@ -9,8 +9,6 @@ use ballista_core::serde::protobuf::job_status::Status as JobState;
 use ballista_core::serde::protobuf::{JobStatus, KeyValuePair};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
-use datafusion_proto::physical_plan::AsExecutionPlan;
-use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -20,9 +18,9 @@ use tonic::Status;
 use super::analysis;
 use super::fleet::NO_WORKER;
 use super::observe::Reached;
+use super::plan_parts::{self, PlanParts};
 use super::registry::Registry;
 use super::scheduler::Ballista;
-use super::session;
 use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{
@@ -70,6 +68,7 @@ impl BallistaJobs {
             })
             .collect();
         let config = self.state.config().clone().update_from_key_value_pair(&options);
+        let config = config.with_extension(Arc::new(PlanParts::default()));
         let state = SessionStateBuilder::new_from_existing(self.state.clone())
             .with_config(config)
             .with_session_id(request.session.clone())
@@ -82,13 +81,7 @@ impl BallistaJobs {
 impl Jobs for BallistaJobs {
     async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status> {
         let session = Arc::new(self.session(&request));
-        let plan = PhysicalPlanNode::try_decode(&request.plan)
-            .and_then(|node| {
-                node.try_into_physical_plan(
-                    session.task_ctx().as_ref(),
-                    session::physical_codec().as_ref(),
-                )
-            })
+        let plan = plan_parts::decode(&request.plan, session.task_ctx().as_ref())
             .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
         let (subscriber, states) = mpsc::channel(UPDATES_MAX);
         let submitted =

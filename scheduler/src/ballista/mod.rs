@@ -33,6 +33,7 @@ pub mod functions;
 mod input_wants;
 mod jobs;
 mod observe;
+mod plan_parts;
 mod registry;
 mod result;
 mod running;

@@ -19,6 +19,7 @@ use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
 
 use super::functions::Functions;
+use super::plan_parts::PartCodec;
 use crate::block::wire::BlockCodec;
 
 /// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
@@ -64,7 +65,8 @@ pub(super) fn functions(state: &SessionState) -> Arc<BallistaFunctionRegistry> {
 /// Forebay's operators and blocks, and Ballista's shuffles.
 pub(super) fn physical_codec() -> Arc<ForebayPhysicalCodec> {
     let ballista = Arc::new(BallistaPhysicalExtensionCodec::default());
-    Arc::new(ForebayPhysicalCodec::new(Arc::new(BlockCodec::new(ballista))))
+    let blocks = Arc::new(BlockCodec::new(ballista));
+    Arc::new(ForebayPhysicalCodec::new(Arc::new(PartCodec::new(blocks))))
 }
 
 /// Both codecs, for a process that runs what it decodes. Logical plans never travel.

@@ -5,7 +5,7 @@ use prost::Message;
 use crate::block::{BlockId, BlockLocation};
 
 /// Bumped when a worker and a scheduler could no longer understand each other.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What a process has to run models on.
 #[derive(Clone, PartialEq, Message)]
@@ -231,9 +231,9 @@ pub struct RunRequest {
     /// The client's version, for people.
     #[prost(string, tag = "2")]
     pub version: String,
-    /// The physical plan, as the codec writes it.
-    #[prost(bytes = "vec", tag = "3")]
-    pub plan: Vec<u8>,
+    /// The parts of the physical plan, as the codec writes them; the last one is the whole.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub plan: Vec<Vec<u8>>,
     /// All options of the session.
     #[prost(message, repeated, tag = "4")]
     pub options: Vec<SessionOption>,

@@ -1,0 +1,266 @@
+//! Plans as bytes, however many operators stand one below the other.
+//!
+//! A message of protocol buffers is read to a depth of 100 messages, which keeps hostile ones from
+//! taking all stack, and an operator takes two of them. So a plan is sent in parts: what is deep becomes
+//! a message of its own, and a [`PlanPartExec`] stands for it in the part above.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, exec_datafusion_err, internal_err, plan_datafusion_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
+};
+use datafusion_proto::physical_plan::{
+    AsExecutionPlan, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::PhysicalPlanNode;
+
+use super::session;
+
+/// Operators one below the other in a part. Half of a message's depth is left to expressions.
+const PART_DEPTH: usize = 24;
+
+/// Before the number of a part.
+const MAGIC: &[u8] = b"forebay-part-1:";
+
+/// A plan as bytes: its parts, each after those that it names, the whole of it last.
+///
+/// # Errors
+/// If an operator or a function cannot be sent, or an expression is nested too deeply for it.
+pub(super) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
+    let mut parts = vec![];
+    let (rest, _) = without_deep_parts(plan, &mut parts)?;
+    parts.push(message(rest)?);
+    Ok(parts)
+}
+
+/// The plan again.
+///
+/// # Errors
+/// If the bytes are not those of a plan that this build has sent, or `context` has no [`PlanParts`].
+pub(super) fn decode(parts: &[Vec<u8>], context: &TaskContext) -> Result<Arc<dyn ExecutionPlan>> {
+    let known = context.session_config().get_extension::<PlanParts>();
+    let known = known.ok_or_else(|| exec_datafusion_err!("a session that decodes no plans"))?;
+    let mut plan = None;
+    for part in parts {
+        let node = PhysicalPlanNode::try_decode(part)?;
+        let found = node.try_into_physical_plan(context, session::physical_codec().as_ref())?;
+        known.push(Arc::clone(&found));
+        plan = Some(found);
+    }
+    known.clear();
+    plan.ok_or_else(|| exec_datafusion_err!("a request to run no plan"))
+}
+
+/// Whether a stage's plan can be sent to a worker, which takes it as one message.
+///
+/// # Errors
+/// If it is too deep.
+pub(super) fn check_depth(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    message(Arc::clone(plan)).map(drop)
+}
+
+/// A plan that is not deep, as bytes that can be read.
+fn message(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
+    let codec = session::physical_codec();
+    let mut bytes = vec![];
+    PhysicalPlanNode::try_from_physical_plan(plan, codec.as_ref())?.try_encode(&mut bytes)?;
+    match PhysicalPlanNode::try_decode(&bytes) {
+        Ok(_) => Ok(bytes),
+        Err(_) => Err(plan_datafusion_err!(
+            "this query is nested too deeply for a cluster: an expression has more than some thirty \
+             levels, or a part of the plan that one task runs more than some forty operators one below \
+             the other; compute a part of it first (CREATE TABLE … AS SELECT …), or run it in one \
+             process"
+        )),
+    }
+}
+
+/// Takes out what is deep; gives the rest, and how many operators stand one below the other in it.
+fn without_deep_parts(
+    plan: Arc<dyn ExecutionPlan>,
+    parts: &mut Vec<Vec<u8>>,
+) -> Result<(Arc<dyn ExecutionPlan>, usize)> {
+    let mut children: Vec<Arc<dyn ExecutionPlan>> = vec![];
+    let mut depth = 0;
+    for child in plan.children() {
+        let (child, below) = without_deep_parts(Arc::clone(child), parts)?;
+        if below < PART_DEPTH {
+            depth = depth.max(below);
+            children.push(child);
+            continue;
+        }
+        let properties = Arc::clone(child.properties());
+        parts.push(message(child)?);
+        children.push(Arc::new(PlanPartExec { number: parts.len() - 1, properties }));
+    }
+    Ok((replace_children_if_necessary(plan, children)?, depth + 1))
+}
+
+/// The parts of a plan that have been decoded. An extension of the session that decodes.
+#[derive(Default)]
+pub(super) struct PlanParts(Mutex<Vec<Arc<dyn ExecutionPlan>>>);
+
+impl PlanParts {
+    fn push(&self, part: Arc<dyn ExecutionPlan>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+
+    fn get(&self, number: usize) -> Option<Arc<dyn ExecutionPlan>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(number).cloned()
+    }
+
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Stands for a part of a plan while the plan is sent. It never runs: decoding puts the part back.
+#[derive(Debug)]
+struct PlanPartExec {
+    number: usize,
+    properties: Arc<PlanProperties>,
+}
+
+impl DisplayAs for PlanPartExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlanPartExec: number={}", self.number)
+    }
+}
+
+impl ExecutionPlan for PlanPartExec {
+    fn name(&self) -> &'static str {
+        "PlanPartExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match children.len() {
+            0 => Ok(self),
+            many => internal_err!("PlanPartExec is a leaf, found {many} inputs"),
+        }
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("part {} of a plan was not put back", self.number)
+    }
+}
+
+/// Writes and reads [`PlanPartExec`]; all else is the inner codec's.
+pub(super) struct PartCodec {
+    inner: Arc<dyn PhysicalExtensionCodec>,
+}
+
+impl PartCodec {
+    pub(super) fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
+        Self { inner }
+    }
+}
+
+impl fmt::Debug for PartCodec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartCodec").field("inner", &self.inner).finish()
+    }
+}
+
+impl PhysicalExtensionCodec for PartCodec {
+    fn try_decode(
+        &self,
+        bytes: &[u8],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        context: &TaskContext,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(number) = bytes.strip_prefix(MAGIC) else {
+            return self.inner.try_decode(bytes, inputs, context, converter);
+        };
+        let number = <[u8; 4]>::try_from(number).ok().map(u32::from_le_bytes);
+        let parts = context.session_config().get_extension::<PlanParts>();
+        let part = number.zip(parts).and_then(|(number, parts)| parts.get(number as usize));
+        part.ok_or_else(|| exec_datafusion_err!("a plan names a part that was not sent before it"))
+    }
+
+    fn try_encode(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+        bytes: &mut Vec<u8>,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<()> {
+        let Some(part) = node.downcast_ref::<PlanPartExec>() else {
+            return self.inner.try_encode(node, bytes, converter);
+        };
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend((part.number as u32).to_le_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Schema;
+    use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+    use datafusion::physical_plan::displayable;
+    use datafusion::physical_plan::empty::EmptyExec;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use super::*;
+
+    fn deep(operators: usize) -> Arc<dyn ExecutionPlan> {
+        let leaf: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
+        (0..operators).fold(leaf, |plan, _| Arc::new(CoalescePartitionsExec::new(plan)))
+    }
+
+    fn context() -> Arc<TaskContext> {
+        let config = SessionConfig::new().with_extension(Arc::new(PlanParts::default()));
+        SessionContext::new_with_config(config).task_ctx()
+    }
+
+    #[test]
+    fn deep_plans_come_back_as_they_were() {
+        for operators in [0, 1, PART_DEPTH - 1, PART_DEPTH, PART_DEPTH + 1, 70, 300] {
+            let plan = deep(operators);
+            let parts = encode(Arc::clone(&plan)).unwrap();
+            assert_eq!(parts.len(), 1 + operators / PART_DEPTH);
+            let found = decode(&parts, &context()).unwrap();
+            let text =
+                |plan: &Arc<dyn ExecutionPlan>| displayable(plan.as_ref()).indent(true).to_string();
+            assert_eq!(text(&found), text(&plan));
+        }
+    }
+
+    #[test]
+    fn what_one_task_runs_must_not_be_deep() {
+        check_depth(&deep(40)).unwrap();
+        let error = check_depth(&deep(60)).unwrap_err().to_string();
+        assert!(error.contains("nested too deeply for a cluster"), "{error}");
+    }
+
+    #[test]
+    fn parts_that_are_missing_or_out_of_order_are_errors() {
+        let parts = encode(deep(70)).unwrap();
+        for damaged in [&parts[1..], &parts[..0], &[parts[2].clone(), parts[0].clone()]] {
+            decode(damaged, &context()).unwrap_err();
+        }
+    }
+}
