@@ -1,6 +1,7 @@
-//! Joins and grand totals, of which no task of a cluster may decide by itself. The reference is a pair
+//! What no task of a cluster may decide by itself: joins, grand totals, windows. The reference is a pair
 //! of loops.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -211,6 +212,49 @@ async fn grand_totals_of_nothing_are_one_row() {
                      (SELECT max(k) AS k, count(*) AS rows FROM {inputs} GROUP BY {groups})"
                 );
                 assert_eq!(numbers(&forebay, &sql).await, [totals, 0, 0], "{sql}");
+            }
+        }
+    }
+}
+
+/// A window relies on the order of its input, which a cut between two stages must keep: also where the
+/// model's stage is cut off by what follows, not by an exchange.
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_over_a_model_find_their_input_in_order() {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "a", &left());
+    write(folder.path(), "b", &right());
+    let mut groups = BTreeMap::<Option<i64>, i64>::new();
+    rows(&left()).iter().for_each(|(k, _)| *groups.entry(*k).or_default() += 1);
+    let rows = groups.values().sum::<i64>();
+    let squares = groups.values().map(|n| n * n).sum::<i64>();
+    let triangles = groups.values().map(|n| n * (n + 1) / 2).sum::<i64>();
+    let model = "(SELECT ml_predict(MODEL echo, k) AS k, v FROM a)";
+    let beside =
+        "(SELECT k, ml_predict(MODEL echo, v) AS v FROM (SELECT k, max(v) AS v FROM a GROUP BY k))";
+    let after = "(SELECT k, ml_predict(MODEL echo, n) AS v \
+                 FROM (SELECT k, count(*) OVER (PARTITION BY k ORDER BY v) AS n FROM a))";
+    let distinct = groups.len() as i64;
+    let cases = [
+        ("count(*) OVER (PARTITION BY k)", model, vec![rows, squares]),
+        ("row_number() OVER (PARTITION BY k ORDER BY v)", model, vec![rows, triangles]),
+        ("count(v) OVER (PARTITION BY k ORDER BY k)", beside, vec![distinct, distinct]),
+        ("count(v) OVER (PARTITION BY k ORDER BY k)", after, vec![rows, squares]),
+    ];
+    for forebay in both(folder.path()).await {
+        for (exchange, partitions) in [(true, 4), (true, 1), (false, 4), (false, 1)] {
+            for set in [
+                format!("SET forebay.exchange = {exchange}"),
+                format!("SET datafusion.execution.target_partitions = {partitions}"),
+                "SET forebay.block_bytes = 100".to_owned(),
+            ] {
+                forebay.sql(&set).await.unwrap().collect().await.unwrap();
+            }
+            for (call, of, expected) in &cases {
+                let sql =
+                    format!("SELECT count(*), sum(n)::BIGINT FROM (SELECT {call} AS n FROM {of})");
+                let found = numbers(&forebay, &sql).await;
+                assert_eq!(found, *expected, "exchange {exchange}, {partitions} partitions: {sql}");
             }
         }
     }

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, exec_datafusion_err, internal_err, plan_datafusion_err};
+use datafusion::common::{
+    DataFusionError, Result, exec_datafusion_err, internal_err, plan_datafusion_err,
+};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{
@@ -24,14 +26,20 @@ use super::session;
 /// Operators one below the other in a part. Half of a message's depth is left to expressions.
 const PART_DEPTH: usize = 24;
 
+/// Operators one below the other in a whole plan: those who walk through it go down by recursion.
+const DEPTH_MAX: usize = 400;
+
 /// Before the number of a part.
 const MAGIC: &[u8] = b"forebay-part-1:";
 
 /// A plan as bytes: its parts, each after those that it names, the whole of it last.
 ///
 /// # Errors
-/// If an operator or a function cannot be sent, or an expression is nested too deeply for it.
+/// If an operator or a function cannot be sent, or the plan or an expression is too deep.
 pub(super) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
+    if depth(&plan) > DEPTH_MAX {
+        return Err(too_deep());
+    }
     let mut parts = vec![];
     let (rest, _) = without_deep_parts(plan, &mut parts)?;
     parts.push(message(rest)?);
@@ -41,19 +49,35 @@ pub(super) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
 /// The plan again.
 ///
 /// # Errors
-/// If the bytes are not those of a plan that this build has sent, or `context` has no [`PlanParts`].
+/// If the bytes are not those of a plan that this build has sent, or `context` has no [`PlanParts`]. A
+/// part that is named twice would double the plan, and forty such parts would never end.
 pub(super) fn decode(parts: &[Vec<u8>], context: &TaskContext) -> Result<Arc<dyn ExecutionPlan>> {
     let known = context.session_config().get_extension::<PlanParts>();
     let known = known.ok_or_else(|| exec_datafusion_err!("a session that decodes no plans"))?;
-    let mut plan = None;
     for part in parts {
         let node = PhysicalPlanNode::try_decode(part)?;
         let found = node.try_into_physical_plan(context, session::physical_codec().as_ref())?;
-        known.push(Arc::clone(&found));
-        plan = Some(found);
+        if depth(&found) > DEPTH_MAX {
+            return Err(too_deep());
+        }
+        known.push(found);
     }
-    known.clear();
+    let plan = parts.len().checked_sub(1).and_then(|last| known.take(last));
     plan.ok_or_else(|| exec_datafusion_err!("a request to run no plan"))
+}
+
+/// Operators one below the other.
+fn depth(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    1 + plan.children().into_iter().map(depth).max().unwrap_or(0)
+}
+
+fn too_deep() -> DataFusionError {
+    plan_datafusion_err!(
+        "this query is nested too deeply for a cluster: its plan has more than {DEPTH_MAX} operators one \
+         below the other, or some forty in a part that one task runs, or an expression has more than \
+         some thirty levels; compute a part of it first (CREATE TABLE … AS SELECT …), or run it in one \
+         process"
+    )
 }
 
 /// Whether a stage's plan can be sent to a worker, which takes it as one message.
@@ -71,12 +95,7 @@ fn message(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
     PhysicalPlanNode::try_from_physical_plan(plan, codec.as_ref())?.try_encode(&mut bytes)?;
     match PhysicalPlanNode::try_decode(&bytes) {
         Ok(_) => Ok(bytes),
-        Err(_) => Err(plan_datafusion_err!(
-            "this query is nested too deeply for a cluster: an expression has more than some thirty \
-             levels, or a part of the plan that one task runs more than some forty operators one below \
-             the other; compute a part of it first (CREATE TABLE … AS SELECT …), or run it in one \
-             process"
-        )),
+        Err(_) => Err(too_deep()),
     }
 }
 
@@ -101,21 +120,18 @@ fn without_deep_parts(
     Ok((replace_children_if_necessary(plan, children)?, depth + 1))
 }
 
-/// The parts of a plan that have been decoded. An extension of the session that decodes.
+/// The parts of a plan that have been decoded and are not yet in their place. An extension of the
+/// session that decodes.
 #[derive(Default)]
-pub(super) struct PlanParts(Mutex<Vec<Arc<dyn ExecutionPlan>>>);
+pub(super) struct PlanParts(Mutex<Vec<Option<Arc<dyn ExecutionPlan>>>>);
 
 impl PlanParts {
     fn push(&self, part: Arc<dyn ExecutionPlan>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Some(part));
     }
 
-    fn get(&self, number: usize) -> Option<Arc<dyn ExecutionPlan>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(number).cloned()
-    }
-
-    fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    fn take(&self, number: usize) -> Option<Arc<dyn ExecutionPlan>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number)?.take()
     }
 }
 
@@ -197,8 +213,12 @@ impl PhysicalExtensionCodec for PartCodec {
         };
         let number = <[u8; 4]>::try_from(number).ok().map(u32::from_le_bytes);
         let parts = context.session_config().get_extension::<PlanParts>();
-        let part = number.zip(parts).and_then(|(number, parts)| parts.get(number as usize));
-        part.ok_or_else(|| exec_datafusion_err!("a plan names a part that was not sent before it"))
+        let part = number.zip(parts).and_then(|(number, parts)| parts.take(number as usize));
+        part.ok_or_else(|| {
+            exec_datafusion_err!(
+                "a plan names a part that was not sent before it, or was named already"
+            )
+        })
     }
 
     fn try_encode(
@@ -222,6 +242,7 @@ mod tests {
     use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
+    use datafusion::physical_plan::union::UnionExec;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
@@ -254,6 +275,29 @@ mod tests {
         check_depth(&deep(40)).unwrap();
         let error = check_depth(&deep(60)).unwrap_err().to_string();
         assert!(error.contains("nested too deeply for a cluster"), "{error}");
+    }
+
+    #[test]
+    fn parts_cannot_be_multiplied_or_piled_up() {
+        let mut parts = encode(deep(PART_DEPTH)).unwrap();
+        let names_the_first_twice: Arc<dyn ExecutionPlan> = {
+            let part = || -> Arc<dyn ExecutionPlan> {
+                let properties = Arc::clone(deep(1).properties());
+                Arc::new(PlanPartExec { number: 0, properties })
+            };
+            UnionExec::try_new(vec![part(), part()]).unwrap()
+        };
+        parts[1] = message(names_the_first_twice).unwrap();
+        let error = decode(&parts, &context()).unwrap_err().to_string();
+        assert!(error.contains("was named already"), "{error}");
+        let error = encode(deep(DEPTH_MAX)).unwrap_err().to_string();
+        assert!(error.contains("more than 400 operators"), "{error}");
+        let mut parts = encode(deep(DEPTH_MAX - 1)).unwrap();
+        let number = parts.len() - 1;
+        let properties = Arc::clone(deep(1).properties());
+        let above = CoalescePartitionsExec::new(Arc::new(PlanPartExec { number, properties }));
+        parts.push(message(Arc::new(above)).unwrap());
+        decode(&parts, &context()).unwrap_err();
     }
 
     #[test]
