@@ -85,6 +85,10 @@ def test_definitions_and_changes(cursor, tmp_path):
     cursor.executemany(f"INSERT INTO {name} VALUES (?)", [(20,), (30,)])
     assert cursor.rowcount == 2
     assert rows(cursor, f"SELECT sum(a), count(*) FROM {name}") == [(66, 6)]
+    # They take no bytes on their way.
+    nulls = pyarrow.table({"a": pyarrow.nulls(1_000_001, pyarrow.int64())})
+    with pytest.raises(adbc_driver_manager.Error, match="1000001 values are bound, and this server takes"):
+        cursor.executemany(f"INSERT INTO {name} VALUES (?)", nulls)
     cursor.execute(f"COPY {name} TO '{tmp_path}/out.parquet'")
     assert len(pandas.read_parquet(tmp_path / "out.parquet")) == 6
     cursor.execute(f"CREATE EXTERNAL TABLE {name}_file STORED AS PARQUET "
