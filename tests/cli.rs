@@ -13,5 +13,6 @@ mod cli {
     mod memory;
     mod models;
     mod printing;
+    mod secrets;
     mod setup;
 }

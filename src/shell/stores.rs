@@ -20,8 +20,9 @@ use datafusion_cli::object_storage::{
 };
 use forebay::ForebayContext;
 use forebay_planner::sql::statement::{ModelStatement, Statement};
+use object_store::aws::AwsCredential;
 use object_store::http::HttpBuilder;
-use object_store::{ClientOptions, ObjectStore};
+use object_store::{ClientOptions, ObjectStore, StaticCredentialProvider};
 use url::Url;
 
 /// How the region of an S3 bucket is found.
@@ -197,13 +198,22 @@ async fn register(session: &SessionContext, location: &Location, region: Region)
 async fn open(location: &Location, region: Region) -> Result<Arc<dyn ObjectStore>> {
     let url = &location.url;
     Ok(match url.scheme() {
-        "s3" => {
-            let detect = region == Region::Detected;
-            let builder = get_s3_object_store_builder(url, &aws(location)?, detect).await?;
-            Arc::new(builder.build()?)
+        "s3" | "oss" | "cos" => {
+            let options = aws(location)?;
+            let key = given_key(&options)?;
+            let builder = match url.scheme() {
+                "oss" => get_oss_object_store_builder(url, &options)?,
+                "cos" => get_cos_object_store_builder(url, &options)?,
+                _ => {
+                    let detect = region == Region::Detected;
+                    get_s3_object_store_builder(url, &options, detect).await?
+                }
+            };
+            Arc::new(match key {
+                Some(key) => builder.with_credentials(Arc::new(key)).build()?,
+                None => builder.build()?,
+            })
         }
-        "oss" => Arc::new(get_oss_object_store_builder(url, &aws(location)?)?.build()?),
-        "cos" => Arc::new(get_cos_object_store_builder(url, &aws(location)?)?.build()?),
         "gs" | "gcs" => Arc::new(get_gcs_object_store_builder(url, &gcp(location)?)?.build()?),
         _ => {
             let options = ClientOptions::new().with_allow_http(true);
@@ -211,6 +221,23 @@ async fn open(location: &Location, region: Region) -> Result<Arc<dyn ObjectStore
             Arc::new(builder.with_url(url.origin().ascii_serialization()).build()?)
         }
     })
+}
+
+/// A key that is given is used with the token beside it or with none: that of the environment is
+/// another account's, and the store may be a stranger's.
+fn given_key(options: &AwsOptions) -> Result<Option<StaticCredentialProvider<AwsCredential>>> {
+    let AwsOptions { access_key_id, secret_access_key, session_token, .. } = options.clone();
+    match (access_key_id, secret_access_key, session_token) {
+        (Some(key_id), Some(secret_key), token) => {
+            let given = AwsCredential { key_id, secret_key, token };
+            Ok(Some(StaticCredentialProvider::new(given)))
+        }
+        (None, None, None) => Ok(None),
+        _ => plan_err!(
+            "'aws.access_key_id' and 'aws.secret_access_key' go together, and 'aws.session_token' \
+             with them; give both, or neither for those of the environment"
+        ),
+    }
 }
 
 fn aws(location: &Location) -> Result<AwsOptions> {
