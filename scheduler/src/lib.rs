@@ -1,5 +1,6 @@
 //! The same road across machines: a scheduler and workers on Ballista.
 //!
+//! - [`gate`]: what a process that ends waits for
 //! - [`graph`]: one job as a state machine: stages, units, blocks, and what is lost and made again
 //! - [`placement`]: which ready work goes to which worker
 //! - [`ballista`]: the only folder that imports `ballista_*`: the scheduler's process, a worker's
@@ -7,6 +8,7 @@
 //! - [`block`]: what a task hands to the next stage, as files with an address and a checksum
 //! - [`inventory`]: what workers have, as a session plans for it
 //! - [`metrics`]: figures for Prometheus
+//! - [`owner`]: on whose behalf a session runs
 //! - [`rpc`]: what Ballista's messages have no room for: inventories, and whether a worker lives
 //! - [`tls`]: connections that are encrypted, between processes that know each other
 //! - [`tables`]: what jobs and workers do, as tables that SQL reads
@@ -18,9 +20,11 @@
 
 pub mod ballista;
 pub mod block;
+pub mod gate;
 pub mod graph;
 pub mod inventory;
 pub mod metrics;
+pub mod owner;
 pub mod placement;
 pub mod rpc;
 #[cfg(test)]
@@ -33,4 +37,6 @@ pub use ballista::functions::Functions;
 pub use ballista::scheduler::{RunningScheduler, Scheduler};
 pub use ballista::standalone::Standalone;
 pub use ballista::worker::{Ports, RunningWorker, Worker};
+pub use gate::{Gate, Inside};
+pub use owner::Owner;
 pub use tls::Tls;

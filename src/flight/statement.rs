@@ -159,7 +159,7 @@ impl Prepared {
         match &*self.statement {
             Statement::Model(_) => session.context.execute(Statement::clone(&self.statement)).await,
             Statement::Sql(sql) => {
-                let text = StatementText(sql.to_string());
+                let text = StatementText::of(sql);
                 let plan = planned(session, sql, values).await?;
                 execute_plan(session.context.session(), plan, text).await
             }

@@ -11,6 +11,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::sql::parser::Statement as SqlStatement;
+use datafusion::sql::sqlparser::ast::Value;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use forebay_udf::ModelError;
 use forebay_udf::error::nearest_hint;
@@ -51,6 +52,31 @@ pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementText(pub String);
 
+impl StatementText {
+    /// Of this statement, without the values of its options: those of a store are its keys.
+    pub fn of(statement: &SqlStatement) -> Self {
+        match statement {
+            SqlStatement::CopyTo(_) | SqlStatement::Explain(_) => {
+                let mut statement = statement.clone();
+                hide_options(&mut statement);
+                Self(statement.to_string())
+            }
+            statement => Self(statement.to_string()),
+        }
+    }
+}
+
+fn hide_options(statement: &mut SqlStatement) {
+    match statement {
+        SqlStatement::CopyTo(copy) => {
+            let values = copy.options.iter_mut().map(|(_, value)| value);
+            values.for_each(|value| *value = Value::Placeholder("…".to_owned()));
+        }
+        SqlStatement::Explain(explain) => hide_options(&mut explain.statement),
+        _ => {}
+    }
+}
+
 /// Runs one statement: definitions at once, queries when the result is read.
 ///
 /// # Errors
@@ -58,7 +84,7 @@ pub struct StatementText(pub String);
 pub async fn execute(context: &SessionContext, statement: Statement) -> Result<DataFrame> {
     match statement {
         Statement::Sql(statement) => {
-            let text = StatementText(statement.to_string());
+            let text = StatementText::of(&statement);
             let plan = plan(context, *statement).await?;
             execute_plan(context, plan, text).await
         }

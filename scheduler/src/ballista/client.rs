@@ -52,16 +52,16 @@ impl Cluster {
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner().workers)
     }
 
-    /// The rows of a system table at this moment, of one job or of all.
+    /// The rows of a system table at this moment, of a user's jobs or of all.
     ///
     /// # Errors
     /// If the scheduler does not answer, or is of another version.
-    pub async fn table(&self, table: SystemTable, job: Option<&str>) -> Result<RecordBatch> {
+    pub async fn table(&self, table: SystemTable, owner: Option<&str>) -> Result<RecordBatch> {
         let request = TableRequest {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             table: table.name().to_owned(),
-            job: job.unwrap_or_default().to_owned(),
+            owner: owner.unwrap_or_default().to_owned(),
         };
         let answer = self.client().table(request).await;
         let rows = answer.map_err(|status| self.failed(&status))?.into_inner();

@@ -18,6 +18,7 @@ use forebay_planner::sql::StatementText;
 use super::client::Cluster;
 use super::plan_parts;
 use super::result::{Reading, Run};
+use crate::owner::Owner;
 use crate::rpc::messages::{PROTOCOL, Progress, RunRequest, SessionOption};
 
 /// Batches that wait for whoever reads the rows, beside those of the blocks.
@@ -91,6 +92,7 @@ impl ClusterExec {
 
     fn request(&self, context: &TaskContext) -> Result<RunRequest> {
         let plan = plan_parts::encode(Arc::clone(&self.input))?;
+        let owner = context.session_config().get_extension::<Owner>();
         let options = context.session_config().options().entries().into_iter();
         let options =
             options.filter_map(|entry| Some(SessionOption { key: entry.key, value: entry.value? }));
@@ -101,6 +103,7 @@ impl ClusterExec {
             options: options.collect(),
             session: context.session_id(),
             name: self.job_name(context),
+            owner: owner.map(|owner| owner.name.clone()).unwrap_or_default(),
         })
     }
 }

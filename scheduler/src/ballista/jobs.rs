@@ -7,6 +7,7 @@ use ballista_core::JobId;
 use ballista_core::extension::SessionConfigHelperExt;
 use ballista_core::serde::protobuf::job_status::Status as JobState;
 use ballista_core::serde::protobuf::{JobStatus, KeyValuePair};
+use ballista_scheduler::scheduler_server::timestamp_millis;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
 use futures::{StreamExt, stream};
@@ -19,12 +20,14 @@ use super::analysis;
 use super::fleet::NO_WORKER;
 use super::observe::Reached;
 use super::plan_parts::{self, PlanParts};
-use super::registry::Registry;
+use super::registry::{Registry, Submitted};
 use super::scheduler::Ballista;
+use crate::gate::{Gate, Inside};
+use crate::owner::Owner;
 use crate::rpc::Answers;
 use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{
-    Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRows,
+    Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRequest, TableRows,
 };
 use crate::rpc::service::Jobs;
 use crate::tables::SystemTable;
@@ -37,27 +40,19 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Jobs of a scheduler.
 pub(super) struct BallistaJobs {
-    scheduler: Ballista,
-    registry: Registry,
+    pub(super) scheduler: Ballista,
+    pub(super) registry: Registry,
     /// What sessions have in common.
-    state: SessionState,
+    pub(super) state: SessionState,
     /// Jobs whose client has gone.
-    abandoned: mpsc::Sender<JobId>,
+    pub(super) abandoned: mpsc::Sender<JobId>,
     /// How long a job waits for the first worker.
-    patience: Duration,
+    pub(super) patience: Duration,
+    /// Closed when the scheduler ends.
+    pub(super) gate: Gate,
 }
 
 impl BallistaJobs {
-    pub(super) fn new(
-        scheduler: Ballista,
-        registry: Registry,
-        state: SessionState,
-        abandoned: mpsc::Sender<JobId>,
-        patience: Duration,
-    ) -> Self {
-        Self { scheduler, registry, state, abandoned, patience }
-    }
-
     fn session(&self, request: &RunRequest) -> SessionContext {
         let options: Vec<KeyValuePair> = request
             .options
@@ -69,6 +64,10 @@ impl BallistaJobs {
             .collect();
         let config = self.state.config().clone().update_from_key_value_pair(&options);
         let config = config.with_extension(Arc::new(PlanParts::default()));
+        let config = match request.owner.as_str() {
+            "" => config,
+            owner => config.with_extension(Arc::new(Owner::new(owner))),
+        };
         let state = SessionStateBuilder::new_from_existing(self.state.clone())
             .with_config(config)
             .with_session_id(request.session.clone())
@@ -80,6 +79,9 @@ impl BallistaJobs {
 #[tonic::async_trait]
 impl Jobs for BallistaJobs {
     async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status> {
+        let inside = self.gate.enter().ok_or_else(|| {
+            Status::unavailable("it is ending: it finishes what runs, and begins nothing more")
+        })?;
         let session = Arc::new(self.session(&request));
         let plan = plan_parts::decode(&request.plan, session.task_ctx().as_ref())
             .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
@@ -87,12 +89,20 @@ impl Jobs for BallistaJobs {
         let submitted =
             self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
         let job = submitted.await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let waits = Submitted {
+            name: request.name,
+            session: request.session,
+            owner: request.owner,
+            queued_ms: timestamp_millis(),
+        };
+        self.registry.submit(&job, waits);
         let accepted = Ok(RunUpdate { news: Some(News::Accepted(job.to_string())) });
         let mut interest = Interest {
             job,
             is_over: false,
             registry: self.registry.clone(),
             abandoned: self.abandoned.clone(),
+            _inside: inside,
         };
         let (registry, watched) = (self.registry.clone(), self.registry.clone());
         let id = interest.job.to_string();
@@ -125,11 +135,12 @@ impl Jobs for BallistaJobs {
         Ok(ReadAnswer { counts, ..self.registry.next_read(&job).await })
     }
 
-    async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status> {
-        let Some(table) = SystemTable::named(table) else {
-            return Err(Status::not_found(format!("there is no table {table}")));
+    async fn table(&self, request: TableRequest) -> Result<TableRows, Status> {
+        let Some(table) = SystemTable::named(&request.table) else {
+            return Err(Status::not_found(format!("there is no table {}", request.table)));
         };
-        let rows = self.registry.table(table, job);
+        let owner = Some(request.owner.as_str()).filter(|owner| !owner.is_empty());
+        let rows = self.registry.table(table, owner);
         rows.map_err(|error| Status::internal(error.strip_backtrace()))
     }
 
@@ -173,6 +184,7 @@ struct Interest {
     is_over: bool,
     registry: Registry,
     abandoned: mpsc::Sender<JobId>,
+    _inside: Inside,
 }
 
 impl Interest {

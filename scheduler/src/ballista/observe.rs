@@ -7,7 +7,7 @@ use datafusion::common::Result as DataFusionResult;
 use tonic::Status;
 
 use super::fleet::{self, worker_state};
-use super::registry::Registry;
+use super::registry::{Registry, Submitted};
 use super::running::RunningJob;
 use super::stages::holds_model;
 use crate::graph::{
@@ -20,25 +20,32 @@ use crate::tables::rows::{self, Epoch, JobRow, Stage, WorkerRow};
 use crate::tables::{SystemTable, written};
 
 impl Registry {
-    /// The rows of a table, of one job or of all. Jobs are locked one at a time: what a table says
-    /// of one of them is of one moment.
+    /// The rows of a table, of a user's jobs or of all. Jobs are locked one at a time: what a table
+    /// says of one of them is of one moment.
     pub(super) fn table(
         &self,
         table: SystemTable,
-        job: Option<&str>,
+        owner: Option<&str>,
     ) -> DataFusionResult<TableRows> {
         let workers = self.worker_states();
-        let batches = match table {
-            SystemTable::Workers => vec![rows::workers(&self.worker_rows())?],
-            _ => {
-                let jobs = match job {
-                    Some(id) => self.get(id).into_iter().collect(),
-                    None => self.all(),
-                };
-                let batch = |job: &super::registry::Shared| self.rows(table, &job.lock(), &workers);
-                jobs.iter().map(batch).collect::<DataFusionResult<_>>()?
+        let is_wanted = |found: &str| owner.is_none_or(|owner| owner == found);
+        let mut batches = vec![];
+        if table == SystemTable::Workers {
+            batches.push(rows::workers(&self.worker_rows())?);
+        } else {
+            for job in self.all() {
+                let job = job.lock();
+                if is_wanted(&job.owner()) {
+                    batches.push(self.rows(table, &job, &workers)?);
+                }
             }
-        };
+        }
+        if table == SystemTable::Jobs {
+            let unplanned = self.unplanned().into_iter().filter(|(_, job)| is_wanted(&job.owner));
+            let waits_for = if workers.is_empty() { fleet::NO_WORKER } else { "" };
+            let unplanned = unplanned.map(|(id, job)| unplanned_row(id, job, waits_for));
+            batches.push(rows::jobs(&unplanned.collect::<Vec<_>>())?);
+        }
         Ok(TableRows { stream: written(&table.schema()?, &batches)? })
     }
 
@@ -196,6 +203,7 @@ fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
         id: job.id.to_string(),
         name: job.name.clone(),
         session: job.session.clone(),
+        owner: job.owner(),
         state: job_state(job),
         queued: Some(job.queued_ms),
         started: graph.started().map(|time| epoch.at(time)),
@@ -210,6 +218,19 @@ fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
         bytes,
         waits_for: fleet::waits_for(workers, graph).unwrap_or_default(),
         error: job.failure().unwrap_or_default(),
+    }
+}
+
+fn unplanned_row(id: String, job: Submitted, waits_for: &str) -> JobRow {
+    JobRow {
+        id,
+        name: job.name,
+        session: job.session,
+        owner: job.owner,
+        state: "queued",
+        queued: i64::try_from(job.queued_ms).ok(),
+        waits_for: waits_for.to_owned(),
+        ..JobRow::default()
     }
 }
 

@@ -46,6 +46,18 @@ pub(super) struct Registry {
     removed: Arc<Mutex<Totals>>,
     /// There is another job.
     added: Arc<Notify>,
+    /// What clients wait for and Ballista has not planned yet: it waits for the first worker.
+    submitted: Arc<Mutex<BTreeMap<String, Submitted>>>,
+}
+
+/// A job before it is planned.
+#[derive(Clone, Debug)]
+pub(super) struct Submitted {
+    pub(super) name: String,
+    pub(super) session: String,
+    pub(super) owner: String,
+    /// Milliseconds since 1970.
+    pub(super) queued_ms: u64,
 }
 
 impl fmt::Debug for Registry {
@@ -65,6 +77,7 @@ impl Registry {
             start: Instant::now(),
             removed: Arc::default(),
             added: Arc::default(),
+            submitted: Arc::default(),
             epoch: Epoch(i64::try_from(timestamp_millis()).unwrap_or(0)),
         }
     }
@@ -105,6 +118,17 @@ impl Registry {
             }
         }
         job
+    }
+
+    /// A client waits for a job, which may have been planned already.
+    pub(super) fn submit(&self, id: &JobId, job: Submitted) {
+        self.submitted.lock().insert(id.to_string(), job);
+    }
+
+    /// Those that are not planned yet.
+    pub(super) fn unplanned(&self) -> Vec<(String, Submitted)> {
+        let submitted = self.submitted.lock().clone();
+        submitted.into_iter().filter(|(id, _)| self.get(id).is_none()).collect()
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Shared> {
@@ -278,8 +302,9 @@ impl Registry {
         }
     }
 
-    /// All workers drop what they hold of a job.
+    /// Nobody waits for a job any more: all workers drop what they hold of it.
     pub(super) fn forget(&self, job: &str) {
+        self.submitted.lock().remove(job);
         if let Some(job) = self.get(job) {
             job.lock().is_forgotten = true;
         }

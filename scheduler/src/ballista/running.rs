@@ -25,6 +25,7 @@ use crate::graph::{
     Action, Bound, EdgeSpec, Event, Failure, FailureKind, Input, JobFailure, JobGraph, JobStatus,
     Millis, StageId, TaskId, UnitId, WorkerId,
 };
+use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
 use crate::rpc::messages::{Cancel, Free, ReadAnswer, ReadDone, to_worker};
 
@@ -130,6 +131,12 @@ impl RunningJob {
             self.ended.get_or_insert(now);
         }
         actions.into_iter().filter_map(|action| self.message(action)).collect()
+    }
+
+    /// The user on whose behalf it runs, or nothing.
+    pub(super) fn owner(&self) -> String {
+        let owner = self.config.get_extension::<Owner>();
+        owner.map(|owner| owner.name.clone()).unwrap_or_default()
     }
 
     /// What it has done until now.

@@ -31,6 +31,7 @@ use super::functions::Functions;
 use super::jobs::BallistaJobs;
 use super::registry::Registry;
 use super::{calls, session};
+use crate::gate::Gate;
 use crate::metrics::{Figures, Page};
 use crate::rpc::service::{Attendance, ClusterService, Listener, News};
 use crate::rpc::{ClusterServer, connection};
@@ -82,6 +83,8 @@ pub struct Scheduler {
 pub struct RunningScheduler {
     address: SocketAddr,
     attendance: Attendance,
+    /// What it runs for sessions.
+    jobs: Gate,
     _figures: Option<Figures>,
     _tasks: Vec<SpawnedTask<()>>,
 }
@@ -126,13 +129,15 @@ impl Scheduler {
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
         attendance.listen(takes_news(registry.clone(), lost));
         let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
-        let jobs = BallistaJobs::new(
-            scheduler.clone(),
-            registry.clone(),
+        let gate = Gate::default();
+        let jobs = BallistaJobs {
+            scheduler: scheduler.clone(),
+            registry: registry.clone(),
             state,
             abandoned,
-            worker_timeout,
-        );
+            patience: worker_timeout,
+            gate: gate.clone(),
+        };
         let jobs = Arc::new(jobs);
         let mut tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
@@ -164,7 +169,7 @@ impl Scheduler {
             Some(address) => Some(serve_metrics(address, registry, tls).await?),
             None => None,
         };
-        Ok(RunningScheduler { address, attendance, _figures: figures, _tasks: tasks })
+        Ok(RunningScheduler { address, attendance, jobs: gate, _figures: figures, _tasks: tasks })
     }
 }
 
@@ -172,6 +177,11 @@ impl RunningScheduler {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Takes no more jobs, and waits until those that run have ended and their rows were read.
+    pub async fn drain(&self) {
+        self.jobs.drain().await;
     }
 
     /// The workers that attend.

@@ -243,6 +243,9 @@ pub struct RunRequest {
     /// What `SHOW JOBS` shows of it.
     #[prost(string, tag = "6")]
     pub name: String,
+    /// The user on whose behalf it runs, if its session knows.
+    #[prost(string, tag = "7")]
+    pub owner: String,
 }
 
 /// A session option that is not at its default.
@@ -383,9 +386,9 @@ pub struct TableRequest {
     /// The table's name.
     #[prost(string, tag = "3")]
     pub table: String,
-    /// Rows of this job only; of all jobs if empty.
-    #[prost(string, tag = "4")]
-    pub job: String,
+    /// Rows of this user's jobs only; of all jobs if empty.
+    #[prost(string, tag = "5")]
+    pub owner: String,
 }
 
 /// The rows of a system table.

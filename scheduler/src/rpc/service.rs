@@ -151,11 +151,11 @@ pub trait Jobs: Send + Sync + 'static {
     /// If there is no such job.
     async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status>;
 
-    /// The rows of a system table, of one job or of all.
+    /// The rows of a system table.
     ///
     /// # Errors
     /// If there is no such table.
-    async fn table(&self, table: &str, job: Option<&str>) -> Result<TableRows, Status>;
+    async fn table(&self, request: TableRequest) -> Result<TableRows, Status>;
 
     /// What was measured of a job.
     ///
@@ -220,8 +220,7 @@ impl Cluster for ClusterService {
     async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
-        let job = Some(request.job.as_str()).filter(|job| !job.is_empty());
-        Ok(Response::new(self.jobs.table(&request.table, job).await?))
+        Ok(Response::new(self.jobs.table(request).await?))
     }
 
     async fn analyze(
@@ -293,7 +292,7 @@ mod tests {
             Err(Status::unimplemented("no jobs"))
         }
 
-        async fn table(&self, _: &str, _: Option<&str>) -> Result<TableRows, Status> {
+        async fn table(&self, _: TableRequest) -> Result<TableRows, Status> {
             Err(Status::unimplemented("no jobs"))
         }
 

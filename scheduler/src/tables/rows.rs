@@ -30,6 +30,8 @@ pub struct JobRow {
     pub name: String,
     /// Its session.
     pub session: String,
+    /// The user of a Flight SQL client whose it is.
+    pub owner: String,
     /// `queued`, `running`, `finished`, `failed` or `canceled`.
     pub state: &'static str,
     /// When the scheduler had it.
@@ -69,6 +71,7 @@ pub fn jobs(rows: &[JobRow]) -> Result<RecordBatch> {
         .text("job_id", |job| &job.id)
         .text("name", |job| &job.name)
         .text("session_id", |job| &job.session)
+        .text("owner", |job| &job.owner)
         .text("state", |job| job.state)
         .time("queued", |job| job.queued)
         .time("started", |job| job.started)

@@ -16,6 +16,7 @@ use futures::stream;
 
 use super::SystemTable;
 use crate::ballista::client::Cluster;
+use crate::owner::Owner;
 
 /// Its name.
 pub const NAME: &str = "forebay";
@@ -95,15 +96,19 @@ impl PartitionStream for Rows {
         &self.schema
     }
 
-    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let rows = stream::once(fetch(self.source.clone()));
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let owner = context.session_config().get_extension::<Owner>();
+        let owner = owner.filter(|owner| !owner.sees_all);
+        let rows = stream::once(fetch(self.source.clone(), owner));
         Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
     }
 }
 
-async fn fetch(source: Source) -> Result<RecordBatch> {
+async fn fetch(source: Source, owner: Option<Arc<Owner>>) -> Result<RecordBatch> {
     match source {
         Source::Models(catalog) => models(&catalog),
-        Source::Cluster(cluster, table) => cluster.table(table, None).await,
+        Source::Cluster(cluster, table) => {
+            cluster.table(table, owner.as_ref().map(|owner| owner.name.as_str())).await
+        }
     }
 }

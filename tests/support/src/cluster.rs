@@ -70,6 +70,11 @@ impl Cluster {
         &self.scheduler
     }
 
+    /// The same, to be waited for.
+    pub fn scheduler_mut(&mut self) -> &mut Process {
+        &mut self.scheduler
+    }
+
     /// A worker's process.
     pub fn worker(&mut self, at: usize) -> &mut Process {
         &mut self.workers[at]
