@@ -9,6 +9,7 @@ mod model_cmd;
 mod on_path;
 mod serve;
 mod shell;
+mod signals;
 mod stores_on_demand;
 mod tls;
 mod user_cmd;
@@ -214,7 +215,8 @@ struct FlightArgs {
     /// Run this SQL at the start: tables and models that clients will find
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
-    /// Who may connect, as `forebay user` writes it [default: everyone who can reach the port]
+    /// Who may connect, as `forebay user` writes it; read again when it changes [default: everyone
+    /// who can reach the port]
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
     /// Folder or URL below which clients may name files and packages; may be repeated [default:
@@ -230,18 +232,23 @@ struct FlightArgs {
     /// Only clients with a certificate of this authority may connect (PEM)
     #[arg(long, value_name = "FILE", requires = "flight_tls_cert")]
     flight_tls_client_ca: Option<PathBuf>,
-    /// Sessions at a time; then the one that was not used for longest ends
+    /// Sessions at a time; then of whoever has most the one that was not used for longest ends
     #[arg(long, default_value_t = 1000, value_name = "N")]
     max_sessions: usize,
     /// Queries of all clients at a time
     #[arg(long, default_value_t = 256, value_name = "N")]
     max_queries: usize,
-    /// Queries of one client at a time
+    /// Queries of one user at a time, in all its sessions, and never all of --max-queries; without
+    /// --users, of one session
     #[arg(long, default_value_t = 16, value_name = "N")]
     max_queries_per_client: usize,
     /// Bytes that one result may have, such as 10GB [default: no limit]
     #[arg(long, value_name = "BYTES")]
     max_result: Option<bytesize::ByteSize>,
+    /// Seconds after which a query ends of which the client has taken no rows
+    #[arg(long, default_value_t = 300, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    read_timeout: u64,
     /// Seconds without a call after which a session ends
     #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
     session_timeout: u64,
@@ -283,7 +290,8 @@ struct ResourceArgs {
     /// [default: no limit]
     #[arg(long, value_name = "BYTES")]
     work_limit: Option<bytesize::ByteSize>,
-    /// Seconds that a worker which is told to leave gives its tasks, and those who read from it
+    /// Seconds that a process which is told to end (SIGTERM) gives what runs, and those who read; told
+    /// twice, it gives none
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     drain_limit: u64,
 }
@@ -363,7 +371,7 @@ enum UserCommand {
         #[command(flatten)]
         args: UserArgs,
     },
-    /// Remove a user or a token
+    /// Remove a user or a token: a server that runs ends its sessions within seconds
     Remove {
         /// Its name
         name: String,

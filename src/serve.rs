@@ -13,17 +13,18 @@ use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
 use forebay::{ForebayBuilder, ForebayContext, Scheduler, Worker};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::shell::{errors, stores};
-use crate::worker::{self, told_to_stop};
-use crate::{FlightArgs, ServeArgs};
+use crate::signals::obeying;
+use crate::{FlightArgs, ServeArgs, worker};
 
 /// The token of whoever started a private server; as for the shell, secrets stay off command lines.
 const TOKEN: &str = "FOREBAY_TOKEN";
 
 /// Serves until it is told to stop; returns the exit status.
 pub(crate) async fn run(args: ServeArgs, catalog: Option<PathBuf>) -> i32 {
-    match serve(args, catalog).await {
+    match obeying(|stop| Box::pin(serve(args, catalog, stop))).await {
         Ok(()) => 0,
         Err(error) => {
             errors::print(&error);
@@ -32,15 +33,19 @@ pub(crate) async fn run(args: ServeArgs, catalog: Option<PathBuf>) -> i32 {
     }
 }
 
-async fn serve(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
+async fn serve(args: ServeArgs, catalog: Option<PathBuf>, stop: CancellationToken) -> Result<()> {
     check(&args.flight, args.listen.insecure)?;
     match args.embedded {
-        true => Box::pin(serve_embedded(args, catalog)).await,
-        false => Box::pin(serve_cluster(args, catalog)).await,
+        true => Box::pin(serve_embedded(args, catalog, stop)).await,
+        false => Box::pin(serve_cluster(args, catalog, stop)).await,
     }
 }
 
-async fn serve_embedded(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
+async fn serve_embedded(
+    args: ServeArgs,
+    catalog: Option<PathBuf>,
+    stop: CancellationToken,
+) -> Result<()> {
     let runtime = worker::runtime(args.resources.memory_limit)?;
     // One that is private is asked by whoever started it, and reads what that one names.
     let builder = match args.private {
@@ -50,12 +55,28 @@ async fn serve_embedded(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()>
     let builder = builder.with_runtime(runtime);
     let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
     let owner = args.private.then(private_users).transpose()?;
-    let flight = open(context, &args.flight, owner).await?;
+    let mut flight = open(context, &args.flight, owner).await?;
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
-        () = told_to_stop() => Ok(()),
-        () = end_of_input(), if args.private => Ok(()),
-        ended = flight.stopped() => ended,
+        () = stop.cancelled() => {}
+        () = end_of_input(), if args.private => {}
+        ended = flight.stopped() => return ended,
+    }
+    match args.private {
+        // Nobody waits for its queries but whoever wants it to end.
+        true => Ok(()),
+        false => in_time(args.resources.drain_limit, flight.drain()).await,
+    }
+}
+
+/// Waits for what runs, but not for ever.
+async fn in_time(limit_s: u64, drain: impl Future<Output = Result<()>>) -> Result<()> {
+    match tokio::time::timeout(Duration::from_secs(limit_s), drain).await {
+        Ok(drained) => drained,
+        Err(_) => {
+            tracing::warn!("what still ran after {limit_s} s is cut off (--drain-limit)");
+            Ok(())
+        }
     }
 }
 
@@ -82,7 +103,11 @@ async fn end_of_input() {
     ended.await.ok();
 }
 
-async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> {
+async fn serve_cluster(
+    args: ServeArgs,
+    catalog: Option<PathBuf>,
+    stop: CancellationToken,
+) -> Result<()> {
     let tls = args.tls.open()?;
     let metrics = args.metrics.map(|address| ("--metrics", address));
     let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
@@ -105,24 +130,43 @@ async fn serve_cluster(args: ServeArgs, catalog: Option<PathBuf>) -> Result<()> 
         Some(tls) => builder.with_tls(tls.clone()).connect(&address).await?,
         None => builder.connect(&address).await?,
     };
-    let worker = match args.worker {
+    let drain_limit = args.resources.drain_limit;
+    let (leave, told_to_leave) = oneshot::channel::<()>();
+    // Before the first statement, which may need it.
+    let mut working = match args.worker {
         true => {
             let worker = worker::open(args.resources, address)?;
             let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
-            // Before the first statement, which may need it.
-            Some(SpawnedTask::spawn(worker.run(|_| (), told_to_stop())))
+            let may_leave = async { drop(told_to_leave.await) };
+            Some(SpawnedTask::spawn(worker.run(|_| (), may_leave)))
         }
         false => None,
     };
-    let flight = open(context, &args.flight, None).await?;
+    let mut flight = open(context, &args.flight, None).await?;
     say(&format!("listening on {}", scheduler.address()));
     say(&format!("Arrow Flight SQL on {}", flight.address()));
-    if let Some(worker) = worker {
-        return worker.join().await.map_err(|error| exec_datafusion_err!("the worker: {error}"))?;
-    }
     tokio::select! {
-        () = told_to_stop() => Ok(()),
-        ended = flight.stopped() => ended,
+        () = stop.cancelled() => {}
+        ended = ended(&mut working) => return ended,
+        ended = flight.stopped() => return ended,
+    }
+    // Queries end before what runs them.
+    let drain = async {
+        flight.drain().await?;
+        scheduler.drain().await;
+        drop(leave);
+        if working.is_some() { ended(&mut working).await } else { Ok(()) }
+    };
+    in_time(drain_limit, drain).await
+}
+
+/// How the worker of this process ended, if there is one.
+async fn ended(working: &mut Option<SpawnedTask<Result<()>>>) -> Result<()> {
+    match working {
+        Some(working) => {
+            working.await.map_err(|error| exec_datafusion_err!("the worker: {error}"))?
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -153,13 +197,15 @@ async fn open(
         queries_max: args.max_queries,
         queries_per_client_max: args.max_queries_per_client,
         result_bytes_max: args.max_result.map(|bytes| bytes.as_u64()),
+        read_timeout: Duration::from_secs(args.read_timeout),
         session_timeout: Duration::from_secs(args.session_timeout),
         ..Limits::default()
     };
     let mut server = FlightServer::new(context).with_limits(limits);
-    let listed = || args.users.as_deref().map(Users::open).transpose();
-    if let Some(users) = owner.map_or_else(listed, |owner| Ok(Some(owner)))? {
-        server = server.with_users(users);
+    if let Some(owner) = owner {
+        server = server.with_users(owner);
+    } else if let Some(users) = &args.users {
+        server = server.with_users_file(users)?;
     }
     if args.users.is_some() || !args.roots.is_empty() {
         server = server.with_roots(&args.roots)?;

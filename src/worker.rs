@@ -1,6 +1,5 @@
 //! `forebay worker`: runs tasks of a scheduler on this machine.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +7,17 @@ use std::time::Duration;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use forebay::{Accelerator, Devices, Inventory, Worker};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::shell::EMULATED_MEMORY_BYTES;
 use crate::shell::errors;
+use crate::signals::obeying;
 use crate::stores_on_demand::StoresOnDemand;
 use crate::{GpuChoice, ResourceArgs, WorkerArgs};
 
 /// Runs a worker until it is told to leave; returns the exit status.
 pub(crate) async fn run(args: WorkerArgs) -> i32 {
-    match work(args).await {
+    match obeying(|stop| Box::pin(work(args, stop))).await {
         Ok(()) => 0,
         Err(error) => {
             errors::print(&error);
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: WorkerArgs) -> i32 {
     }
 }
 
-async fn work(args: WorkerArgs) -> Result<()> {
+async fn work(args: WorkerArgs, stop: CancellationToken) -> Result<()> {
     let tls = args.tls.open()?;
     let metrics = args.metrics.map(|address| ("--metrics", address));
     let bind = SocketAddr::new(args.bind, args.port);
@@ -44,7 +44,7 @@ async fn work(args: WorkerArgs) -> Result<()> {
         ..worker
     };
     let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
-    Box::pin(worker.run(ready, told_to_stop())).await
+    Box::pin(worker.run(ready, stop.cancelled_owned())).await
 }
 
 /// A worker of this machine, on loopback.
@@ -100,24 +100,4 @@ pub(crate) fn runtime(memory_limit: Option<bytesize::ByteSize>) -> Result<Arc<Ru
         builder = builder.with_memory_limit(bytes, 1.0);
     }
     builder.build_arc()
-}
-
-/// SIGTERM, or Ctrl-C.
-pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
-    let terminate = signal(SignalKind::terminate());
-    async move {
-        let interrupted = tokio::signal::ctrl_c();
-        match terminate {
-            Ok(mut terminate) => {
-                tokio::select! {
-                    _ = interrupted => {}
-                    _ = terminate.recv() => {}
-                }
-            }
-            Err(error) => {
-                tracing::warn!("SIGTERM ends this process without draining: {error}");
-                interrupted.await.ok();
-            }
-        }
-    }
 }

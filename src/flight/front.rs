@@ -76,7 +76,8 @@ impl FlightService for Front {
         &self,
         request: Request<Streaming<HandshakeRequest>>,
     ) -> Answer<Self::HandshakeStream> {
-        let token = self.0.sessions.greet(request.metadata()).await?;
+        let login = &self.0.sessions.login;
+        let token = login.greet(request.metadata(), request.extensions()).await?;
         let answer =
             HandshakeResponse { protocol_version: 0, payload: token.clone().into_bytes().into() };
         let mut response = Response::new(iter([Ok(answer)]).boxed());

@@ -66,15 +66,36 @@ pub(super) async fn into_table(
         )));
     }
     let mut rows = decoded(data);
-    let first = rows.try_next().await.map_err(status::of_flight)?;
+    let first = in_time(session, rows.try_next()).await?;
     let Some(schema) = rows.schema().cloned() else {
         return Err(Status::invalid_argument("the rows to write have no schema"));
     };
-    let rest = rows.map_err(|error| DataFusionError::External(Box::new(status::of_flight(error))));
+    let sender = Arc::clone(session);
+    let rest = futures::stream::try_unfold((sender, rows), |(sender, mut rows)| async move {
+        let next = in_time(&sender, rows.try_next()).await;
+        let next = next.map_err(|status| DataFusionError::External(Box::new(status)))?;
+        Ok(next.map(|batch| (batch, (sender, rows))))
+    });
     let rows = futures::stream::iter(first.map(Ok)).chain(rest);
     let rows = RecordBatchStreamAdapter::new(Arc::clone(&schema), rows);
     let written = write(session, command, schema, Box::pin(rows)).await;
     written.map_err(|error| status::of(&error))
+}
+
+/// What a client sends next: it holds a slot meanwhile.
+async fn in_time<T>(
+    session: &Session,
+    next: impl Future<Output = Result<T, FlightError>>,
+) -> Result<T, Status> {
+    let limit = session.limits.read_timeout;
+    tokio::select! {
+        next = next => next.map_err(status::of_flight),
+        () = session.closed.cancelled() => Err(Status::cancelled("the session has ended")),
+        () = tokio::time::sleep(limit) => Err(Status::deadline_exceeded(format!(
+            "the client has sent no rows for {} s (--read-timeout of the server)",
+            limit.as_secs()
+        ))),
+    }
 }
 
 async fn write(

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! - [`FlightServer`]: a port, and what is behind it
-//! - `front`, `sessions`, `session`: who calls; `users`, `seal`, `rights`: who may do what
+//! - `front`, `sessions`, `session`: whose call it is; `login`, `users`, `seal`: who that is;
+//!   `rights`: what it may do; `slots`: how much at a time
 //! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
-//!   from text to rows; `encode`: rows as messages; `metadata`, `sql_info`: what there is; `actions`:
+//!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`, `sql_info`: what there is; `actions`:
 //!   messages that arrow-flight lacks
 //! - `depth`, `sizes`, `options`: what no statement of a client may ask for
 //! - `ingest`: rows that clients send; `stream`: rows for many training clients
@@ -17,10 +18,12 @@
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
 mod actions;
+mod delivery;
 mod depth;
 mod encode;
 mod front;
 mod ingest;
+mod login;
 mod metadata;
 mod opaque;
 mod options;
@@ -32,6 +35,7 @@ mod service;
 mod session;
 mod sessions;
 mod sizes;
+mod slots;
 mod sql_info;
 mod statement;
 mod status;
@@ -41,6 +45,7 @@ mod users;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +60,7 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use crate::ForebayContext;
 use forebay_scheduler::tls::choose_crypto;
 use front::Front;
+use login::Directory;
 use rights::Roots;
 use service::Service;
 use sessions::Sessions;
@@ -67,15 +73,17 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often sessions are looked at that nobody uses any more.
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked for sessions that nobody uses any more, and users that have been removed.
+const SWEEP_EVERY: Duration = Duration::from_secs(2);
 
 /// What all clients together, and each of them, may have at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Sessions. When there are so many, the one that was not used for longest ends.
+    /// Sessions. When there are so many, of whoever has most the one ends that was not used for
+    /// longest.
     pub sessions_max: usize,
-    /// Queries of one client that run.
+    /// Queries that run of one user, in all its sessions, or where nobody is asked who he is of one
+    /// session. One user never has all of [`Self::queries_max`].
     pub queries_per_client_max: usize,
     /// Queries of all clients that run.
     pub queries_max: usize,
@@ -83,6 +91,8 @@ pub struct Limits {
     pub statements_max: usize,
     /// Bytes of one result.
     pub result_bytes_max: Option<u64>,
+    /// A query ends whose client has taken none of its rows for so long.
+    pub read_timeout: Duration,
     /// After so long without a call a session ends.
     pub session_timeout: Duration,
     /// After so long without use a statement is forgotten.
@@ -97,6 +107,7 @@ impl Default for Limits {
             queries_max: 256,
             statements_max: 1000,
             result_bytes_max: None,
+            read_timeout: Duration::from_secs(5 * 60),
             session_timeout: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(10 * 60),
         }
@@ -122,7 +133,7 @@ pub struct FlightTls {
 /// use forebay::ForebayContext;
 ///
 /// let context = ForebayContext::builder().without_url_tables().build()?;
-/// let server = FlightServer::new(context).bind(([127, 0, 0, 1], 50051).into()).await?;
+/// let mut server = FlightServer::new(context).bind(([127, 0, 0, 1], 50051).into()).await?;
 /// println!("grpc://{}", server.address());
 /// server.stopped().await
 /// # }
@@ -130,7 +141,7 @@ pub struct FlightTls {
 #[derive(Clone)]
 pub struct FlightServer {
     context: ForebayContext,
-    users: Option<Users>,
+    directory: Option<Directory>,
     roots: Roots,
     limits: Limits,
     tls: Option<FlightTls>,
@@ -141,14 +152,24 @@ impl FlightServer {
     /// run. Everyone who can reach the port may do everything, unless [`Self::with_users`] says who.
     pub fn new(context: ForebayContext) -> Self {
         let (roots, limits) = (Roots::Anything, Limits::default());
-        Self { context, users: None, roots, limits, tls: None }
+        Self { context, directory: None, roots, limits, tls: None }
     }
 
     /// Only these may connect, and do what their roles allow.
     #[must_use]
     pub fn with_users(mut self, users: Users) -> Self {
-        self.users = Some(users);
+        self.directory = Some(Directory::of(users));
         self
+    }
+
+    /// Only those may connect whom this file names, and do what their roles allow. It is read again
+    /// when it has changed: sessions of those who are removed end.
+    ///
+    /// # Errors
+    /// If it cannot be read or is no such file.
+    pub fn with_users_file(mut self, path: &Path) -> Result<Self> {
+        self.directory = Some(Directory::open(path)?);
+        Ok(self)
     }
 
     /// Clients may name files and packages below these folders and URLs only.
@@ -197,7 +218,7 @@ impl FlightServer {
             }
             server = server.tls_config(config).map_err(|error| said(&error))?;
         }
-        let sessions = Sessions::new(self.context, self.users, self.roots, self.limits);
+        let sessions = Sessions::new(self.context, self.directory, self.roots, self.limits);
         let sessions = Arc::new(sessions);
         let service = Front(Service { sessions: Arc::clone(&sessions) });
         let service = FlightServiceServer::new(service)
@@ -209,8 +230,8 @@ impl FlightServer {
         let serving = SpawnedTask::spawn(async move {
             serving.await.map_err(|error| exec_datafusion_err!("Flight SQL stopped: {error}"))
         });
-        let sweeping = SpawnedTask::spawn(sweep(sessions));
-        Ok(Listening { address, serving, _sweeping: sweeping })
+        let sweeping = SpawnedTask::spawn(sweep(Arc::clone(&sessions)));
+        Ok(Listening { address, sessions, stop, serving, _sweeping: sweeping })
     }
 }
 
@@ -221,11 +242,18 @@ impl fmt::Debug for FlightServer {
 }
 
 /// A server that listens, until it is dropped.
-#[derive(Debug)]
 pub struct Listening {
     address: SocketAddr,
+    sessions: Arc<Sessions>,
+    stop: CancellationToken,
     serving: SpawnedTask<Result<()>>,
     _sweeping: SpawnedTask<()>,
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Listening {
@@ -238,8 +266,21 @@ impl Listening {
     ///
     /// # Errors
     /// Why it had to stop.
-    pub async fn stopped(self) -> Result<()> {
-        self.serving.join().await.map_err(|error| exec_datafusion_err!("Flight SQL: {error}"))?
+    pub async fn stopped(&mut self) -> Result<()> {
+        let ended = (&mut self.serving).await;
+        ended.map_err(|error| exec_datafusion_err!("Flight SQL: {error}"))?
+    }
+
+    /// Begins no more queries, and waits until those that run have ended and their rows were sent.
+    /// Who asks for another one meanwhile is told; then it listens no more.
+    ///
+    /// # Errors
+    /// Why it had to stop before that.
+    pub async fn drain(mut self) -> Result<()> {
+        self.sessions.slots.drain().await;
+        // The last rows are still on their way.
+        self.stop.cancel();
+        self.stopped().await
     }
 }
 

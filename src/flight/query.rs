@@ -16,7 +16,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use forebay_engine::weight;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -24,9 +24,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use uuid::Uuid;
 
+use super::delivery::{Messages, Patience, deliver};
 use super::encode::encode;
 use super::progress;
-use super::session::{Session, Slot};
+use super::session::Session;
+use super::slots::Slot;
 use super::statement::{Bound, Kind, Prepared};
 use super::status;
 use crate::whole_writes;
@@ -63,6 +65,7 @@ impl Query {
         session: &Arc<Session>,
         prepared: Arc<Prepared>,
     ) -> Result<Arc<Self>, Status> {
+        session.slots.check_open()?;
         let made = async {
             let values = prepared.values()?;
             let first = values.first().map_or(&[][..], Vec::as_slice);
@@ -95,6 +98,11 @@ impl Query {
     pub(super) fn cancel(&self) {
         self.canceled.cancel();
         self.begun.lock().take();
+    }
+
+    /// Whether a client that polls has begun it, and nobody reads it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.lock().is_some()
     }
 
     /// Whether a client reads it at this moment.
@@ -151,35 +159,37 @@ impl Query {
         self: &Arc<Self>,
         session: &Arc<Session>,
         id: Option<Uuid>,
-    ) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
+    ) -> Result<Messages, Status> {
         self.was_read.store(true, Ordering::Relaxed);
         let begun = self.begun.lock().take();
         let (rows, slot) = match begun {
-            Some(begun) => (begun.rows, begun.slot),
+            Some(begun) => (begun.rows, Some(begun.slot)),
             None => {
-                let slot = session.slot()?;
+                // What has run already needs none.
+                let slot = self.done.is_none().then(|| session.slot()).transpose()?;
                 let rows = self.rows(session).await.map_err(|error| status::of(&error))?;
                 (rows, slot)
             }
         };
         let schema = rows.schema();
-        let canceled = self.canceled.clone();
-        let ended = stream::once(canceled.cancelled_owned())
-            .map(|()| Err(Status::cancelled("the query was canceled")));
         let most = session.limits.result_bytes_max;
         let rows = within(rows, most).map_err(|error| FlightError::ExternalError(Box::new(error)));
         let encoded = encode(schema, rows);
-        let guarded = Guarded {
-            rows: encoded.map_err(status::of_flight).boxed(),
-            ended: ended.boxed(),
+        let rows = Rows {
+            messages: encoded.map_err(status::of_flight).boxed(),
             is_read: Arc::clone(&self.is_read),
-            is_over: false,
             session: Arc::clone(session),
             id,
             _slot: slot,
         };
         self.is_read.store(true, Ordering::Relaxed);
-        Ok(guarded.boxed())
+        let limit = session.limits.read_timeout;
+        let over = Status::deadline_exceeded(format!(
+            "nothing of this result was read for {} s, so its query was ended (--read-timeout of \
+             the server)",
+            limit.as_secs()
+        ));
+        Ok(deliver(rows.boxed(), self.canceled.clone(), Patience { limit, over }))
     }
 
     /// The rows of its execution, or of one execution after the other if several rows of values are
@@ -255,34 +265,21 @@ fn within(
     })
 }
 
-/// Rows on their way to a client.
-struct Guarded {
-    rows: BoxStream<'static, Result<FlightData, Status>>,
-    ended: BoxStream<'static, Result<FlightData, Status>>,
-    is_over: bool,
+/// Rows that are read, until they are dropped.
+struct Rows {
+    messages: Messages,
     is_read: Arc<AtomicBool>,
     session: Arc<Session>,
     /// Under which the session remembers it, if it does.
     id: Option<Uuid>,
-    /// Given back with the last row.
-    _slot: Slot,
+    _slot: Option<Slot>,
 }
 
-impl Stream for Guarded {
+impl Stream for Rows {
     type Item = Result<FlightData, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(Some(canceled)) = self.ended.poll_next_unpin(context) {
-            self.is_over = true;
-            // With it all that runs for it.
-            self.rows = stream::empty().boxed();
-            return Poll::Ready(Some(canceled));
-        }
-        let next = self.rows.poll_next_unpin(context);
-        self.is_over = matches!(next, Poll::Ready(None | Some(Err(_))));
+        let next = self.messages.poll_next_unpin(context);
         if let (Poll::Ready(None), Some(id)) = (&next, self.id) {
             // Its plan is of no use any more, and clients ask for many.
             self.session.forget_query(id);
@@ -291,7 +288,7 @@ impl Stream for Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for Rows {
     fn drop(&mut self) {
         self.is_read.store(false, Ordering::Relaxed);
         self.session.touch();

@@ -6,9 +6,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::catalog::{TableFunctionArgs, TableFunctionImpl, TableProvider};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::context::{SQLOptions, SessionContext};
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{DdlStatement, Expr, LogicalPlan};
 use datafusion::sql::parser::Statement as SqlStatement;
 use forebay_planner::sql::statement::{ModelStatement, Statement};
 use url::Url;
@@ -150,6 +151,7 @@ fn check_model_statement(who: &Identity, roots: &Roots, statement: &ModelStateme
 pub(super) fn check_plan(who: &Identity, plan: &LogicalPlan) -> Result<()> {
     options::check(plan)?;
     sizes::check(plan)?;
+    check_definition(who, plan)?;
     if who.role >= Role::Write {
         return Ok(());
     }
@@ -158,6 +160,21 @@ pub(super) fn check_plan(who: &Identity, plan: &LogicalPlan) -> Result<()> {
         Ok(()) => Ok(()),
         Err(_) => needs(who, Role::Write, "this statement"),
     }
+}
+
+/// Schemas and databases hold what is everybody's.
+fn check_definition(who: &Identity, plan: &LogicalPlan) -> Result<()> {
+    // PREPARE and EXPLAIN have it below them.
+    let needed = plan.apply(|node| match node {
+        LogicalPlan::Ddl(DdlStatement::DropCatalogSchema(_)) => {
+            needs(who, Role::Admin, "DROP SCHEMA").map(|()| TreeNodeRecursion::Continue)
+        }
+        LogicalPlan::Ddl(DdlStatement::CreateCatalog(_)) => {
+            needs(who, Role::Admin, "CREATE DATABASE").map(|()| TreeNodeRecursion::Continue)
+        }
+        _ => Ok(TreeNodeRecursion::Continue),
+    });
+    needed.map(|_| ())
 }
 
 /// Takes from a session the functions that read whatever they are told to, if it may not.

@@ -6,6 +6,9 @@ use sha2::Sha256;
 
 const MAC_BYTES: usize = 32;
 
+/// A signature alone.
+pub(super) type Signature = [u8; MAC_BYTES];
+
 /// Signs with a key of this process: what it has signed is worth nothing to another one.
 ///
 /// The signature is HMAC-SHA-256 (RFC 2104), compared in constant time.
@@ -35,6 +38,16 @@ impl Seal {
         self.mac(text).verify_slice(signature).ok().map(|()| text)
     }
 
+    /// The signature of these parts, which that of no others is.
+    pub(super) fn signature_of(&self, parts: &[&[u8]]) -> Signature {
+        let mut text = vec![];
+        for part in parts {
+            text.extend((part.len() as u64).to_le_bytes());
+            text.extend(*part);
+        }
+        self.mac(&text).finalize().into_bytes().into()
+    }
+
     fn mac(&self, text: &[u8]) -> Hmac<Sha256> {
         let mut mac = <Hmac<Sha256> as KeyInit>::new(&self.key.into());
         mac.update(text);
@@ -59,5 +72,8 @@ mod tests {
         assert_eq!(seal.verify(&signed[..signed.len() - 1]), None);
         assert_eq!(seal.verify(b""), None);
         assert_eq!(Seal::new().verify(&signed), None, "another process");
+        let of = |parts: &[&[u8]]| seal.signature_of(parts);
+        assert_eq!(of(&[b"ab", b"c"]), of(&[b"ab", b"c"]));
+        assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
     }
 }

@@ -9,7 +9,6 @@ use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
 use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::execute_plan;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use uuid::Uuid;
@@ -18,6 +17,7 @@ use super::Limits;
 use super::opaque::Opaque;
 use super::query::Query;
 use super::rights::{Roots, check_plan};
+use super::slots::{Share, Slot};
 use super::statement::Prepared;
 use super::users::Identity;
 use crate::ForebayContext;
@@ -31,9 +31,8 @@ pub(super) struct Session {
     pub(super) limits: Limits,
     /// Ends its queries.
     pub(super) closed: CancellationToken,
-    /// Queries that this client may still start, and that all may.
-    slots: Arc<Semaphore>,
-    slots_of_all: Arc<Semaphore>,
+    /// Queries that it may run.
+    pub(super) slots: Share,
     state: Mutex<State>,
 }
 
@@ -43,27 +42,20 @@ struct State {
     queries: HashMap<Uuid, (Arc<Query>, Instant)>,
 }
 
-/// The right to run one query.
-pub(super) struct Slot {
-    _own: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
-}
-
 impl Session {
     pub(super) fn new(
         who: Identity,
         context: ForebayContext,
         roots: Roots,
         limits: Limits,
-        slots_of_all: Arc<Semaphore>,
+        slots: Share,
     ) -> Self {
         Self {
             id: Uuid::new_v4(),
             who,
             context: Opaque::new(context),
             roots,
-            slots: Arc::new(Semaphore::new(limits.queries_per_client_max)),
-            slots_of_all,
+            slots,
             limits,
             closed: CancellationToken::new(),
             state: Mutex::new(State {
@@ -76,19 +68,7 @@ impl Session {
 
     /// The right to run a query for as long as it is held.
     pub(super) fn slot(&self) -> Result<Slot, Status> {
-        let own = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!(
-                "this client runs {} queries, as many as it may; read or cancel one",
-                self.limits.queries_per_client_max
-            ))
-        })?;
-        let of_all = Arc::clone(&self.slots_of_all).try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!(
-                "this server runs {} queries, as many as it may; try again later",
-                self.limits.queries_max
-            ))
-        })?;
-        Ok(Slot { _own: own, _of_all: of_all })
+        self.slots.take()
     }
 
     pub(super) fn touch(&self) {
@@ -97,8 +77,7 @@ impl Session {
 
     /// Whether nothing runs, and nothing was asked for so long.
     pub(super) fn is_idle(&self, time: Duration) -> bool {
-        let runs = self.slots.available_permits() < self.limits.queries_per_client_max;
-        !runs && self.state.lock().used.elapsed() >= time
+        self.slots.is_free() && self.state.lock().used.elapsed() >= time
     }
 
     pub(super) fn last_used(&self) -> Instant {
@@ -141,7 +120,7 @@ impl Session {
         let mut state = self.state.lock();
         if state.queries.len() >= self.limits.statements_max {
             let waiting = state.queries.iter().filter(|(_, (query, _))| !query.is_read());
-            let oldest = waiting.min_by_key(|(_, (_, since))| *since);
+            let oldest = waiting.min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(id, _)| *id) {
                 state.queries.remove(&oldest);
             }
@@ -152,7 +131,10 @@ impl Session {
     }
 
     pub(super) fn query(&self, id: Uuid) -> Option<Arc<Query>> {
-        self.state.lock().queries.get(&id).map(|(query, _)| Arc::clone(query))
+        let mut state = self.state.lock();
+        let (query, used) = state.queries.get_mut(&id)?;
+        *used = Instant::now();
+        Some(Arc::clone(query))
     }
 
     /// Those that are being read at this moment.
@@ -166,11 +148,16 @@ impl Session {
         self.state.lock().queries.remove(&id).map(|(query, _)| query)
     }
 
-    /// Drops what nobody has asked for since.
-    pub(super) fn sweep(&self, time: Duration) {
+    /// Drops what nobody has asked for since; what has begun and nobody reads holds a slot.
+    pub(super) fn sweep(&self) {
+        let Limits { statement_timeout, read_timeout, .. } = self.limits;
+        let limit = |query: &Query| match query.has_begun() {
+            true => statement_timeout.min(read_timeout),
+            false => statement_timeout,
+        };
         let mut state = self.state.lock();
-        state.queries.retain(|_, (query, since)| query.is_read() || since.elapsed() < time);
-        state.prepared.retain(|_, (_, used)| used.elapsed() < time);
+        state.queries.retain(|_, (query, used)| query.is_read() || used.elapsed() < limit(query));
+        state.prepared.retain(|_, (_, used)| used.elapsed() < statement_timeout);
     }
 
     /// Sets an option, as `SET` would.

@@ -24,6 +24,9 @@ pub(super) fn of(error: &DataFusionError) -> Status {
         DataFusionError::External(source) if source.is::<Denied>() => {
             Status::permission_denied(text)
         }
+        DataFusionError::External(source) if let Some(status) = source.downcast_ref::<Status>() => {
+            Status::new(status.code(), status.message())
+        }
         DataFusionError::NotImplemented(_) => Status::unimplemented(text),
         DataFusionError::ResourcesExhausted(_) => Status::resource_exhausted(text),
         DataFusionError::ObjectStore(source)

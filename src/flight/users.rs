@@ -53,6 +53,16 @@ impl fmt::Display for Role {
 pub(super) struct Identity {
     pub(super) name: String,
     pub(super) role: Role,
+    /// Of what is known of it: another one if its password or its token is.
+    pub(super) mark: u64,
+}
+
+impl Identity {
+    fn new(name: &str, role: Role, secret: &str) -> Self {
+        let digest = Sha256::digest(format!("{role}:{secret}"));
+        let mark = digest.iter().take(8).fold(0, |mark, byte| mark << 8 | u64::from(*byte));
+        Self { name: name.to_owned(), role, mark }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -180,14 +190,33 @@ impl Users {
         users.chain(tokens).collect()
     }
 
+    /// The user of this name, whoever says so.
+    pub(super) fn user(&self, name: &str) -> Option<Identity> {
+        let user = self.users.get(name)?;
+        Some(Identity::new(name, user.role, &user.password))
+    }
+
+    /// What is kept of a user's password.
+    pub(super) fn hash_of(&self, name: &str) -> Option<&str> {
+        self.users.get(name).map(|user| user.password.as_str())
+    }
+
+    /// Whether this is one of them, with the role and the secret that it has now.
+    pub(super) fn knows(&self, who: &Identity) -> bool {
+        let token = || {
+            let token = self.tokens.get(&who.name)?;
+            Some(Identity::new(&who.name, token.role, &token.sha256))
+        };
+        self.user(&who.name).as_ref() == Some(who) || token().as_ref() == Some(who)
+    }
+
     /// Who has this name and password. Takes about as long whether there is such a user or not.
     pub(super) fn by_password(&self, name: &str, password: &str) -> Option<Identity> {
         let nobody = self.users.values().next();
         let user = self.users.get(name);
         let hashed = PasswordHash::new(&user.or(nobody)?.password).ok()?;
         let is_right = Argon2::default().verify_password(password.as_bytes(), &hashed).is_ok();
-        let user = user.filter(|_| is_right)?;
-        Some(Identity { name: name.to_owned(), role: user.role })
+        self.user(name).filter(|_| is_right)
     }
 
     /// Who has this token.
@@ -195,7 +224,7 @@ impl Users {
         // Hashes are compared: how long that takes says nothing of a token.
         let hash = hash(token);
         let (name, found) = self.tokens.iter().find(|(_, known)| known.sha256 == hash)?;
-        Some(Identity { name: name.clone(), role: found.role })
+        Some(Identity::new(name, found.role, &found.sha256))
     }
 }
 
@@ -235,12 +264,34 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains("lovelace") && !text.contains(&token), "{text}");
         let users = Users::open(&path).unwrap();
-        let ada = Identity { name: "ada".to_owned(), role: Role::Admin };
-        assert_eq!(users.by_password("ada", "lovelace"), Some(ada));
+        let ada = users.by_password("ada", "lovelace").unwrap();
+        assert_eq!((ada.name.as_str(), ada.role), ("ada", Role::Admin));
+        assert!(users.knows(&ada));
         assert_eq!(users.by_password("ada", "byron"), None);
         assert_eq!(users.by_password("eve", "lovelace"), None);
         assert_eq!(users.by_token(&token).map(|who| who.role), Some(Role::Read));
         assert_eq!(users.by_token("forebay-0"), None);
+    }
+
+    #[test]
+    fn whoever_is_removed_or_changed_is_not_known() {
+        let mut users = Users::default();
+        users.set_user("ada", Role::Read, "lovelace").unwrap();
+        let token = users.set_token("dashboard", Role::Read).unwrap();
+        let ada = users.by_password("ada", "lovelace").unwrap();
+        let dashboard = users.by_token(&token).unwrap();
+        for change in [
+            |users: &mut Users| users.set_user("ada", Role::Read, "byron"),
+            |users: &mut Users| users.set_user("ada", Role::Write, "lovelace"),
+            |users: &mut Users| Ok(assert!(users.remove("ada"))),
+        ] {
+            let mut users = users.clone();
+            assert!(users.knows(&ada) && users.knows(&dashboard));
+            change(&mut users).unwrap();
+            assert!(!users.knows(&ada) && users.knows(&dashboard));
+        }
+        users.set_token("dashboard", Role::Read).unwrap();
+        assert!(users.knows(&ada) && !users.knows(&dashboard));
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use forebay_testkit::cluster::Cluster;
+use nix::sys::signal::Signal;
 
-use super::setup::{Home, Ran};
+use super::setup::{Home, Killed, Ran};
 
 #[test]
 fn a_shell_on_a_cluster_shows_jobs_workers_and_what_was_measured() {
@@ -108,6 +111,12 @@ fn a_query_waits_for_the_first_worker() {
     let mut shell = shell.spawn().unwrap();
     let mut said = BufReader::new(shell.stderr.take().unwrap()).lines();
     assert!(said.next().unwrap().unwrap().contains("there is no worker"));
+    let jobs = "SELECT state, waits_for, name, queued <= now() AS was FROM forebay.jobs";
+    let jobs = ["shell", "--connect", cluster.address(), "-q", "--format", "csv", "-c", jobs];
+    let jobs = home.run(&jobs).succeeds();
+    let row = jobs.lines().nth(1).unwrap();
+    assert!(row.starts_with("queued,there is no worker") && row.ends_with(",true"), "{jobs}");
+    assert!(row.contains("SELECT sum(n)"), "{jobs}");
     cluster.add_worker(&["--cpus", "1"]);
     assert_eq!(Ran::of(shell.wait_with_output().unwrap()).stdout, "sum\n3\n");
 }
@@ -116,8 +125,8 @@ fn a_query_waits_for_the_first_worker() {
 fn a_port_of_another_server_is_named() {
     let home = Home::new();
     let serve = ["serve", "--bind", "127.0.0.1:0", "--flight-sql", "127.0.0.1:0"];
-    let mut server = home.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut server = Killed(home.command(&serve).stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let addresses = lines.take(2).map(|line| line.unwrap().rsplit(' ').next().unwrap().to_owned());
     let [scheduler, flight] = &addresses.collect::<Vec<_>>()[..] else { panic!("two doors") };
     for address in [flight, &format!("grpc://{scheduler}")] {
@@ -125,8 +134,6 @@ fn a_port_of_another_server_is_named() {
         assert!(message.stderr.contains("it is another kind of server"), "{}", message.stderr);
         assert!(message.stderr.contains(address), "{}", message.stderr);
     }
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]
@@ -137,4 +144,38 @@ fn workers_offer_the_memory_that_their_tasks_may_hold() {
     let sql = "SELECT memory FROM forebay.workers";
     let shell = ["shell", "--connect", cluster.address(), "-q", "--format", "csv", "-c", sql];
     assert_eq!(home.run(&shell).succeeds(), "memory\n100000000\n");
+}
+
+/// Its scheduler's jobs end, and their rows are read; others are told to ask elsewhere.
+#[test]
+fn a_scheduler_that_is_told_to_end_finishes_what_runs() {
+    let home = Home::new();
+    home.run(&["model", "add", "slow", &home.package("slow", 100)]).succeeds();
+    let mut cluster = Cluster::start(BINARY, &["--worker-timeout", "2"]);
+    cluster.add_worker(&["--cpus", "1", "--emulated-accelerators", "1"]);
+    let shell = |sql: &str| {
+        let address = cluster.address();
+        home.command(&["shell", "--connect", address, "-q", "--format", "csv", "-c", sql])
+    };
+    let numbers: String = (0..200).map(|n| format!("{n}\n")).collect();
+    let data = home.write("t.csv", &format!("n\n{numbers}"));
+    // Its last task begins when all rows have been computed.
+    let query = format!(
+        "select digest is not null as ok, count(*) as n from ml_predict((select n from '{data}'), \
+         MODEL slow, DESCRIPTOR(n)) group by 1"
+    );
+    let running = shell(&query).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while cluster.tasks_begun() == 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    cluster.scheduler().signal(Signal::SIGTERM);
+    let refused = loop {
+        let ran = Ran::of(shell(&format!("select count(*) from '{data}'")).output().unwrap());
+        if ran.status != Some(0) {
+            break ran.stderr;
+        }
+    };
+    assert!(refused.contains("it is ending"), "{refused}");
+    assert_eq!(Ran::of(running.wait_with_output().unwrap()).succeeds(), "ok,n\ntrue,200\n");
+    assert_eq!(cluster.scheduler_mut().wait(), Some(0));
 }

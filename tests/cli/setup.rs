@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// A home folder of its own, with a catalog and a place for packages.
 pub(crate) struct Home {
@@ -52,6 +52,16 @@ impl Home {
         self.write(&format!("{name}/labels.txt"), LABELS);
         self.write(&format!("{name}/model.toml"), &manifest(name, service_ms));
         self.path(name).display().to_string()
+    }
+}
+
+/// A process that does not outlive its test, however that ends.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 

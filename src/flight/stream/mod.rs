@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use arrow_flight::FlightData;
 use arrow_flight::error::FlightError;
 use datafusion::common::plan_err;
 use datafusion::common::runtime::SpawnedTask;
@@ -27,11 +26,12 @@ use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream};
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::prelude::DataFrame;
 use futures::TryStreamExt;
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tonic::Status;
 use uuid::Uuid;
 
+use super::delivery::{Messages, Patience, deliver};
 use super::encode::encode;
 use super::query::conforming;
 use super::session::Session;
@@ -75,22 +75,15 @@ impl Streams {
     /// As [`Self::find`], and if there are too many.
     pub(super) fn add(&self, stream: Stream) -> Result<Arc<Stream>, Status> {
         let (who, definition) = (stream.session.who.clone(), stream.definition.clone());
-        let most = stream.session.limits.queries_max;
         let mut open = self.open.lock();
         if let Some(found) = find(&open, &who, &definition)? {
             return Ok(found);
         }
-        if open.len() >= most {
-            // Short epochs are many.
-            let over = open.iter().filter(|(_, stream)| stream.is_over());
-            let Some(oldest) = over.min_by_key(|(_, s)| s.used()).map(|(key, _)| key.clone())
-            else {
-                return Err(Status::resource_exhausted(format!(
-                    "this server has {most} streams, as many as it may; close some"
-                )));
-            };
-            open.remove(&oldest);
+        if let Some(most) = stream.session.slots.streams_max() {
+            let owner = format!("'{}'", who.name);
+            make_room(&mut open, most, &owner, |key| key.0 == who.name)?;
         }
+        make_room(&mut open, stream.session.limits.queries_max, "this server", |_| true)?;
         tracing::info!("stream '{}' of '{}' is made", definition.name, who.name);
         let stream = Arc::new(stream);
         open.insert(key(&who, &definition), Arc::clone(&stream));
@@ -108,9 +101,10 @@ impl Streams {
         self.end(|key, _| is_it(key), "the stream was closed")
     }
 
-    /// Ends streams that nobody has read for so long.
-    pub(super) fn sweep(&self, time: Duration) {
+    /// Ends streams that nobody has read for so long, and those of whom nobody knows.
+    pub(super) fn sweep(&self, time: Duration, knows: impl Fn(&Identity) -> bool) {
         self.end(|_, stream| stream.is_idle(time), "nobody has read the stream for too long");
+        self.end(|_, stream| !knows(&stream.session.who), "its user was removed or changed");
     }
 
     fn end(&self, which: impl Fn(&Key, &Stream) -> bool, why: &str) -> bool {
@@ -137,6 +131,29 @@ fn find(
         }
         found => Ok(found.cloned()),
     }
+}
+
+/// Forgets a stream that is over if there are so many of these.
+fn make_room(
+    open: &mut HashMap<Key, Arc<Stream>>,
+    most: usize,
+    owner: &str,
+    is_one: impl Fn(&Key) -> bool,
+) -> Result<(), Status> {
+    let these = || open.iter().filter(|(key, _)| is_one(key));
+    if these().count() < most {
+        return Ok(());
+    }
+    // Short epochs are many.
+    let over = these().filter(|(_, stream)| stream.is_over());
+    let oldest = over.min_by_key(|(_, stream)| stream.used()).map(|(key, _)| key.clone());
+    let Some(oldest) = oldest else {
+        return Err(Status::resource_exhausted(format!(
+            "{owner} has {most} streams, as many as it may; close some"
+        )));
+    };
+    open.remove(&oldest);
+    Ok(())
 }
 
 fn key(who: &Identity, definition: &Definition) -> Key {
@@ -211,10 +228,7 @@ impl Stream {
     ///
     /// # Errors
     /// If that reader is there already.
-    pub(super) fn read(
-        self: &Arc<Self>,
-        reader: Option<u32>,
-    ) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
+    pub(super) fn read(self: &Arc<Self>, reader: Option<u32>) -> Result<Messages, Status> {
         let name = &self.definition.name;
         let taken = || {
             let reader = reader.unwrap_or_default();
@@ -229,8 +243,14 @@ impl Stream {
             Ok::<_, FlightError>(batch.map(|batch| (batch, reading)))
         });
         let schema = Arc::clone(self.schema());
-        let encoded = encode(schema, batches);
-        Ok(encoded.map_err(status::of_flight).boxed())
+        let messages = encode(schema, batches).map_err(status::of_flight).boxed();
+        let limit = self.session.limits.session_timeout;
+        let over = Status::deadline_exceeded(format!(
+            "stream '{name}': this reader has taken nothing for {} s (--session-timeout of the \
+             server)",
+            limit.as_secs()
+        ));
+        Ok(deliver(messages, self.session.closed.clone(), Patience { limit, over }))
     }
 
     /// Counts a reader, and begins when there are enough.

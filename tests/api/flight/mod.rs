@@ -1,7 +1,12 @@
 //! Arrow Flight SQL: its server in this process, with the clients of the arrow crates; and clients
 //! of others, in processes of their own.
 
+mod endings;
 mod hostile;
+mod logins;
+mod owners;
+mod process;
 mod python;
 mod shell;
+mod slots;
 mod streams;
