@@ -156,7 +156,7 @@ mod tests {
             Ok(message())
         });
         let mut slow = deliver(slow.boxed(), CancellationToken::new(), patience(limit));
-        let waits = tokio::spawn(async move { slow.next().await });
+        let waits = SpawnedTask::spawn(async move { slow.next().await });
         for _ in 0..5 {
             tokio::time::sleep(limit / 4).await;
             slowly.next().await.unwrap().unwrap();
@@ -173,7 +173,7 @@ mod tests {
         let mut unread = deliver(messages, canceled.clone(), patience(limit));
         let waiting = stream::pending().boxed();
         let mut waiting = deliver(waiting, canceled.clone(), patience(limit));
-        let waits = tokio::spawn(async move { waiting.next().await });
+        let waits = SpawnedTask::spawn(async move { waiting.next().await });
         tokio::task::yield_now().await;
         canceled.cancel();
         dropped.await.unwrap_err();
