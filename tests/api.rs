@@ -19,6 +19,7 @@ mod api {
     mod labels;
     mod large_rows;
     mod minilm;
+    mod orders;
     mod outside;
     mod random_plans;
     #[path = "../sql/wire.rs"]

@@ -74,7 +74,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     let aggregate = "SELECT label, count(*) FROM ml_predict(TABLE t, MODEL sentiment, \
          DESCRIPTOR(text)) GROUP BY label ORDER BY label";
     insta::assert_snapshot!(stages(aggregate).await, @r"
-    stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
+    stage 0: BlockWriter < Projection < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(sentiment) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: SortShuffleWriter < Aggregate < BlockReader; 1 cpu; reads 1 task by task
     stage 3: BlockWriter < Projection < Sort < Aggregate < UnresolvedShuffle; 1 cpu; 2 partitions; reads 2 when it is done
@@ -85,7 +85,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     let union = "SELECT digest FROM ml_predict(TABLE t, MODEL echo, DESCRIPTOR(id)) UNION ALL \
          SELECT stars FROM t";
     insta::assert_snapshot!(stages(union).await, @r"
-    stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
+    stage 0: BlockWriter < Projection < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: BlockWriter < Union < BlockReader < Projection < DataSource; 1 cpu; 1 partition; reads 1 task by task
     client: reads 2 task by task

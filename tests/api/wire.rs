@@ -160,7 +160,7 @@ fn operators(text: bool, ordered: bool) -> Plan {
         }
     };
     let below = if ordered { sorted(input()) } else { input() };
-    let transform = TransformExec::try_new(below, Arc::clone(&model), args, vec![1, 0]).unwrap();
+    let transform = TransformExec::try_new(below, Arc::clone(&model), args).unwrap();
     let options = ExchangeOptions {
         replicas: 3,
         byte_budget: 12_345,

@@ -126,10 +126,8 @@ fn find_exchange(
     let [child] = children.as_slice() else { return None };
     let columns: Sources = if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
         inference.sources().clone()
-    } else if let Some(transform) = plan.downcast_ref::<TransformExec>() {
-        transform.kept().iter().copied().map(Some).collect()
-    } else if plan.schema() == child.schema() {
-        (0..child.schema().fields().len()).map(Some).collect()
+    } else if plan.is::<TransformExec>() || plan.schema() == child.schema() {
+        carry::identity(&child.schema())
     } else {
         return None;
     };

@@ -44,8 +44,7 @@ pub(super) fn infer(
     byte_budget: usize,
 ) -> Arc<dyn ExecutionPlan> {
     let args = vec![col("value", &input.schema()).unwrap()];
-    let kept = (0..input.schema().fields().len()).collect();
-    let transform = TransformExec::try_new(input, Arc::clone(model), args, kept).unwrap();
+    let transform = TransformExec::try_new(input, Arc::clone(model), args).unwrap();
     let mut plan: Arc<dyn ExecutionPlan> = Arc::new(transform);
     if shape != Shape::Direct {
         let (batch, ordered) = (model.batch.clone(), shape == Shape::Ordered);
@@ -540,7 +539,7 @@ fn what_explain_shows_and_what_is_refused() {
     let transform = plan.children()[0];
     let error = InferenceExec::try_new(Arc::clone(transform), Arc::new(routed), names, placement);
     assert!(error.unwrap_err().to_string().contains("has 2 output columns, found 1 names"));
-    let error = TransformExec::try_new(input, model, Vec::new(), Vec::new()).unwrap_err();
+    let error = TransformExec::try_new(input, model, Vec::new()).unwrap_err();
     assert!(error.to_string().contains("wants 1 input columns, found 0"), "{error}");
 }
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::{collect_columns, conjunction};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter::FilterExec;
@@ -33,7 +32,7 @@ use futures::StreamExt;
 use super::batch::{join, null_outputs, slice};
 use super::bisect::Bisection;
 use crate::ROW_ERROR_COLUMN;
-use crate::carry::{self, Sources};
+use crate::carry;
 use crate::checker::Ledger;
 use crate::device::Devices;
 use crate::error::EngineError;
@@ -43,8 +42,9 @@ const SLICE_ROWS: usize = 1024;
 /// The same for images, which take longer and more: 16 of 224 pixels are 2 MiB.
 const IMAGE_SLICE_ROWS: usize = 16;
 
-/// Appends a model's prepared columns (token ids and the like) to its input, and drops columns of
-/// the input that nobody needs any more: the texts and images that only the model reads.
+/// Appends a model's prepared columns (token ids and the like) to its input. It drops none, though
+/// nobody may need the texts any more: DataFusion takes an operator's columns for its input's by
+/// position where the operator keeps their order, so that is for a projection above.
 ///
 /// - Rows, order, partitions: the input's; batches are cut to at most 1,024 rows, of images
 ///   to 16.
@@ -58,23 +58,19 @@ pub struct TransformExec {
     model: Arc<ModelDeclaration>,
     /// The model's inputs, in the order of its signature.
     args: Vec<Arc<dyn PhysicalExpr>>,
-    /// Which columns of the input are passed on.
-    kept: Vec<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
 
 impl TransformExec {
-    /// The transform of `model`, applied to `args` over `input`, of which the columns `kept` are
-    /// passed on.
+    /// The transform of `model`, applied to `args` over `input`.
     ///
     /// # Errors
-    /// If the arguments are not as many as the model's inputs, or a column does not exist.
+    /// If the arguments are not as many as the model's inputs, or not over columns of `input`.
     pub fn try_new(
         input: Arc<dyn ExecutionPlan>,
         model: Arc<ModelDeclaration>,
         args: Vec<Arc<dyn PhysicalExpr>>,
-        kept: Vec<usize>,
     ) -> Result<Self> {
         let wanted = model.signature.inputs.len();
         if args.len() != wanted {
@@ -84,9 +80,10 @@ impl TransformExec {
                 args.len()
             );
         }
-        let properties = Arc::new(Self::compute_properties(&input, &model, &kept)?);
+        args.iter().try_for_each(|arg| arg.data_type(&input.schema()).map(drop))?;
+        let properties = Arc::new(Self::compute_properties(&input, &model));
         let metrics = ExecutionPlanMetricsSet::new();
-        Ok(Self { input, model, args, kept, properties, metrics })
+        Ok(Self { input, model, args, properties, metrics })
     }
 
     /// What it reads.
@@ -99,48 +96,27 @@ impl TransformExec {
         &self.model
     }
 
-    /// Which columns of the input are passed on.
-    pub(crate) fn kept(&self) -> &[usize] {
-        &self.kept
-    }
-
     /// The model's inputs.
     pub fn args(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.args
     }
 
-    /// An expression over the kept columns, over the input's columns.
-    fn below(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
-        let replace = |expr: Arc<dyn PhysicalExpr>| {
-            Ok(match expr.downcast_ref::<Column>() {
-                Some(column) => {
-                    let below = Column::new(column.name(), self.kept[column.index()]);
-                    Transformed::yes(Arc::new(below) as _)
-                }
-                None => Transformed::no(expr),
-            })
-        };
-        Arc::clone(expr).transform_up(replace).data()
-    }
-
     fn compute_properties(
         input: &Arc<dyn ExecutionPlan>,
         model: &ModelDeclaration,
-        kept: &[usize],
-    ) -> Result<PlanProperties> {
-        let below = input.schema().project(kept)?;
+    ) -> PlanProperties {
+        let below = input.schema();
         let fields = below.fields().iter().cloned().chain(output_fields(model));
         let fields: Vec<_> = fields.chain(row_error_field(model)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, below.metadata().clone()));
-        let sources: Sources = kept.iter().copied().map(Some).collect();
-        let properties = PlanProperties::clone(input.properties())
+        let sources = carry::identity(&below);
+        PlanProperties::clone(input.properties())
             .with_eq_properties(carry::equivalences(
                 input.properties().equivalence_properties(),
                 &sources,
                 &schema,
             ))
-            .with_partitioning(carry::partitioning(input, &sources, &schema));
-        Ok(properties)
+            .with_partitioning(carry::partitioning(input, &sources, &schema))
     }
 }
 
@@ -148,14 +124,7 @@ impl DisplayAs for TransformExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = format!("model={}@{}", self.model.name, self.model.version);
         let args: Vec<String> = self.args.iter().map(ToString::to_string).collect();
-        let mut pairs = vec![model, format!("args=[{}]", args.join(", "))];
-        let below = self.input.schema();
-        let dropped = below.fields().iter().enumerate().filter(|(at, _)| !self.kept.contains(at));
-        let dropped: Vec<String> =
-            dropped.map(|(at, field)| format!("{}@{at}", field.name())).collect();
-        if !dropped.is_empty() {
-            pairs.push(format!("dropped=[{}]", dropped.join(", ")));
-        }
+        let pairs = [model, format!("args=[{}]", args.join(", "))];
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "TransformExec: {}", pairs.join(", "))
@@ -204,7 +173,7 @@ impl ExecutionPlan for TransformExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = carry::only_child(children)?;
         let (model, args) = (Arc::clone(&self.model), self.args.clone());
-        Ok(Arc::new(Self::try_new(input, model, args, self.kept.clone())?))
+        Ok(Arc::new(Self::try_new(input, model, args)?))
     }
 
     fn execute(
@@ -220,7 +189,6 @@ impl ExecutionPlan for TransformExec {
             transform: None,
             model: Arc::clone(&self.model),
             args: self.args.clone(),
-            kept: self.kept.clone(),
             schema: self.schema(),
             devices,
             context,
@@ -254,8 +222,7 @@ impl ExecutionPlan for TransformExec {
         filters: Vec<Arc<dyn PhysicalExpr>>,
         _config: &ConfigOptions,
     ) -> Result<FilterDescription> {
-        let kept = self.kept.iter().copied().map(Some).collect();
-        carry::dynamic_filters(phase, &filters, &kept, &self.input)
+        carry::dynamic_filters(phase, &filters, &carry::identity(&self.input.schema()), &self.input)
     }
 
     /// A dynamic filter that no operator below applies row by row is applied here: a row that a join
@@ -266,20 +233,21 @@ impl ExecutionPlan for TransformExec {
         result: ChildPushdownResult,
         _config: &ConfigOptions,
     ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let columns = self.input.schema().fields().len();
         let is_left = |result: &&ChildFilterPushdownResult| {
             phase == FilterPushdownPhase::Post
                 && matches!(result.any(), PushedDown::No)
-                && collect_columns(&result.filter).iter().all(|c| c.index() < self.kept.len())
+                && collect_columns(&result.filter).iter().all(|c| c.index() < columns)
         };
         let left = result.parent_filters.iter().filter(is_left);
-        let left = left.map(|result| self.below(&result.filter)).collect::<Result<Vec<_>>>()?;
+        let left: Vec<_> = left.map(|result| Arc::clone(&result.filter)).collect();
         let answered = FilterPushdownPropagation::if_all(result);
         if left.is_empty() {
             return Ok(answered);
         }
         let filter = FilterExec::try_new(conjunction(left), Arc::clone(&self.input))?;
         let (model, args) = (Arc::clone(&self.model), self.args.clone());
-        let filtered = Self::try_new(Arc::new(filter), model, args, self.kept.clone())?;
+        let filtered = Self::try_new(Arc::new(filter), model, args)?;
         Ok(answered.with_updated_node(Arc::new(filtered)))
     }
 
@@ -301,7 +269,6 @@ struct Transformer {
     transform: Option<Arc<dyn Transform>>,
     model: Arc<ModelDeclaration>,
     args: Vec<Arc<dyn PhysicalExpr>>,
-    kept: Vec<usize>,
     schema: SchemaRef,
     devices: Arc<Devices>,
     context: Arc<TaskContext>,
@@ -326,7 +293,7 @@ impl Transformer {
             let Some(batch) = self.input.next().await.transpose()? else { return Ok(None) };
             if batch.num_rows() > 0 {
                 let inputs = self.evaluate(&batch)?;
-                self.current = Some((batch.project(&self.kept)?, inputs));
+                self.current = Some((batch, inputs));
             }
         }
     }

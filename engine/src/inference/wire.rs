@@ -21,8 +21,6 @@ struct Transform {
     model: String,
     #[prost(bytes = "vec", repeated, tag = "2")]
     args: Vec<Vec<u8>>,
-    #[prost(uint64, repeated, tag = "3")]
-    kept: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -98,7 +96,6 @@ impl TransformExec {
         let message = Transform {
             model: self.model().to_text()?,
             args: self.args().iter().map(|arg| exprs.encode(arg)).collect::<Result<_>>()?,
-            kept: self.kept().iter().map(|at| *at as u64).collect(),
         };
         Ok(message.encode_to_vec())
     }
@@ -112,11 +109,10 @@ impl TransformExec {
         input: Arc<dyn ExecutionPlan>,
         exprs: &dyn ExprCodec,
     ) -> Result<Self> {
-        let Transform { model, args, kept } = wire::decode(bytes)?;
+        let Transform { model, args } = wire::decode(bytes)?;
         let schema = input.schema();
         let args = args.iter().map(|arg| exprs.decode(arg, &schema)).collect::<Result<_>>()?;
-        let kept = kept.into_iter().map(wire::position).collect::<Result<_>>()?;
-        Self::try_new(input, wire::model(&model)?, args, kept)
+        Self::try_new(input, wire::model(&model)?, args)
     }
 }
 

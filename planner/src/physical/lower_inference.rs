@@ -1,4 +1,5 @@
-//! `Inference` → `InferenceExec` over `TransformExec`.
+//! `Inference` → `InferenceExec` over `TransformExec`, with a projection between them if columns are
+//! dropped.
 
 use std::sync::Arc;
 
@@ -8,7 +9,10 @@ use datafusion::common::{Column, Result, internal_datafusion_err};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use forebay_engine::{Devices, InferenceExec, Placement, TransformExec};
 use forebay_udf::model::ModelDeclaration;
@@ -67,6 +71,25 @@ fn fitting(
     }
 }
 
+/// A plan without the columns that nobody needs: what only the model reads waits in no exchange.
+fn without(
+    plan: Arc<dyn ExecutionPlan>,
+    is_dropped: impl Fn(usize) -> bool,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let schema = plan.schema();
+    let columns = schema.fields().iter().enumerate().filter(|(at, _)| !is_dropped(*at));
+    let columns: Vec<ProjectionExpr> = columns
+        .map(|(at, field)| {
+            let column: Arc<dyn PhysicalExpr> = Arc::new(PhysicalColumn::new(field.name(), at));
+            ProjectionExpr::new(column, field.name().clone())
+        })
+        .collect();
+    match columns.len() == schema.fields().len() {
+        true => Ok(plan),
+        false => Ok(Arc::new(ProjectionExec::try_new(columns, plan)?)),
+    }
+}
+
 #[derive(Debug)]
 struct LowerInference;
 
@@ -94,12 +117,12 @@ impl ExtensionPlanner for LowerInference {
         let placement = devices.place(inference.model())?;
         let model = fitting(inference.model(), &placement, &devices);
         let is_kept = |column: &Column| !inference.dropped().contains(column);
-        let columns = logical.schema().columns().into_iter().enumerate();
-        let kept = columns.filter(|(_, column)| is_kept(column)).map(|(at, _)| at).collect();
-        let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args, kept)?;
+        let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args)?;
+        let below = logical.schema().columns();
+        let prepared = without(Arc::new(transform), |at| !below.get(at).is_none_or(is_kept))?;
         let names = inference.output_columns();
         let names = names.map(|column| is_kept(&column).then_some(column.name)).collect();
-        let exec = InferenceExec::try_new(Arc::new(transform), model, names, placement)?;
+        let exec = InferenceExec::try_new(prepared, model, names, placement)?;
         let config = session.config_options().extensions.get::<ForebayConfig>();
         let limit = config.cloned().unwrap_or_default().no_progress_limit();
         Ok(Some(Arc::new(exec.with_no_progress_limit(limit))))
