@@ -13,7 +13,9 @@ use forebay_udf::model::Catalog;
 use crate::config::ForebayConfig;
 use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
-use crate::physical::{ForebayQueryPlanner, InsertExchanges, KeepFields, bound_projections};
+use crate::physical::{
+    ForebayQueryPlanner, InsertExchanges, KeepFields, bound_projections, keep_offsets,
+};
 use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
 use crate::sql::scalar::MlPredict;
@@ -67,6 +69,7 @@ pub fn install(
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));
     physical.rules.insert(0, Arc::new(KeepFields));
+    keep_offsets::add_to(&mut physical.rules);
     bound_projections::add_to(&mut physical.rules);
     *builder.physical_optimizers() = Some(physical);
     builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &planned)));

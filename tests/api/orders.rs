@@ -1,5 +1,5 @@
 //! What keeps or needs an order around a model, in one process and on a cluster: tables that are sorted,
-//! joins by merging. The expected rows are counted here.
+//! joins by merging, offsets. The expected rows are counted here.
 
 use std::fs;
 use std::path::Path;
@@ -121,6 +121,46 @@ async fn sorts_stay_with_their_columns_where_a_model_drops_others() {
                     );
                     assert_eq!(found, *expected, "{how}");
                 }
+            }
+        }
+    }
+}
+
+/// An offset without a limit is a limit as to order: what sorts its rows anew is above it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offset_takes_the_first_rows_of_the_order_below_it() {
+    let folder = TempDir::new().unwrap();
+    let last = "(SELECT id, d, ml_predict(MODEL echo, k) AS p FROM s ORDER BY id DESC OFFSET 30)";
+    // 0 to 9
+    for forebay in both(folder.path()).await {
+        for partitions in [1, 4] {
+            set(&forebay, "datafusion.execution.target_partitions", partitions).await;
+            for (query, expected) in [
+                (format!("SELECT id, count(p) OVER () FROM {last} ORDER BY id"), vec![0, 10]),
+                (format!("SELECT max(id), count(p) FROM {last}"), vec![9, 10]),
+                (
+                    format!("SELECT array_agg(id ORDER BY d, id)[10], count(p) FROM {last}"),
+                    vec![6, 10],
+                ),
+                (
+                    format!(
+                        "SELECT sum(n)::BIGINT, count(p) FROM (SELECT p, row_number() OVER (ORDER BY d, \
+                         id) * id AS n FROM {last})"
+                    ),
+                    // By (d, id): 0 7 1 8 2 9 3 4 5 6
+                    vec![2 * 7 + 3 + 4 * 8 + 5 * 2 + 6 * 9 + 7 * 3 + 8 * 4 + 9 * 5 + 10 * 6, 10],
+                ),
+                (
+                    format!(
+                        "SELECT sum(x[1]), count(*) FROM (SELECT d, array_agg(id ORDER BY id DESC) AS x \
+                         FROM {last} GROUP BY d)"
+                    ),
+                    // The largest of each d: 7 8 9 3 4 5 6
+                    vec![42, 7],
+                ),
+            ] {
+                let found = run(&forebay, &query).await;
+                assert_eq!(found, expected, "{partitions} partitions: {query}");
             }
         }
     }

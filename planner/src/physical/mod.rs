@@ -9,20 +9,49 @@
 //!
 //! `field_expr` runs before `insert_exchanges`: what a function says of its field beyond the type
 //! survives the way to another process. `bound_projections` runs last: a `BoundedProjectionExec`
-//! takes the place of every projection whose functions may make rows large.
+//! takes the place of every projection whose functions may make rows large. `keep_offsets` keeps a rule
+//! of DataFusion's from moving sorts past offsets. Whoever runs DataFusion's rules once more asks for
+//! `disguised` plans.
 //!
 //! `describe` answers `DESCRIBE` for tensors, and `verdict` puts the last line under
 //! `EXPLAIN ANALYZE`.
 
 pub(crate) mod bound_projections;
 mod describe;
+mod disguise;
 mod field_expr;
 mod insert_exchanges;
+pub(crate) mod keep_offsets;
 mod lower_inference;
 mod verdict;
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{TransformedResult, TreeNode};
+use datafusion::physical_plan::ExecutionPlan;
 
 pub(crate) use field_expr::FieldExpr;
 pub use field_expr::KeepFields;
 pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::{ForebayQueryPlanner, plan, with_verdict};
 pub(crate) use verdict::VerdictExec;
+
+/// A plan of optimized operators as DataFusion's rules for distribution and order may see it once more.
+///
+/// # Errors
+/// None that building the plan did not find already.
+pub fn disguised(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(bound_projections::unbounded)
+        .data()?
+        .transform_up(keep_offsets::hidden)
+        .data()
+}
+
+/// A [`disguised`] plan, or a part of one, with the operators that run.
+///
+/// # Errors
+/// None that building the plan did not find already.
+pub fn undisguised(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(keep_offsets::shown).data()?.transform_up(bound_projections::bounded).data()
+}

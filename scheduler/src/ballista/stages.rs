@@ -31,6 +31,7 @@ use datafusion::physical_plan::{
 };
 use forebay_engine::{ExchangeOptions, InferenceExec, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
+use forebay_planner::physical::{disguised, undisguised};
 use forebay_udf::model::BatchLimits;
 
 use super::input_wants::{Scope, sorted, wants};
@@ -80,6 +81,8 @@ pub(super) fn cut(
     options: &ConfigOptions,
 ) -> Result<StagedPlan> {
     let plan = plan.transform_up(limit_joins).data()?.transform_up(limit_scans).data()?;
+    // Ballista's planner has DataFusion's rules look at parts of it once more.
+    let plan = disguised(plan)?;
     let writers = DefaultDistributedPlanner::new()
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
@@ -136,7 +139,8 @@ type Piece = (Arc<dyn ExecutionPlan>, Inputs);
 
 impl Stages {
     fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
-        let written = only_child(writer.children())?.transform_up(without_round_robin).data()?;
+        let written = undisguised(only_child(writer.children())?)?;
+        let written = written.transform_up(without_round_robin).data()?;
         let order = written.output_ordering().cloned();
         let (child, inputs) = self.cut(written, Scope::Own)?;
         let id = match writer.shuffle_output_partitioning() {
