@@ -19,6 +19,9 @@
 //!    runs first
 //! 8. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
+//! Two rules are for queries without a model too, where DataFusion itself fails:
+//! [`refuse_subqueries_in_changes`] and [`remove_repeated_keys`].
+//!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
 //! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
 //! is volatile or that counts its failing rows; DataFusion's moves conditions that name no column at
@@ -32,6 +35,8 @@ pub mod merge_equal_inferences;
 pub mod prune_unused_columns;
 pub mod push_semi_joins_below_inference;
 pub mod push_topk_below_inference;
+pub mod refuse_subqueries_in_changes;
+pub mod remove_repeated_keys;
 pub mod resolve_text_chunk;
 mod through;
 
@@ -39,7 +44,7 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use crate::config::ForebayConfig;
@@ -48,6 +53,8 @@ use crate::logical::Inference;
 /// All analyzer rules, in order.
 pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
+        Arc::new(refuse_subqueries_in_changes::RefuseSubqueriesInChanges),
+        Arc::new(remove_repeated_keys::RemoveRepeatedKeys),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(extract_scalar_inference::ExtractScalarInference),
         Arc::new(compute_inputs_below_inference::ComputeInputsBelowInference),
@@ -62,6 +69,7 @@ pub fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         Arc::new(push_semi_joins_below_inference::PushSemiJoinsBelowInference),
         Arc::new(push_topk_below_inference::PushTopkBelowInference),
         Arc::new(prune_unused_columns::PruneUnusedColumns),
+        Arc::new(remove_repeated_keys::RemoveRepeatedKeys),
     ]
 }
 
@@ -81,4 +89,11 @@ fn contains_inference(plan: &LogicalPlan) -> Result<bool> {
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(found)
+}
+
+fn is_subquery(expr: &Expr) -> bool {
+    matches!(
+        expr,
+        Expr::Exists(_) | Expr::InSubquery(_) | Expr::ScalarSubquery(_) | Expr::SetComparison(_)
+    )
 }

@@ -17,7 +17,7 @@ use datafusion::common::{Column, Result};
 use datafusion::logical_expr::{Expr, JoinType, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::{contains_inference, option};
+use super::{contains_inference, is_subquery, option};
 use crate::logical::Inference;
 
 /// See the [module](self).
@@ -151,11 +151,4 @@ fn needed_below(plan: &LogicalPlan, needed: &Needed) -> Vec<Needed> {
         }
         _ => all,
     }
-}
-
-fn is_subquery(expr: &Expr) -> bool {
-    matches!(
-        expr,
-        Expr::Exists(_) | Expr::InSubquery(_) | Expr::ScalarSubquery(_) | Expr::SetComparison(_)
-    )
 }
