@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use forebay_planner::sql::normalize::BYTE_ORDER_MARK;
+
 /// What was open when the text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
@@ -64,7 +66,7 @@ fn scan(text: &str) -> Scan {
                     scan.commands.push(at..end);
                     while chars.next_if(|(next, _)| *next < end).is_some() {}
                 }
-                (c, _) if c.is_whitespace() => {}
+                (c, _) if c.is_whitespace() || (at == 0 && c == BYTE_ORDER_MARK) => {}
                 (c, _) => {
                     if !scan.unfinished {
                         scan.starts.push(at);
@@ -184,6 +186,7 @@ mod tests {
         ];
         assert_eq!(parts(text), expected);
         assert_eq!(parts("\\q"), [command("q", 1)]);
+        assert_eq!(parts("\u{feff}\\q"), [command("q", 1)]);
         assert!(is_complete("\\d it's") && !is_blank("\\d"));
     }
 

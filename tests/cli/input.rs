@@ -58,6 +58,27 @@ fn a_text_may_begin_with_a_comment() {
     assert_eq!(home.shell(&["-c", "-- only a note"]).succeeds(), "");
 }
 
+/// Editors of some systems begin a file with a mark that says how it is encoded.
+#[test]
+fn a_text_may_begin_with_a_byte_order_mark() {
+    let home = Home::new();
+    let (text, printed) = ("\u{feff}\\pset format csv\nselect 1 as one;", "one\n1\n");
+    let file = home.write("a.sql", text);
+    let bare = "\u{feff}select 1 as one";
+    let bare_file = home.write("b.sql", bare);
+    for ran in [
+        home.shell(&["--format", "csv", "-f", &bare_file]),
+        home.shell(&["--format", "csv", "-c", bare]),
+        home.shell(&["-f", &file, "-f", &bare_file]),
+    ] {
+        assert!(ran.succeeds().ends_with(printed));
+    }
+    let mut command = home.command(&["shell", "-q", "--format", "csv"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(bare.as_bytes()).unwrap();
+    assert_eq!(Ran::of(child.wait_with_output().unwrap()).stdout, printed);
+}
+
 /// Commands stand between statements, wherever these come from.
 #[test]
 fn commands_and_statements_are_mixed() {

@@ -164,12 +164,16 @@ fn calls_of(expr: &Expr) -> Result<(Vec<Expr>, u64, bool)> {
 fn extract_from_distinct_on(distinct: DistinctOn) -> Result<LogicalPlan> {
     let mut lifter = Lifter::new(Arc::unwrap_or_clone(distinct.input));
     let names = NamePreserver::new_for_projection();
-    let mut lift = |expr: Expr| {
+    let lift = |expr: Expr| {
         let name = names.save(&expr);
         Ok(name.restore(lifter.lift(expr, &[])?))
     };
-    let select = distinct.select_expr.into_iter().map(&mut lift).collect::<Result<Vec<_>>>()?;
-    let on = distinct.on_expr.into_iter().map(&mut lift).collect::<Result<Vec<_>>>()?;
+    let select = distinct.select_expr.into_iter().map(lift).collect::<Result<Vec<_>>>()?;
+    // These are compared with the sort keys, and name no columns.
+    let mut on = distinct.on_expr;
+    for key in &mut on {
+        *key = lifter.lift(key.clone(), &[])?;
+    }
     let mut sort = distinct.sort_expr;
     for key in sort.iter_mut().flatten() {
         key.expr = lifter.lift(key.expr.clone(), &[])?;

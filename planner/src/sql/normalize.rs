@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `TABLE t`, `TABLE(t)` | `(SELECT * FROM t)` |
 //! | `TABLE (SELECT …)` | `(SELECT …)` |
+//! | `TABLE ((…) UNION …)`, `((…) UNION …)`, `TABLE (VALUES …)` | `(SELECT * FROM (…))` |
 //! | `MODEL m` | `'m'` |
 //! | `MAP['k', 'v']`, `MAP {'k': 'v'}` | `make_array('k', 'v')` |
 
@@ -20,11 +21,15 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer, Wor
 /// The function whose arguments are rewritten.
 pub const ML_PREDICT: &str = "ml_predict";
 
+/// What editors of some systems put before the first character of a file. It is not part of its text.
+pub const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Tokens of `sql` with Forebay's spellings made portable.
 ///
 /// # Errors
 /// What the tokenizer finds: an unterminated string or comment.
 pub fn normalize(sql: &str, dialect: &dyn Dialect) -> Result<Vec<TokenWithSpan>, ParserError> {
+    let sql = sql.strip_prefix(BYTE_ORDER_MARK).unwrap_or(sql);
     let tokens = Tokenizer::new(dialect, sql).tokenize_with_location()?;
     // White space only gets in the way of look-ahead; the parser skips it anyway.
     let tokens: Vec<_> =
@@ -39,6 +44,8 @@ enum Bracket {
     Call,
     /// A map that becomes a call of `make_array`.
     Map,
+    /// A query, of which everything is selected.
+    Query,
     /// Anything else.
     Other,
 }
@@ -70,11 +77,11 @@ impl Normalizer {
                 self.brackets.push(if call { Bracket::Call } else { Bracket::Other });
             }
             Token::LBracket | Token::LBrace => self.brackets.push(Bracket::Other),
-            Token::RParen | Token::RBracket | Token::RBrace => {
-                let closed = self.brackets.pop();
-                token.token =
-                    if closed == Some(Bracket::Map) { Token::RParen } else { token.token };
-            }
+            Token::RParen | Token::RBracket | Token::RBrace => match self.brackets.pop() {
+                Some(Bracket::Map) => token.token = Token::RParen,
+                Some(Bracket::Query) => self.out.push(token.clone()),
+                _ => {}
+            },
             Token::Colon if self.brackets.last() == Some(&Bracket::Map) => {
                 token.token = Token::Comma;
             }
@@ -97,9 +104,13 @@ impl Normalizer {
     /// Rewrites the argument that begins here, if it is spelt our way.
     fn rewrite_argument(&mut self) -> bool {
         let (word, next) = (self.peek(0), self.peek(1));
+        if *word == Token::LParen && self.combines_queries() {
+            return self.query();
+        }
         if is_word(word, "TABLE") {
             return match next {
-                Token::LParen if starts_query(self.peek(2)) => self.skip(1),
+                Token::LParen if starts_select(self.peek(2)) => self.skip(1),
+                Token::LParen if starts_query(self.peek(2)) => self.skip(1) && self.query(),
                 Token::LParen if is_name(self.peek(2)) => self.table_in_parentheses(),
                 name if is_name(name) => self.table(),
                 _ => false,
@@ -145,6 +156,33 @@ impl Normalizer {
         self.insert(Token::RParen)
     }
 
+    /// Whether `((…) …` is a query and no expression: the parser expects an expression, which cannot go
+    /// on like this.
+    fn combines_queries(&self) -> bool {
+        let mut depth = 0usize;
+        let closes = |token: &TokenWithSpan| {
+            match token.token {
+                Token::LParen => depth += 1,
+                Token::RParen => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0
+        };
+        let first = self.tokens.get(self.at + 1..).unwrap_or_default();
+        let Some(end) = first.iter().position(closes).filter(|end| *end > 0) else { return false };
+        let is_query = first.iter().find(|t| t.token != Token::LParen);
+        is_query.is_some_and(|t| starts_query(&t.token))
+            && first.get(end + 1).is_some_and(|t| goes_on_as_query(&t.token))
+    }
+
+    /// `(…)` → `(SELECT * FROM (…))`
+    fn query(&mut self) -> bool {
+        self.insert(Token::LParen);
+        self.insert_select_all();
+        self.brackets.push(Bracket::Query);
+        self.replace(Token::LParen)
+    }
+
     /// `TABLE a.b` → `(SELECT * FROM a.b)`
     fn table(&mut self) -> bool {
         self.replace(Token::LParen);
@@ -160,10 +198,14 @@ impl Normalizer {
         true
     }
 
-    fn select_all_from_name(&mut self) {
+    fn insert_select_all(&mut self) {
         self.insert(Token::make_keyword("SELECT"));
         self.insert(Token::Mul);
         self.insert(Token::make_keyword("FROM"));
+    }
+
+    fn select_all_from_name(&mut self) {
+        self.insert_select_all();
         self.copy_token();
         while *self.peek(0) == Token::Period && is_name(self.peek(1)) {
             self.copy_token();
@@ -204,14 +246,33 @@ fn is_name(token: &Token) -> bool {
     matches!(token, Token::Word(_))
 }
 
+/// Whether the parser takes what begins so for a query where it expects an expression.
+fn starts_select(token: &Token) -> bool {
+    matches!(token, Token::Word(word) if matches!(word.keyword, Keyword::SELECT | Keyword::WITH))
+}
+
 fn starts_query(token: &Token) -> bool {
     match token {
         Token::LParen => true,
         Token::Word(word) => {
-            matches!(word.keyword, Keyword::SELECT | Keyword::WITH | Keyword::VALUES)
+            starts_select(token) || matches!(word.keyword, Keyword::VALUES | Keyword::FROM)
         }
         _ => false,
     }
+}
+
+fn goes_on_as_query(token: &Token) -> bool {
+    let Token::Word(word) = token else { return false };
+    matches!(
+        word.keyword,
+        Keyword::UNION
+            | Keyword::EXCEPT
+            | Keyword::INTERSECT
+            | Keyword::ORDER
+            | Keyword::LIMIT
+            | Keyword::OFFSET
+            | Keyword::FETCH
+    )
 }
 
 /// Folds like DataFusion's identifiers: to lower case unless quoted.
@@ -238,6 +299,19 @@ mod tests {
             ("ML_PREDICT(TABLE a.b.c)", "ML_PREDICT ( ( SELECT * FROM a . b . c ) )"),
             ("ml_predict(TABLE(a.b), 'm')", "ml_predict ( ( SELECT * FROM a . b ) , 'm' )"),
             ("ml_predict(TABLE (SELECT 1), 'm')", "ml_predict ( ( SELECT 1 ) , 'm' )"),
+            (
+                "ml_predict(TABLE ((SELECT 1) UNION (SELECT 2)), 'm')",
+                "ml_predict ( ( SELECT * FROM ( ( SELECT 1 ) UNION ( SELECT 2 ) ) ) , 'm' )",
+            ),
+            (
+                "ml_predict(((SELECT 1) LIMIT 1), 'm')",
+                "ml_predict ( ( SELECT * FROM ( ( SELECT 1 ) LIMIT 1 ) ) , 'm' )",
+            ),
+            (
+                "ml_predict(TABLE (VALUES (1)), 'm')",
+                "ml_predict ( ( SELECT * FROM ( VALUES ( 1 ) ) ) , 'm' )",
+            ),
+            ("\u{feff}ml_predict(MODEL m)", "ml_predict ( 'm' )"),
             ("ml_predict(model => MODEL \"M\")", "ml_predict ( model => 'M' )"),
             ("ml_predict(MODEL 'm v')", "ml_predict ( 'm v' )"),
             ("ml_predict(MAP['a', '1'])", "ml_predict ( make_array ( 'a' , '1' ) )"),
@@ -259,6 +333,7 @@ mod tests {
             "SELECT 'ml_predict(TABLE t)'",
             "ml_predict ( f ( model , table ) , model )",
             "ml_predict ( model , t . model )",
+            "ml_predict ( ( ( SELECT 1 ) + 2 ) , ( ( SELECT 3 ) ) , ( ( a ) ) )",
         ] {
             let untouched = Tokenizer::new(&GenericDialect {}, sql).tokenize().unwrap();
             let untouched: Vec<_> = untouched
@@ -281,6 +356,9 @@ mod tests {
             ")]}",
             "ml_predict(TABLE t",
             "ml_predict(MAP[",
+            "ml_predict((",
+            "ml_predict(TABLE ((",
+            "ml_predict(((SELECT 1) UNION",
         ] {
             normalized(sql);
         }
