@@ -72,8 +72,9 @@ pub fn install(
     keep_offsets::add_to(&mut physical.rules);
     bound_projections::add_to(&mut physical.rules);
     *builder.physical_optimizers() = Some(physical);
+    let analyzer_rules = optimizer::analyzer_rules(&catalog);
     builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &planned)));
-    for rule in optimizer::analyzer_rules() {
+    for rule in analyzer_rules {
         builder = builder.with_analyzer_rule(rule);
     }
     for rule in optimizer::optimizer_rules() {

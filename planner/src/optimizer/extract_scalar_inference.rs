@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err, plan_err};
+use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
 use datafusion::functions::core::expr_fn::named_struct;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -206,8 +206,9 @@ fn extract_from_join(join: Join) -> Result<LogicalPlan> {
                     right.lift(expr, &left.column_names())
                 } else {
                     not_impl_err!(
-                        "ml_predict over columns of both sides of a join is not supported in its \
-                         condition; move it to WHERE, or compute it in a subquery"
+                        "ml_predict over columns of both sides of a join, or of a subquery and the \
+                         query around it, is not supported in their condition; join first, and call it \
+                         in WHERE or in a query around the join"
                     )
                 };
                 lifted.map(Transformed::yes)
@@ -269,14 +270,6 @@ impl Lifter {
         }
         let Some((function, args)) = as_call(&call) else { return Ok(call) };
         let resolved = function.model(args)?;
-        if resolved.inputs.iter().any(Expr::contains_outer) {
-            return plan_err!(
-                "ml_predict: model '{}' is given columns of an outer query; write FROM t CROSS \
-                 JOIN LATERAL ml_predict(MODEL {}, t.column)",
-                resolved.model.name,
-                resolved.model.name
-            );
-        }
         let names = self.output_names(&resolved.model, &resolved.inputs, taken);
         let replacement = replacement(&resolved.model, &names);
         let is_volatile = resolved.model.determinism == Determinism::Volatile

@@ -6,7 +6,7 @@
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, Result, ScalarValue, not_impl_err};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue, not_impl_err};
 use datafusion::logical_expr::{Expr, Join, JoinType, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::AnalyzerRule;
 
@@ -33,7 +33,7 @@ fn flatten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     }
     let condition = condition(join)?;
     let left = join.left.schema().columns().into_iter().map(Expr::Column);
-    let right = outputs(&join.right)?
+    let right = outputs(&join.right, join.left.schema())?
         .into_iter()
         .map(|(column, expr)| expr.unalias().alias_qualified(column.relation, column.name));
     let all: Vec<Expr> = left.chain(right).collect();
@@ -90,26 +90,30 @@ fn is_one_row_call(plan: &LogicalPlan) -> bool {
 }
 
 /// The plan's output columns as expressions over the left side's rows.
-fn outputs(plan: &LogicalPlan) -> Result<Vec<(Column, Expr)>> {
+fn outputs(plan: &LogicalPlan, left: &DFSchema) -> Result<Vec<(Column, Expr)>> {
     let exprs = match plan {
         LogicalPlan::Projection(projection) => {
-            let below = outputs(&projection.input)?;
-            projection.expr.iter().map(|expr| resolve(expr, &below)).collect::<Result<Vec<_>>>()?
+            let below = outputs(&projection.input, left)?;
+            let exprs = projection.expr.iter().map(|expr| resolve(expr, &below, left));
+            exprs.collect::<Result<Vec<_>>>()?
         }
         LogicalPlan::SubqueryAlias(alias) => {
-            outputs(&alias.input)?.into_iter().map(|(_, expr)| expr).collect()
+            outputs(&alias.input, left)?.into_iter().map(|(_, expr)| expr).collect()
         }
-        LogicalPlan::Subquery(subquery) => return outputs(&subquery.subquery),
+        LogicalPlan::Subquery(subquery) => return outputs(&subquery.subquery, left),
         _ => vec![],
     };
     Ok(plan.schema().columns().into_iter().zip(exprs).collect())
 }
 
-/// The left side's columns come into scope; columns of the plan below become what they stand for.
-fn resolve(expr: &Expr, below: &[(Column, Expr)]) -> Result<Expr> {
+/// The left side's columns come into scope (others are those of a query further out); columns of the
+/// plan below become what they stand for.
+fn resolve(expr: &Expr, below: &[(Column, Expr)], left: &DFSchema) -> Result<Expr> {
     let resolved = expr.clone().transform(|expr| {
         Ok(match expr {
-            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            Expr::OuterReferenceColumn(_, column) if left.has_column(&column) => {
+                Transformed::yes(Expr::Column(column))
+            }
             Expr::Column(column) => match below.iter().find(|(known, _)| *known == column) {
                 Some((_, meaning)) => Transformed::yes(meaning.clone().unalias()),
                 None => Transformed::no(Expr::Column(column)),

@@ -4,20 +4,21 @@
 //! that nothing may evaluate, duplicate or fold:
 //!
 //! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
-//! 2. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
+//! 2. [`decorrelate_calls`]: other correlated subqueries with calls become joins
+//! 3. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
 //!    operator; conditions of a WHERE run in order of their cost
-//! 3. [`compute_inputs_below_inference`]: a model's input that needs a subquery's result
+//! 4. [`compute_inputs_below_inference`]: a model's input that needs a subquery's result
 //!    or calls an asynchronous function
-//! 4. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
+//! 5. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
 //!
 //! Before them [`resolve_text_chunk`] looks up the models whose tokenizers cut texts.
 //!
 //! Optimizer rules, after DataFusion's in each of its passes:
 //!
-//! 5. [`merge_equal_inferences`]: the same model over the same columns runs once
-//! 6. [`push_semi_joins_below_inference`], 7. [`push_topk_below_inference`]: what only removes rows
+//! 6. [`merge_equal_inferences`]: the same model over the same columns runs once
+//! 7. [`push_semi_joins_below_inference`], 8. [`push_topk_below_inference`]: what only removes rows
 //!    runs first
-//! 8. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
+//! 9. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! Two rules are for queries without a model too, where DataFusion itself fails:
 //! [`refuse_subqueries_in_changes`] and [`remove_repeated_keys`].
@@ -29,6 +30,7 @@
 
 pub mod allow_pushdown;
 pub mod compute_inputs_below_inference;
+pub mod decorrelate_calls;
 pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
 pub mod merge_equal_inferences;
@@ -46,16 +48,18 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
+use forebay_udf::model::Catalog;
 
 use crate::config::ForebayConfig;
 use crate::logical::Inference;
 
-/// All analyzer rules, in order.
-pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+/// All analyzer rules, in order, for the models of `catalog`.
+pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
         Arc::new(refuse_subqueries_in_changes::RefuseSubqueriesInChanges),
         Arc::new(remove_repeated_keys::RemoveRepeatedKeys),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
+        Arc::new(decorrelate_calls::DecorrelateCalls::new(Arc::clone(catalog))),
         Arc::new(extract_scalar_inference::ExtractScalarInference),
         Arc::new(compute_inputs_below_inference::ComputeInputsBelowInference),
         Arc::new(allow_pushdown::AllowPushdown),
@@ -89,6 +93,17 @@ fn contains_inference(plan: &LogicalPlan) -> Result<bool> {
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(found)
+}
+
+/// Whether a plan has an inference, or a call that will become one.
+pub(crate) fn calls_model(plan: &LogicalPlan) -> bool {
+    let mut found = false;
+    let visited = plan.apply_with_subqueries(|node| {
+        found |= Inference::of(node).is_some()
+            || node.expressions().iter().any(extract_scalar_inference::contains_call);
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    found || visited.is_err()
 }
 
 fn is_subquery(expr: &Expr) -> bool {

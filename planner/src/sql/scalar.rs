@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
+use datafusion::common::{Result, ScalarValue, internal_err, not_impl_err, plan_err};
 use datafusion::functions::core::expr_ext::FieldAccessor;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
@@ -173,10 +173,17 @@ impl ScalarUDFImpl for MlPredict {
         Ok(Arc::new(Field::new(self.name(), return_type(&model), true)))
     }
 
-    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        internal_err!(
-            "ml_predict was not lifted out of an expression; use it in SELECT, WHERE, GROUP BY or \
-             ORDER BY of a query over a table"
+    /// DataFusion's rules for subqueries ask whether an expression is NULL where no row has been found:
+    /// a call is, if one of its inputs is.
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let is_null =
+            |arg: &ColumnarValue| matches!(arg, ColumnarValue::Scalar(value) if value.is_null());
+        if args.args.iter().skip(1).any(is_null) {
+            return Ok(ColumnarValue::Scalar(args.return_field.data_type().try_into()?));
+        }
+        not_impl_err!(
+            "ml_predict cannot be called here; compute it in SELECT, WHERE, GROUP BY or ORDER BY of a \
+             query over a table, and what it is given in a subquery of that"
         )
     }
 }
