@@ -7,7 +7,7 @@ use datafusion::common::{
     DataFusionError, Result, internal_datafusion_err, plan_datafusion_err, plan_err,
 };
 use datafusion::logical_expr::{
-    LogicalPlan, LogicalPlanBuilder, SetVariable, Statement as PlanStatement,
+    LogicalPlan, LogicalPlanBuilder, Prepare, SetVariable, Statement as PlanStatement,
 };
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::sql::parser::Statement as SqlStatement;
@@ -20,6 +20,7 @@ use forebay_udf::model::{Catalog, IfExists};
 use super::statement::{ModelStatement, Statement, parse};
 use super::{create_model, models_table};
 use crate::config::checked_value;
+use crate::optimizer::calls_model;
 
 /// Parses and runs a text of exactly one statement.
 ///
@@ -110,7 +111,8 @@ pub async fn execute_plan(
     plan: LogicalPlan,
     text: StatementText,
 ) -> Result<DataFrame> {
-    let rows = context.execute_logical_plan(with_checked_option(plan)?).await?;
+    let plan = with_lifted_calls(context, with_checked_option(plan)?);
+    let rows = context.execute_logical_plan(plan).await?;
     let (mut state, plan) = rows.into_parts();
     state.config_mut().set_extension(Arc::new(text));
     Ok(DataFrame::new(state, plan))
@@ -123,6 +125,26 @@ fn with_checked_option(plan: LogicalPlan) -> Result<LogicalPlan> {
     let Some(key) = variable.strip_prefix("forebay.") else { return Ok(plan) };
     let value = checked_value(key, &set.value)?;
     Ok(LogicalPlan::Statement(PlanStatement::SetVariable(SetVariable { variable, value })))
+}
+
+/// `PREPARE` of a query with calls, analyzed: DataFusion optimizes a prepared query before it analyzes
+/// it, and moves conditions to where a call's rows are no longer known for those of the query around it.
+/// A query that cannot be analyzed before its parameters are known stays as it is.
+fn with_lifted_calls(context: &SessionContext, plan: LogicalPlan) -> LogicalPlan {
+    let LogicalPlan::Statement(PlanStatement::Prepare(prepare)) = &plan else { return plan };
+    let state = context.state();
+    let input = LogicalPlan::clone(&prepare.input);
+    let analyzed = match calls_model(&input) {
+        true => state.analyzer().execute_and_check(input, state.config_options(), |_, _| {}).ok(),
+        false => None,
+    };
+    match analyzed {
+        Some(input) => {
+            let prepare = Prepare { input: Arc::new(input), ..prepare.clone() };
+            LogicalPlan::Statement(PlanStatement::Prepare(prepare))
+        }
+        None => plan,
+    }
 }
 
 /// Adds to DataFusion's messages what we know better: the nearest table, and how models are named.
