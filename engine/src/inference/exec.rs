@@ -324,7 +324,9 @@ impl ExecutionPlan for InferenceExec {
         input: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        Ok(Arc::new(carry::row_statistics(&input[0], &self.schema())))
+        let rows = carry::row_statistics(&input[0], &self.schema());
+        // A query that knows their number beforehand would not run the model.
+        Ok(Arc::new(if self.model.counts_its_failures() { rows.to_inexact() } else { rows }))
     }
 
     fn gather_filters_for_pushdown(

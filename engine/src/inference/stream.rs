@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use datafusion::common::instant::Instant;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
@@ -455,7 +455,10 @@ impl Inference {
             None => outputs.next().ok_or_else(|| internal_datafusion_err!("an output is missing")),
         };
         let columns = self.setup.sources.iter().map(column).collect::<Result<Vec<_>>>()?;
-        let batch = RecordBatch::try_new(Arc::clone(&self.setup.schema), columns)?;
+        // Nobody may need a column of a model that counts its failures.
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let schema = Arc::clone(&self.setup.schema);
+        let batch = RecordBatch::try_new_with_options(schema, columns, &options)?;
         Ok(batch.record_output(&self.metrics.baseline))
     }
 }

@@ -7,6 +7,9 @@
 //!               score]                   Scan: id, text
 //!     Scan: id, text
 //! ```
+//! A model that may fail for a share of the rows only runs though nobody reads its outputs: whoever
+//! has set `max_error_ratio` wants to hear when it is exceeded.
+//!
 //! DataFusion prunes what a node reads; what our node passes on, only this rule can narrow. The
 //! texts and images that a model has read then wait in no exchange.
 
@@ -92,7 +95,9 @@ fn prune(plan: LogicalPlan, needed: &Needed) -> Result<Transformed<LogicalPlan>>
 }
 
 fn prune_inference(inference: &Inference, needed: &Needed) -> Result<Transformed<LogicalPlan>> {
-    if !inference.output_columns().any(|output| needed.has(&output)) {
+    let is_needed = inference.model().counts_its_failures()
+        || inference.output_columns().any(|output| needed.has(&output));
+    if !is_needed {
         let input = prune(inference.input().clone(), needed)?;
         return Ok(Transformed::yes(input.data));
     }

@@ -178,8 +178,12 @@ impl ModelDeclaration {
     /// Whether the set of rows that reach the model must stay as the query says: another set could
     /// change what a volatile model returns, or whether too many rows fail.
     pub fn needs_its_rows(&self) -> bool {
-        self.determinism == Determinism::Volatile
-            || (self.on_error != OnError::Fail && self.max_error_ratio < 1.0)
+        self.determinism == Determinism::Volatile || self.counts_its_failures()
+    }
+
+    /// Whether the query fails if too many of the rows do.
+    pub fn counts_its_failures(&self) -> bool {
+        self.on_error != OnError::Fail && self.max_error_ratio < 1.0
     }
 
     /// With batches of at most this padded size, in tokens, or in rows for models without tokens.
