@@ -23,6 +23,7 @@
 
 mod carry;
 mod checker;
+mod claimed_order;
 pub mod device;
 pub mod error;
 pub mod exchange;
@@ -37,6 +38,7 @@ pub mod wire;
 #[cfg(test)]
 mod testing;
 
+pub use claimed_order::{in_claimed_order, in_order};
 pub use device::{Accelerator, Devices, Inventory, Lease, Placement};
 pub use error::EngineError;
 pub use exchange::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchangeExec};

@@ -36,6 +36,7 @@ use super::queue::{Queue, Rules};
 use super::stream::{Execution, Producers, Replica};
 use super::window::Sharing;
 use crate::checker::Ledger;
+use crate::claimed_order::in_claimed_order;
 use crate::per_execution::PerExecution;
 use crate::{SEQUENCE_COLUMN, SHARE_COLUMN, TOKENS_COLUMN, carry};
 
@@ -296,7 +297,7 @@ impl ExecutionPlan for StreamingExchangeExec {
         let ledger = Arc::clone(&execution.ledger);
         let stream = Replica::new(execution, partition, metrics).into_stream();
         let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
-        Ok(make_cooperative(ledger.output(stream)))
+        Ok(make_cooperative(in_claimed_order(self, ledger.output(stream))))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -36,6 +36,7 @@ use super::exec::StreamingExchangeExec;
 use super::order::{OrderProgress, Reorder};
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
+use crate::claimed_order::in_claimed_order;
 use crate::inference::InferenceExec;
 use crate::{SEQUENCE_COLUMN, TransformExec, weight};
 
@@ -214,7 +215,7 @@ impl ExecutionPlan for RestoreOrderExec {
             Ok(restorer.next().await?.map(|batch| (batch, restorer)))
         });
         let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
-        Ok(make_cooperative(ledger.output(stream)))
+        Ok(make_cooperative(in_claimed_order(self, ledger.output(stream))))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -28,6 +28,7 @@ use super::metrics::InferenceMetrics;
 use super::stream::{Execution, Inference, Setup};
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
+use crate::claimed_order::in_claimed_order;
 use crate::device::{Devices, Placement};
 use crate::per_execution::PerExecution;
 use crate::{ROW_ERROR_COLUMN, SEQUENCE_COLUMN, SHARE_COLUMN};
@@ -308,7 +309,7 @@ impl ExecutionPlan for InferenceExec {
         let metrics = InferenceMetrics::new(&self.metrics, partition);
         let stream = Inference::new(setup, input, metrics).into_stream();
         let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
-        Ok(make_cooperative(ledger.output(stream)))
+        Ok(make_cooperative(in_claimed_order(self, ledger.output(stream))))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

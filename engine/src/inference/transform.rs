@@ -34,6 +34,7 @@ use super::bisect::Bisection;
 use crate::ROW_ERROR_COLUMN;
 use crate::carry;
 use crate::checker::Ledger;
+use crate::claimed_order::in_claimed_order;
 use crate::device::Devices;
 use crate::error::EngineError;
 
@@ -197,7 +198,8 @@ impl ExecutionPlan for TransformExec {
         let stream = futures::stream::try_unfold(transformer, |mut transformer| async move {
             Ok(transformer.next().await?.map(|batch| (batch, transformer)))
         });
-        Ok(ledger.output(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream))))
+        let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
+        Ok(in_claimed_order(self, ledger.output(stream)))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -22,6 +22,7 @@ use futures::StreamExt;
 
 use super::pace::Pace;
 use super::steps::{self, Steps};
+use crate::claimed_order::in_claimed_order;
 use crate::weight;
 
 /// A projection that computes a few rows at a time where a function may make them large.
@@ -127,7 +128,8 @@ impl ExecutionPlan for BoundedProjectionExec {
         let stream = futures::stream::try_unfold(slices, |mut slices| async move {
             Ok(slices.next().await?.map(|batch| (batch, slices)))
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream)))
+        let stream = Box::pin(RecordBatchStreamAdapter::new(self.schema(), stream));
+        Ok(in_claimed_order(self, stream))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -13,6 +13,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
     PlanProperties, displayable,
 };
+use forebay_engine::in_claimed_order;
 use forebay_planner::sql::StatementText;
 
 use super::client::Cluster;
@@ -165,6 +166,6 @@ impl ExecutionPlan for ClusterExec {
             rows: rows.tx(),
         };
         rows.spawn(reading.read_to_end());
-        Ok(rows.build())
+        Ok(in_claimed_order(self, rows.build()))
     }
 }

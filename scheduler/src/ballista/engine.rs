@@ -14,8 +14,9 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::{ConfigOptions, ExtensionOptions};
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use forebay_engine::device::Placement;
 use forebay_engine::{Devices, InferenceExec};
@@ -24,7 +25,7 @@ use forebay_planner::ForebayConfig;
 use super::{session, status};
 use crate::block::shuffle::ShuffleFiles;
 use crate::block::store::Sealed;
-use crate::block::{BlockId, BlockStore, BlockWriterExec};
+use crate::block::{BlockId, BlockReaderExec, BlockStore, BlockWriterExec};
 use crate::rpc::attendance::Mouth;
 use crate::rpc::messages::{self, from_worker};
 
@@ -60,6 +61,12 @@ impl TaskEngine {
             if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
                 let reader = Arc::new(reader.with_work_dir(work_dir.to_owned()));
                 return Ok(Transformed::yes(reader as Arc<dyn ExecutionPlan>));
+            }
+            if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>()
+                && let Some(reader) = merge.input().downcast_ref::<BlockReaderExec>()
+            {
+                let reader = Arc::new(reader.clone().merged_by(merge.expr().clone()));
+                return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
             }
             let Some(inference) = node.downcast_ref::<InferenceExec>() else {
                 return Ok(Transformed::no(node));

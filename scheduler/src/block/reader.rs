@@ -13,7 +13,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
@@ -22,6 +22,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
+use forebay_engine::in_order;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::failure::BlockError;
@@ -45,6 +46,8 @@ pub struct BlockReaderExec {
     /// The stage that wrote them.
     stage: u32,
     partitions: Vec<Vec<BlockLocation>>,
+    /// The order in which a merge above takes the partitions to be.
+    merged_by: Option<LexOrdering>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -58,7 +61,15 @@ impl BlockReaderExec {
             EmissionType::Incremental,
             Boundedness::Bounded,
         ));
-        Self { stage, partitions, properties, metrics: ExecutionPlanMetricsSet::new() }
+        let metrics = ExecutionPlanMetricsSet::new();
+        Self { stage, partitions, merged_by: None, properties, metrics }
+    }
+
+    /// Below a merge by this order: checked in debug builds. Does not travel; a worker adds it.
+    #[must_use]
+    pub fn merged_by(mut self, order: LexOrdering) -> Self {
+        self.merged_by = Some(order);
+        self
     }
 
     /// The stage that wrote the blocks.
@@ -153,7 +164,11 @@ impl BlockReaderExec {
             .map_ok(stream::iter)
             .try_flatten()
             .inspect_ok(move |batch| metrics.record_output(batch.num_rows()));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+        let rows = Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows));
+        Ok(match &self.merged_by {
+            Some(order) => in_order(self.name(), order, rows),
+            None => rows,
+        })
     }
 }
 
@@ -235,5 +250,59 @@ impl Iterator for Decoded {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.decode().transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+    use arrow::compute::SortOptions;
+    use datafusion::datasource::memory::MemorySourceConfig;
+    use datafusion::physical_expr::PhysicalSortExpr;
+    use datafusion::physical_expr::expressions::col;
+    use datafusion::prelude::SessionConfig;
+    use tempfile::TempDir;
+
+    use super::super::{BlockSize, BlockWriterExec};
+    use super::*;
+
+    /// Reads what a stage wrote as one unit, for a merge by `n`.
+    async fn read(numbers: Vec<i64>) -> Result<Vec<RecordBatch>> {
+        let folder = TempDir::new().unwrap();
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let store = Arc::new(store);
+        let column: ArrayRef = Arc::new(Int64Array::from(numbers));
+        let batch = RecordBatch::try_from_iter([("n", column)]).unwrap();
+        let schema = batch.schema();
+        let halves = vec![batch.slice(0, 2), batch.slice(2, batch.num_rows() - 2)];
+        let input = MemorySourceConfig::try_new_exec(&[halves], Arc::clone(&schema), None).unwrap();
+        let writer = BlockWriterExec::new(input, BlockSize::up_to(1));
+        let config = SessionConfig::new().with_extension(Arc::clone(&store));
+        let context = Arc::new(TaskContext::default().with_session_config(config));
+        let blocks = writer.write(&store, "job", 1, 2, Arc::clone(&context), &|_, _| {}).await?;
+        let located = blocks.into_iter().map(|(id, sealed)| BlockLocation {
+            job: "job".to_owned(),
+            id,
+            worker: "w".to_owned(),
+            address: String::new(),
+            bytes: sealed.bytes,
+            rows: sealed.rows,
+            checksum: sealed.checksum,
+        });
+        let key = PhysicalSortExpr::new(col("n", &schema)?, SortOptions::default());
+        let reader = BlockReaderExec::new(0, schema, vec![located.collect()]);
+        let reader = reader.merged_by(LexOrdering::new([key]).unwrap());
+        reader.execute(0, context)?.try_collect().await
+    }
+
+    #[tokio::test]
+    async fn a_unit_that_is_not_in_the_order_of_its_merge_is_told() {
+        let batches = read(vec![1, 2, 2, 3]).await.unwrap();
+        assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 4);
+        // Across two blocks, and within one.
+        for numbers in [vec![1, 3, 2, 4], vec![1, 2, 4, 3]] {
+            let error = read(numbers).await.unwrap_err().to_string();
+            assert!(error.contains("BlockReaderExec: claims the order [n@0 ASC]"), "{error}");
+        }
     }
 }

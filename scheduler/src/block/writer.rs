@@ -14,6 +14,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
+use forebay_engine::in_claimed_order;
 use forebay_engine::weight;
 use futures::StreamExt;
 use futures::future::try_join_all;
@@ -91,7 +92,10 @@ impl BlockWriterExec {
         };
         let partitions = self.input.output_partitioning().partition_count();
         let streams = (0..partitions)
-            .map(|partition| self.input.execute(partition, Arc::clone(&context)))
+            .map(|partition| {
+                let rows = self.input.execute(partition, Arc::clone(&context))?;
+                Ok(in_claimed_order(self.input.as_ref(), rows))
+            })
             .collect::<Result<Vec<_>>>()?;
         let written = streams.into_iter().map(|rows| output.write(rows, self.size));
         let mut blocks: Vec<_> = try_join_all(written).await?.into_iter().flatten().collect();
