@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use forebay_engine::{Devices, Inventory};
@@ -21,6 +21,7 @@ use forebay_scheduler::{Cluster, Functions, Standalone, Tls};
 use forebay_udf::model::Catalog;
 
 use crate::folders;
+use crate::stores::{Stores, UrlTables, open_with_options};
 
 /// A DataFusion session with Forebay installed, whose queries run in this process or on a cluster.
 #[derive(Clone)]
@@ -77,8 +78,7 @@ impl ForebayContext {
     /// # Errors
     /// Syntax and planning errors, and those of statements that act at once.
     pub async fn sql(&self, text: &str) -> Result<DataFrame> {
-        self.look_around().await?;
-        sql::sql(&self.session, text).await
+        self.execute(sql::execute::parse_one(&self.session, text)?).await
     }
 
     /// The statements of a text.
@@ -95,6 +95,7 @@ impl ForebayContext {
     /// As [`Self::sql`].
     pub async fn execute(&self, statement: Statement) -> Result<DataFrame> {
         self.look_around().await?;
+        open_with_options(&self.session, &statement)?;
         sql::execute(&self.session, statement).await
     }
 
@@ -197,7 +198,7 @@ impl ForebayContext {
             tables_of.register_schema(schema::NAME, Arc::new(tables))?;
         }
         let session = SessionContext::new_with_state(state);
-        let session = if reads_urls { session.enable_url_table() } else { session };
+        let session = if reads_urls { UrlTables::enable(session) } else { session };
         Ok(Self {
             session,
             catalog,
@@ -276,7 +277,8 @@ impl ForebayBuilder {
         self
     }
 
-    /// Uses this memory pool, disk manager and object stores.
+    /// Uses this memory pool, disk manager and object stores: those that it has, or with
+    /// [`Stores::runtime`] whatever URLs name.
     #[must_use]
     pub fn with_runtime(mut self, runtime: Arc<RuntimeEnv>) -> Self {
         self.runtime = Some(runtime);
@@ -372,9 +374,9 @@ impl ForebayBuilder {
         match (&self.runtime, self.memory_limit) {
             (Some(runtime), _) => Ok(Arc::clone(runtime)),
             (None, Some(bytes)) => {
-                RuntimeEnvBuilder::new().with_memory_limit(bytes, 1.0).build_arc()
+                Stores::default().runtime().with_memory_limit(bytes, 1.0).build_arc()
             }
-            (None, None) => RuntimeEnvBuilder::new().build_arc(),
+            (None, None) => Stores::default().runtime().build_arc(),
         }
     }
 

@@ -6,6 +6,8 @@ use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 
+use crate::stores::in_words;
+
 /// The message without the kinds of errors that DataFusion puts before it.
 pub fn readable(error: &DataFusionError) -> String {
     match error {
@@ -18,15 +20,23 @@ pub fn readable(error: &DataFusionError) -> String {
         DataFusionError::SchemaError(error, _) => error.to_string(),
         DataFusionError::IoError(error) => error.to_string(),
         DataFusionError::ArrowError(error, _) => arrow(error),
-        DataFusionError::ObjectStore(error) => error.to_string(),
+        DataFusionError::ObjectStore(error) => in_words(error),
         DataFusionError::External(error) => external(error.as_ref()),
         DataFusionError::Diagnostic(_, error) => readable(error),
         DataFusionError::Shared(error) => readable(error),
         DataFusionError::Context(context, error) => in_context(context, &readable(error)),
         DataFusionError::Collection(errors) => collection(errors),
+        DataFusionError::Internal(text) if text.starts_with(UNFINISHED) => {
+            "a file could not be finished, and a part of it may be there; the log of the process that \
+             wrote it says why"
+                .to_owned()
+        }
         other => plain(&other.to_string()),
     }
 }
+
+/// All that DataFusion says when the last bytes of a file cannot be written.
+const UNFINISHED: &str = "Error encountered while finalizing writes!";
 
 fn syntax(error: &ParserError) -> String {
     match error {
@@ -55,6 +65,9 @@ fn external(error: &(dyn Error + 'static)) -> String {
     }
     if let Some(error) = error.downcast_ref::<ArrowError>() {
         return arrow(error);
+    }
+    if let Some(error) = error.downcast_ref::<object_store::Error>() {
+        return in_words(error);
     }
     error.to_string()
 }

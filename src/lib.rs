@@ -23,6 +23,7 @@ mod context;
 pub mod errors;
 pub mod flight;
 pub mod folders;
+pub mod stores;
 pub mod whole_writes;
 
 pub use context::{ForebayBuilder, ForebayContext};

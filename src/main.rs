@@ -10,7 +10,6 @@ mod on_path;
 mod serve;
 mod shell;
 mod signals;
-mod stores_on_demand;
 mod tls;
 mod user_cmd;
 mod version;

@@ -15,7 +15,7 @@ use forebay::{ForebayBuilder, ForebayContext, Scheduler, Worker};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::shell::{errors, stores};
+use crate::shell::errors;
 use crate::signals::obeying;
 use crate::{FlightArgs, ServeArgs, worker};
 
@@ -223,7 +223,7 @@ async fn run_file(context: &ForebayContext, path: &Path) -> Result<()> {
     let text = fs::read_to_string(path).map_err(|error| said(error.to_string()))?;
     let statements = context.parse(&text).map_err(|error| said(errors::readable(&error)))?;
     for statement in statements {
-        let rows = stores::execute(context, statement).await;
+        let rows = context.execute(statement).await;
         let done = async { rows?.collect().await };
         done.await.map_err(|error| said(errors::readable(&error)))?;
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use forebay::stores::Stores;
 use forebay::{Accelerator, Devices, Inventory, Worker};
 use tokio_util::sync::CancellationToken;
 
 use crate::shell::EMULATED_MEMORY_BYTES;
 use crate::shell::errors;
 use crate::signals::obeying;
-use crate::stores_on_demand::StoresOnDemand;
 use crate::{GpuChoice, ResourceArgs, WorkerArgs};
 
 /// Runs a worker until it is told to leave; returns the exit status.
@@ -93,8 +93,7 @@ pub(crate) fn inventory(args: &ResourceArgs) -> Result<Inventory> {
 
 /// Memory, disk and object stores that all tasks share.
 pub(crate) fn runtime(memory_limit: Option<bytesize::ByteSize>) -> Result<Arc<RuntimeEnv>> {
-    let stores = Arc::new(StoresOnDemand::default());
-    let mut builder = RuntimeEnvBuilder::new().with_object_store_registry(stores);
+    let mut builder = Stores::default().runtime();
     if let Some(limit) = memory_limit {
         let bytes = usize::try_from(limit.as_u64()).unwrap_or(usize::MAX);
         builder = builder.with_memory_limit(bytes, 1.0);

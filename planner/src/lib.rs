@@ -7,12 +7,14 @@
 //! - [`codec`]: physical plans as bytes, for other processes
 //! - [`install`](fn@install): registers all of it in a DataFusion session, in one call
 //! - [`config`]: the session options under `forebay.`
+//! - [`location`]: the files that a path or a URL names
 //!
 //! `sql`, `logical` and `optimizer` do not name the engine; only `physical` and `codec` do.
 
 pub mod codec;
 pub mod config;
 mod install;
+pub mod location;
 pub mod logical;
 pub mod optimizer;
 pub mod physical;

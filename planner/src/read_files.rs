@@ -21,7 +21,9 @@ use futures::TryStreamExt;
 use futures::future::ready;
 use glob::{MatchOptions, Pattern};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use crate::location;
 
 /// The table function.
 #[derive(Debug)]
@@ -49,27 +51,9 @@ impl TableFunctionImpl for ReadFiles {
             "null" => OnUnreadable::Null,
             _ => return plan_err!("read_files: on_error is '{policy}', expected fail or null"),
         };
-        let location = location(pattern)?;
+        let location = location::parse(pattern)?;
         Ok(Arc::new(Files { pattern: pattern.clone(), location, on_unreadable }))
     }
-}
-
-/// Where the files are. DataFusion understands patterns in paths, not in URLs; in these only `*` begins
-/// one, as `?` and `[` are their own.
-fn location(pattern: &str) -> Result<ListingTableUrl> {
-    let parts = pattern.split_once("://").filter(|(_, rest)| rest.contains('*'));
-    let Some((scheme, rest)) = parts else { return ListingTableUrl::parse(pattern) };
-    if matches!(scheme, "http" | "https") {
-        return plan_err!(
-            "read_files: '{pattern}': a web server does not list its files; name one without *"
-        );
-    }
-    let folder = rest.find('*').and_then(|star| rest[..star].rfind('/'));
-    let Some(folder) = folder else {
-        return plan_err!("read_files: '{pattern}': the name of a bucket cannot have a *");
-    };
-    let (folder, glob) = rest.split_at(folder + 1);
-    ListingTableUrl::parse(format!("{scheme}://{folder}"))?.with_glob(glob)
 }
 
 /// The files that a pattern names.
@@ -139,37 +123,43 @@ impl Files {
     /// In the order of their paths.
     async fn list(&self, session: &dyn Session) -> Result<Vec<File>> {
         let store_url = self.location.object_store();
-        let store = session.runtime_env().object_store(&store_url)?;
-        let found: Vec<ObjectMeta> = match self.location.get_glob() {
-            // DataFusion's own listing matches one folder only.
-            Some(glob) => {
-                let found = store.list(Some(self.location.prefix())).map_err(DataFusionError::from);
-                found
-                    .try_filter(|meta| ready(self.is_named_by(glob, &meta.location)))
-                    .try_collect()
-                    .await?
-            }
-            None => {
-                let found = self.location.list_all_files(session, store.as_ref(), "").await?;
-                found.try_collect().await?
-            }
-        };
-        let file = |meta: ObjectMeta| File {
-            store: store_url.clone(),
-            path: meta.location,
-            size: meta.size,
-            modified_us: meta.last_modified.timestamp_micros(),
-        };
-        let mut files: Vec<File> = found.into_iter().map(file).collect();
-        if files.is_empty() {
+        let store = session.runtime_env().object_store(&self.location)?;
+        let mut found = self.find(store.as_ref()).await?;
+        if found.is_empty() {
             return plan_err!(
                 "read_files: no file matches '{}', looked for at {}",
                 self.pattern,
                 self.location
             );
         }
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(files)
+        found.sort_by(|a, b| a.location.cmp(&b.location));
+        let file = |meta: ObjectMeta| File {
+            store: store_url.clone(),
+            path: meta.location,
+            size: meta.size,
+            modified_us: meta.last_modified.timestamp_micros(),
+        };
+        Ok(found.into_iter().map(file).collect())
+    }
+
+    /// Not DataFusion's listing, which matches one folder only, and remembers what it found under the
+    /// path alone, whichever bucket that was in, for ever.
+    async fn find(&self, store: &dyn ObjectStore) -> Result<Vec<ObjectMeta>> {
+        let prefix = self.location.prefix();
+        let glob = self.location.get_glob().as_ref();
+        if glob.is_none() && !self.location.is_collection() && !prefix.as_ref().is_empty() {
+            match store.head(prefix).await {
+                Ok(meta) => return Ok(vec![meta]),
+                // It may be a folder.
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let is_named = |meta: &ObjectMeta| {
+            ready(glob.is_none_or(|glob| self.is_named_by(glob, &meta.location)))
+        };
+        let found = store.list(Some(prefix)).map_err(DataFusionError::from);
+        found.try_filter(is_named).try_collect().await
     }
 }
 

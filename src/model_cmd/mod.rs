@@ -13,7 +13,7 @@ use forebay::ForebayContext;
 use forebay_planner::sql::statement::CreateModel;
 use forebay_planner::sql::{ModelStatement, Statement};
 
-use crate::shell::{errors, stores};
+use crate::shell::errors;
 use crate::{AddArgs, ModelCommand};
 
 /// Runs one of the commands; returns the exit status.
@@ -93,7 +93,7 @@ pub(crate) async fn add(context: &ForebayContext, args: AddArgs) -> Result<()> {
 }
 
 async fn run_statement(context: &ForebayContext, statement: ModelStatement) -> Result<()> {
-    stores::execute(context, Statement::Model(statement)).await?.collect().await?;
+    context.execute(Statement::Model(statement)).await?.collect().await?;
     Ok(())
 }
 

@@ -98,7 +98,6 @@ fn report(model: &str, lines: Vec<Line>) -> i32 {
 async fn fetch(context: &ForebayContext, entry: &CatalogEntry) -> Result<i32> {
     let model = &entry.declaration;
     let env = context.session().runtime_env();
-    crate::shell::stores::open_url(context, &model.location).await?;
     let package = Package::fetch(&model.location, &model.content_hash, &env).await?;
     println!("ok       {} in {}", model.location, package.dir.display());
     Ok(0)

@@ -1,8 +1,7 @@
 //! `forebay shell`: SQL from a terminal, from arguments, files or standard input.
 //!
 //! - [`batch`] and [`repl`]: where statements come from, and what an error or Ctrl-C does there
-//! - [`statement`]: runs one statement and prints its rows; [`stores`]: object stores it names;
-//!   [`server`]: runs it elsewhere
+//! - [`statement`]: runs one statement and prints its rows; [`server`]: runs it elsewhere
 //! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come;
 //!   [`table`]: tables, of [`cells`], in which [`escape`] leaves nothing that steers a terminal;
 //!   [`output`]: where both write to
@@ -30,7 +29,6 @@ mod rows;
 mod scan;
 mod server;
 mod statement;
-pub(crate) mod stores;
 mod table;
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
@@ -40,10 +38,10 @@ use std::sync::Arc;
 use datafusion::common::exec_err;
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
 use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistry;
 use datafusion_cli::print_options::PrintOptions;
+use forebay::stores::Stores;
 use forebay::{ForebayContext, Inventory};
 
 use crate::{ColorChoice, ShellArgs};
@@ -88,8 +86,7 @@ pub(crate) async fn run(args: ShellArgs, catalog: Option<PathBuf>) -> i32 {
 impl Shell {
     async fn open(args: &ShellArgs, catalog: Option<PathBuf>) -> Result<Self> {
         let stores = Arc::new(InstrumentedObjectStoreRegistry::new());
-        let mut runtime =
-            RuntimeEnvBuilder::new().with_object_store_registry(Arc::clone(&stores) as _);
+        let mut runtime = Stores::kept_in(Arc::clone(&stores) as _).runtime();
         if let Some(limit) = args.memory_limit {
             let bytes = usize::try_from(limit.as_u64()).unwrap_or(usize::MAX);
             runtime = runtime.with_memory_limit(bytes, 1.0);
@@ -134,7 +131,6 @@ impl Shell {
             }
             (None, None) => builder.with_inventory(inventory).build()?,
         };
-        stores::open_on_demand(context.session());
         let print = PrintOptions {
             format: args.format,
             quiet: args.quiet,

@@ -32,7 +32,7 @@ use super::progress::{Progress, Reader};
 use super::rows::RowWriter;
 use super::server::Server;
 use super::table::{self, Look};
-use super::{Shell, scan, stores};
+use super::{Shell, scan};
 
 /// How often a running query is looked at.
 const TICK: Duration = Duration::from_millis(200);
@@ -123,7 +123,7 @@ impl Shell {
     async fn run_here(&self, statement: Statement) -> Result<()> {
         let started = Instant::now();
         let is_listing = is_listing(&statement);
-        let rows = stores::execute(&self.context, statement).await?;
+        let rows = self.context.execute(statement).await?;
         let is_listing = is_listing
             || matches!(
                 rows.logical_plan(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arrow::array::AsArray;
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::collect;
-use datafusion::prelude::SessionConfig;
+use datafusion::prelude::{CsvReadOptions, SessionConfig};
 use forebay::{Catalog, ForebayContext, Inventory};
 use forebay_testkit::web::Web;
 
@@ -93,4 +93,24 @@ async fn downloads_are_tried_again_and_end_in_time() {
         assert!(error.contains(expected), "{error}");
         assert!(error.contains("try_url_download gives NULL"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn stores_that_there_are_not_are_named() {
+    let forebay = session();
+    for sql in [
+        "SELECT * FROM read_files('az://box/x.csv')",
+        "SELECT * FROM 'az://box/x.csv'",
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'az://box/x.csv'",
+        "CREATE EXTERNAL TABLE t (x INT) STORED AS CSV LOCATION 'az://box/x.csv'",
+        "CREATE MODEL m LOCATION 'az://box/x.csv'",
+        "COPY (SELECT 1) TO 'az://box/x.csv'",
+    ] {
+        let done = async { forebay.sql(sql).await?.collect().await };
+        let error = done.await.unwrap_err().to_string();
+        assert!(error.contains("az://box/x.csv: 'az' is no kind of store"), "{sql}: {error}");
+    }
+    let frame = forebay.session().read_csv("az://box/x.csv", CsvReadOptions::new()).await;
+    let error = frame.unwrap_err().to_string();
+    assert!(error.contains("'az' is no kind of store"), "{error}");
 }

@@ -26,16 +26,26 @@ CREATE OR REPLACE MODEL sentiment LOCATION '{SENTIMENT}';
 class Server:
     """A `forebay serve` of its own, on a free port."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        first: str = INIT,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         init = folder / "init.sql"
-        init.write_text(INIT)
+        init.write_text(first)
         command = [FOREBAY, "--catalog", str(folder / "catalog"), "serve", *arguments]
         command += ["--init", str(init), "--flight-sql", "127.0.0.1:0"]
         command += ["--cpus", "2", "--emulated-accelerators", "1"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if line.startswith("listening on "):
+                self.scheduler = line.split()[-1]
             if line.startswith("Arrow Flight SQL on "):
                 self.address = line.split()[-1]
                 break
@@ -49,6 +59,16 @@ class Server:
     def stop(self) -> None:
         self.process.terminate()
         assert self.process.wait(60) == 0, "the server did not end well"
+
+
+def shell(
+    folder: Path, *statements: str, arguments: tuple[str, ...] = (), environment=None
+) -> subprocess.CompletedProcess:
+    """Runs statements in a `forebay shell` of their own."""
+    command = [FOREBAY, "--catalog", str(folder / "catalog"), "shell", "--quiet"]
+    command += ["--format", "csv", *arguments]
+    command += [part for statement in statements for part in ("-c", statement)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 MODES = {

@@ -58,8 +58,18 @@ pub struct File {
 }
 
 impl File {
+    /// What `read_files` finds this file under: what would mean something else in a URL is encoded.
     fn url(&self) -> String {
-        format!("{}{}", self.store.as_str(), self.path)
+        let mut url = self.store.as_str().to_owned();
+        for c in self.path.as_ref().chars() {
+            match c {
+                '%' | '*' | '?' | '[' | '#' | '\\' | '\0'..='\x1f' | '\x7f' => {
+                    url.push_str(&format!("%{:02X}", u32::from(c)));
+                }
+                c => url.push(c),
+            }
+        }
+        url
     }
 }
 

@@ -6,8 +6,10 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::common::{
     DataFusionError, Result, internal_datafusion_err, plan_datafusion_err, plan_err,
 };
+use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::logical_expr::{
-    LogicalPlan, LogicalPlanBuilder, Prepare, SetVariable, Statement as PlanStatement,
+    DdlStatement, LogicalPlan, LogicalPlanBuilder, Prepare, SetVariable,
+    Statement as PlanStatement,
 };
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::sql::parser::Statement as SqlStatement;
@@ -27,9 +29,17 @@ use crate::optimizer::calls_model;
 /// # Errors
 /// Syntax and planning errors, and those of statements that act at once, such as `CREATE MODEL`.
 pub async fn sql(context: &SessionContext, text: &str) -> Result<DataFrame> {
+    execute(context, parse_one(context, text)?).await
+}
+
+/// Parses a text of exactly one statement.
+///
+/// # Errors
+/// Syntax errors.
+pub fn parse_one(context: &SessionContext, text: &str) -> Result<Statement> {
     let mut statements = parse_in(context, text)?;
     match (statements.pop(), statements.len()) {
-        (Some(statement), 0) => execute(context, statement).await,
+        (Some(statement), 0) => Ok(statement),
         (None, _) => plan_err!("the text holds no statement"),
         (_, more) => plan_err!("expected one statement, found {}", more + 1),
     }
@@ -111,11 +121,36 @@ pub async fn execute_plan(
     plan: LogicalPlan,
     text: StatementText,
 ) -> Result<DataFrame> {
+    check_places(context, &plan)?;
     let plan = with_lifted_calls(context, with_checked_option(plan)?);
     let rows = context.execute_logical_plan(plan).await?;
     let (mut state, plan) = rows.into_parts();
     state.config_mut().set_extension(Arc::new(text));
     Ok(DataFrame::new(state, plan))
+}
+
+/// Refuses tables and copies of places that there are not. DataFusion makes a table without looking if
+/// it knows the columns, and drops what it takes for the query of a URL.
+fn check_places(context: &SessionContext, plan: &LogicalPlan) -> Result<()> {
+    let places = match plan {
+        LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) => {
+            let kind = table.file_type.to_lowercase();
+            let is_of_files = context.state().get_file_format_factory(&kind).is_some();
+            if is_of_files { table.locations.as_slice() } else { &[] }
+        }
+        LogicalPlan::Copy(copy) => std::slice::from_ref(&copy.output_url),
+        _ => return Ok(()),
+    };
+    for place in places.iter().filter(|place| place.contains("://")) {
+        if place.contains(['*', '?', '#']) {
+            return plan_err!(
+                "'{place}': what a table or a copy names by URL is one file or folder, without a pattern \
+                 or a query; in a key write %2A, %3F and %23 for *, ? and #"
+            );
+        }
+        context.runtime_env().object_store(ListingTableUrl::parse(place)?)?;
+    }
+    Ok(())
 }
 
 /// `SET forebay.…` with a value that is known to fit.

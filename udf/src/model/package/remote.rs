@@ -1,5 +1,6 @@
 //! A package in an object store, and the folder that downloads are kept in.
 
+use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ impl<'a> Remote<'a> {
         let store =
             env.object_store_registry.get_store(location).map_err(|e| ModelError::Package {
                 location: location.to_string(),
-                problem: format!("no object store for it: {e}"),
+                problem: format!("no object store for it: {}", e.message()),
                 remedy: "register the store, or copy the package to a local folder".to_owned(),
             })?;
         Ok(Self { location, store })
@@ -57,14 +58,16 @@ impl<'a> Remote<'a> {
 
     /// What a store says when it does not answer, or answers that it cannot, may pass.
     fn failed(&self, name: &str, error: &object_store::Error) -> ModelError {
+        // What it comes from says more than its kind, which stands in front of it.
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         match error {
             object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
                 ModelError::Unreachable {
                     location: self.location.to_string(),
-                    problem: format!("{name} cannot be fetched: {error}"),
+                    problem: format!("{name} cannot be fetched: {reason}"),
                 }
             }
-            error => self.problem(name, &error.to_string()),
+            _ => self.problem(name, &reason),
         }
     }
 
