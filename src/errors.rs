@@ -11,6 +11,11 @@ use crate::stores::in_words;
 /// The message without the kinds of errors that DataFusion puts before it.
 pub fn readable(error: &DataFusionError) -> String {
     match error {
+        DataFusionError::Configuration(text) if STORES.iter().any(|store| text == store) => {
+            "a server reads with the keys of its own environment, or of its --init file; OPTIONS about a \
+             store are for sessions that read it themselves"
+                .to_owned()
+        }
         DataFusionError::Plan(text)
         | DataFusionError::Execution(text)
         | DataFusionError::Configuration(text) => plain(text),
@@ -34,6 +39,10 @@ pub fn readable(error: &DataFusionError) -> String {
         other => plain(&other.to_string()),
     }
 }
+
+/// What DataFusion says of `OPTIONS` about stores where nobody reads them.
+const STORES: [&str; 2] =
+    ["Could not find config namespace \"aws\"", "Could not find config namespace \"gcp\""];
 
 /// All that DataFusion says when the last bytes of a file cannot be written.
 const UNFINISHED: &str = "Error encountered while finalizing writes!";

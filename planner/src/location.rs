@@ -101,7 +101,7 @@ mod tests {
             ("s3://b/a%3Fb%25c", "a?b%c"),
             ("s3://b/100%", "100%"),
             ("s3://b/a+b%2Bc", "a+b+c"),
-            ("s3://b/ä\u{301}\tx ", "ä\u{301}\tx "),
+            ("s3://b/ä\u{301}x ", "ä\u{301}x "),
             ("file:///tmp/a\\b", "tmp/a\\b"),
             ("http://host/a%20b", "a b"),
         ] {
@@ -115,6 +115,8 @@ mod tests {
             ("http://host/a.jpg?size=2", "url_download reads it"),
             ("s3://b*", "the name of a bucket"),
             ("s3://b/*%FF", "no UTF-8"),
+            // Not silently without it.
+            ("s3://b/a\tb", "illegal"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import os
 import re
 import threading
 from pathlib import Path
@@ -144,6 +145,17 @@ def test_what_is_wrong_is_said(web, tmp_path, path, expected):
     done = shell(tmp_path, QUERY.format(f"{web.url}/{path}"))
     assert done.returncode == 1 and "bug in DataFusion" not in done.stderr, done.stderr
     assert expected in done.stderr, done.stderr
+
+
+def test_a_store_without_keys(web, tmp_path):
+    """Requests are not signed then, and this one is denied."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+    environment |= {"AWS_ENDPOINT_URL": f"{web.url}/403", "AWS_ALLOW_HTTP": "true"}
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true"}
+    for name in ("'s3://bucket/x.csv'", "read_files('s3://bucket/*')"):
+        done = shell(tmp_path, f"SELECT * FROM {name}", environment=environment)
+        expected = "access denied: 403 Forbidden; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        assert done.returncode == 1 and expected in done.stderr, done.stderr
 
 
 def test_a_body_that_ends_early(web, tmp_path):
