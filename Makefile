@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cold wheel release chaos fuzz bench bench-peers docs fmt clean
+.PHONY: help setup demo test cold wheel release chaos fuzz random bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -34,6 +34,11 @@ fuzz: ## Damage what comes from outside at random, a minute for each kind, with 
 	@seed=$${FOREBAY_FUZZ_SEED:-$$(date +%s)}; echo "FOREBAY_FUZZ_SEED=$$seed"; \
 		FOREBAY_FUZZ_SEED=$$seed FOREBAY_FUZZ_SECONDS=60 \
 		cargo test --test api -- fuzz --test-threads 1
+
+random: ## Run ten thousand random queries around ml_predict, from a new one on
+	@tools/setup libtorch duckdb
+	@seed=$${FOREBAY_RANDOM_SEED:-$$(date +%s)}; echo "FOREBAY_RANDOM_SEED=$$seed"; \
+		FOREBAY_RANDOM=long FOREBAY_RANDOM_SEED=$$seed cargo test --test api -- random
 
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model images fixtures

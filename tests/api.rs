@@ -21,7 +21,7 @@ mod api {
     mod minilm;
     mod orders;
     mod outside;
-    mod random_plans;
+    mod random;
     #[path = "../sql/wire.rs"]
     mod sending;
     mod stages;
