@@ -24,6 +24,7 @@ mod api {
     mod random;
     #[path = "../sql/wire.rs"]
     mod sending;
+    mod stage_orders;
     mod stages;
     mod standalone;
     mod tidy;

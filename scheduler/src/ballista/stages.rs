@@ -15,11 +15,12 @@ use std::sync::Arc;
 use ballista_core::JobId;
 use ballista_core::execution_plans::{ShuffleWriter, SortShuffleWriterExec, UnresolvedShuffleExec};
 use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
@@ -81,13 +82,16 @@ pub(super) fn cut(
     options: &ConfigOptions,
 ) -> Result<StagedPlan> {
     let plan = plan.transform_up(limit_joins).data()?.transform_up(limit_scans).data()?;
+    let order = plan.output_ordering().cloned();
+    let order = order.filter(|_| plan.output_partitioning().partition_count() == 1);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
     let plan = disguised(plan)?;
     let writers = DefaultDistributedPlanner::new()
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
     let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
-    let mut stages = Stages { config, ..Stages::default() };
+    let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };
+    stages.orders.extend(writers.last().map(|root| root.stage_id()).zip(order));
     for writer in writers {
         stages.add_shuffle_stage(writer.as_ref())?;
     }
@@ -122,6 +126,9 @@ struct Stages {
     edges: Vec<EdgeSpec>,
     /// Ballista's numbers of stages.
     shuffles: HashMap<usize, StageId>,
+    /// By these: the order in which a stage's units are merged, or the client's rows come. A cut may
+    /// have taken away what it came from.
+    orders: HashMap<usize, LexOrdering>,
 }
 
 /// A piece of a stage, and what it reads.
@@ -140,12 +147,11 @@ type Piece = (Arc<dyn ExecutionPlan>, Inputs);
 impl Stages {
     fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
         let written = undisguised(only_child(writer.children())?)?;
-        let written = written.transform_up(without_round_robin).data()?;
-        let order = written.output_ordering().cloned();
+        let written = written.transform_up(without_repartition).data()?;
+        let order = self.orders.remove(&writer.stage_id());
         let (child, inputs) = self.cut(written, Scope::Own)?;
         let id = match writer.shuffle_output_partitioning() {
             None => {
-                // Whoever merges its units relies on their order.
                 let child = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
                 self.add_block_stage(child, inputs, self.block_size())?
             }
@@ -233,6 +239,11 @@ impl Stages {
             && !exchange.options().ordered
         {
             return self.cut_below_exchange(exchange);
+        }
+        if plan.is::<RepartitionExec>() {
+            // Of what was one partition until Ballista's planner planned its stage anew.
+            let piece = self.cut(only_child(plan.children())?, Scope::Own)?;
+            return self.collect(piece);
         }
         let mut children = vec![];
         let mut inputs = Inputs::default();
@@ -356,16 +367,38 @@ fn limit_scans(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
     }
 }
 
-/// Dealing out rows in turn is of use to one process: of a stage, each task would run all that is
-/// below. Ballista's planner leaves it out, and puts it back where it plans a stage anew.
-fn without_round_robin(
+/// Dealing out rows is of use to one process: of a stage, each task would run all that is below. Ballista's
+/// planner leaves it out or cuts there, and puts it back where it plans a stage anew: to deal out in
+/// turn, or what is one partition.
+fn without_repartition(
     plan: Arc<dyn ExecutionPlan>,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let repartition = plan.downcast_ref::<RepartitionExec>();
-    Ok(match repartition.map(|r| (r.partitioning(), r.input())) {
-        Some((Partitioning::RoundRobinBatch(_), input)) => Transformed::yes(Arc::clone(input)),
-        _ => Transformed::no(plan),
+    let is_idle = |repartition: &RepartitionExec| {
+        matches!(repartition.partitioning(), Partitioning::RoundRobinBatch(_))
+            || repartition.input().output_partitioning().partition_count() == 1
+    };
+    Ok(match repartition.filter(|repartition| is_idle(repartition)) {
+        Some(repartition) => Transformed::yes(Arc::clone(repartition.input())),
+        None => Transformed::no(plan),
     })
+}
+
+/// The orders in which stages are merged, by Ballista's numbers of them.
+fn merged(writers: &[Arc<dyn ShuffleWriter>]) -> Result<HashMap<usize, LexOrdering>> {
+    let mut orders = HashMap::new();
+    for writer in writers {
+        only_child(writer.children())?.apply(|plan| {
+            let merge = plan.downcast_ref::<SortPreservingMergeExec>();
+            let read =
+                merge.and_then(|merge| merge.input().downcast_ref::<UnresolvedShuffleExec>());
+            orders.extend(
+                read.map(|read| read.stage_id).zip(merge.map(|merge| merge.expr().clone())),
+            );
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+    }
+    Ok(orders)
 }
 
 pub(super) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
