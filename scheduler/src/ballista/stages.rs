@@ -25,6 +25,7 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
@@ -255,8 +256,8 @@ impl Stages {
                 () if wants.one_task && holds_model(&piece.0) => self.collect(piece)?,
                 () if wants.one_task => in_one_partition(piece),
                 () if !is_light(&plan) && holds_model(&piece.0) => self.stream_in_order(piece)?,
-                // Restricted to no partition at all, such a branch would still have some.
-                () if plan.is::<UnionExec>() && reads_shuffle(&piece.0) => {
+                // Restricted to no partition at all, such a branch would still have some, or not be made.
+                () if plan.is::<UnionExec>() && (reads_shuffle(&piece.0) || sorts(&piece.0)) => {
                     self.stream_in_order(piece)?
                 }
                 () => piece,
@@ -407,6 +408,10 @@ pub(super) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 fn reads_shuffle(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.is::<UnresolvedShuffleExec>() || plan.children().into_iter().any(reads_shuffle)
+}
+
+fn sorts(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<SortExec>() || plan.children().into_iter().any(sorts)
 }
 
 fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {

@@ -1,6 +1,5 @@
 //! SELECT, and what it does with rows: all, distinct, the first, groups, windows.
 
-use super::expression::ROOM;
 use super::features::Feature;
 use super::writer::{Scope, Writer};
 
@@ -56,7 +55,7 @@ impl Writer<'_> {
         let (from, scope) = self.from();
         let filter = self.filter(&scope);
         let [id, grp, val] = self.items(&scope);
-        let key = self.value(&scope, ROOM);
+        let key = self.sort_key(&scope);
         let direction = self.direction();
         let limit = self.limit();
         // By other names than those of columns, which DataFusion confuses here.
@@ -65,6 +64,14 @@ impl Writer<'_> {
              FROM {from}{filter} ORDER BY {key}{direction}, \
              1 NULLS LAST, 2 NULLS LAST, 3 NULLS LAST{limit}) AS s"
         )
+    }
+
+    pub(super) fn sort_key(&mut self, scope: &Scope) -> String {
+        match self.value(scope, 2) {
+            // DataFusion cannot always plan the merge of what is sorted by such a one.
+            case if case.contains("CASE") => scope.all()[0].clone(),
+            key => key,
+        }
     }
 
     pub(super) fn direction(&mut self) -> &'static str {
@@ -83,7 +90,7 @@ impl Writer<'_> {
 
     /// An order in which only equal rows change places.
     pub(super) fn total_order(&mut self, scope: &Scope) -> String {
-        let first = self.value(scope, 2);
+        let first = self.sort_key(scope);
         let first = format!("{first}{}", self.direction());
         self.total_order_after(first, "", scope)
     }

@@ -113,7 +113,7 @@ impl Writer<'_> {
         }
         let calls = self.may_call && Feature::CallsInCorrelated.is_on();
         self.calling(calls, |writer| {
-            let inner = writer.key(&scope, 1);
+            let inner = writer.choices.one(&scope.keys);
             let calls = calls && Feature::CallsOverOuter.is_on();
             let outer_key = writer.calling(calls, |writer| writer.key(outer, 1));
             let rest = match writer.choices.rarely(2) {
