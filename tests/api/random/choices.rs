@@ -12,7 +12,7 @@ impl<'a> Choices<'a> {
 
     /// A number below the limit.
     pub(super) fn below(&mut self, limit: usize) -> usize {
-        self.0.next().map_or(0, |number| usize::from(*number) * limit >> 16)
+        self.0.next().map_or(0, |number| (usize::from(*number) * limit) >> 16)
     }
 
     /// One of these, the simplest of which comes first.
