@@ -51,7 +51,7 @@ pub fn hash_file(path: &Path) -> io::Result<String> {
     {
         return Ok(hash.clone());
     }
-    let mut file = fs::File::open(path)?;
+    let mut file = open_regular(path)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     loop {
@@ -75,6 +75,15 @@ pub fn hash_bytes(bytes: &[u8]) -> String {
 
 pub(in crate::model) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Opens a file to read it, wherever links lead. A device may have no end, and a pipe no beginning:
+/// nobody is asked to wait for them.
+pub(super) fn open_regular(path: &Path) -> io::Result<fs::File> {
+    match fs::metadata(path)?.is_file() {
+        true => fs::File::open(path),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod location;
 mod remote;
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl Package {
     ) -> Result<(Manifest, String), ModelError> {
         let bytes = match local_dir(location)? {
             Some(dir) => blocking(location, move || read_manifest_file(&dir)).await?,
-            None => Remote::open(location, env)?.get(MANIFEST).await?,
+            None => Remote::open(location, env)?.description().await?,
         };
         Ok((Manifest::parse(&bytes, location.as_str())?, hash_bytes(&bytes)))
     }
@@ -196,8 +196,20 @@ async fn blocking<T: Send + 'static>(
     })?
 }
 
+/// Far more than any description has; what is longer is none.
+const MANIFEST_BYTES_MAX: u64 = 16 << 20;
+
 fn read_manifest_file(dir: &Path) -> Result<Vec<u8>, ModelError> {
-    fs::read(dir.join(MANIFEST)).map_err(|e| {
+    let read = || {
+        let mut bytes = vec![];
+        let file = hashes::open_regular(&dir.join(MANIFEST))?;
+        file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        match bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            true => Err(io::Error::other(too_long())),
+            false => Ok(bytes),
+        }
+    };
+    read().map_err(|e| {
         let location = dir.display().to_string();
         if e.kind() == io::ErrorKind::NotFound {
             let problem =
@@ -207,6 +219,10 @@ fn read_manifest_file(dir: &Path) -> Result<Vec<u8>, ModelError> {
         }
         io_problem(dir, "model.toml cannot be read", &e)
     })
+}
+
+fn too_long() -> String {
+    format!("it has more than {MANIFEST_BYTES_MAX} bytes, the most that a description may have")
 }
 
 fn io_problem(path: &Path, what: &str, error: &io::Error) -> ModelError {
@@ -315,6 +331,34 @@ mod tests {
         );
         let message = fetch(&folder, &hash).await.unwrap_err();
         assert!(message.contains("model.toml has changed"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_description_is_not_read_for_ever() {
+        let folder = folder();
+        let path = folder.path().join(MANIFEST);
+        let problem = || match Package::open(folder.path(), None).unwrap_err() {
+            ModelError::Package { problem, .. } => problem,
+            other => other.to_string(),
+        };
+        fs::File::create(&path).unwrap().set_len(MANIFEST_BYTES_MAX + 1).unwrap();
+        let said = problem();
+        assert!(said.contains("it has more than 16777216 bytes"), "{said}");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for endless in [Path::new("/dev/zero"), &pipe] {
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(endless, &path).unwrap();
+            let said = problem();
+            assert!(said.contains("it is not a regular file"), "{said}");
+        }
+        // Nor are the files that one names.
+        fs::remove_file(&path).unwrap();
+        folder.describe(TEXT, &["model.pt", "tokenizer.json"]);
+        fs::remove_file(folder.path().join("model.pt")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("model.pt")).unwrap();
+        let said = problem();
+        assert!(said.contains("model.pt cannot be read: it is not a regular file"), "{said}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use url::Url;
 
 use super::cache::PARTIAL;
 use super::hashes::hash_bytes;
-use super::{changed, io_problem};
+use super::{MANIFEST_BYTES_MAX, changed, io_problem, too_long};
 use crate::error::ModelError;
 use crate::folders;
 use crate::model::manifest::{MANIFEST, Manifest};
@@ -71,10 +71,18 @@ impl<'a> Remote<'a> {
         }
     }
 
-    pub(super) async fn get(&self, name: &str) -> Result<Vec<u8>, ModelError> {
-        let failed = |e: object_store::Error| self.failed(name, &e);
-        let result = self.store.get(&self.path(name)?).await.map_err(failed)?;
-        Ok(result.bytes().await.map_err(failed)?.to_vec())
+    /// The bytes of the package's description.
+    pub(super) async fn description(&self) -> Result<Vec<u8>, ModelError> {
+        let failed = |e: object_store::Error| self.failed(MANIFEST, &e);
+        let result = self.store.get(&self.path(MANIFEST)?).await.map_err(failed)?;
+        let (mut bytes, mut chunks) = (vec![], result.into_stream());
+        while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+                return Err(self.problem(MANIFEST, &too_long()));
+            }
+        }
+        Ok(bytes)
     }
 
     /// Downloads into a temporary folder within `packages`, which is removed if anything fails.
@@ -83,7 +91,7 @@ impl<'a> Remote<'a> {
         packages: &Path,
         content_hash: &str,
     ) -> Result<tempfile::TempDir, ModelError> {
-        let bytes = self.get(MANIFEST).await?;
+        let bytes = self.description().await?;
         let found = hash_bytes(&bytes);
         if found != content_hash {
             return Err(changed(self.location.as_str(), MANIFEST, content_hash, &found));
