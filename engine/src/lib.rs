@@ -1,5 +1,6 @@
 //! Operators that run models inside a query, and the devices that they run on.
 //!
+//! - [`claims`]: what messages of Arrow say of themselves
 //! - [`device`]: what this process has, who holds which share of it, which models are loaded
 //! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
 //! - [`files`]: files as rows
@@ -24,6 +25,7 @@
 mod carry;
 mod checker;
 mod claimed_order;
+pub mod claims;
 pub mod device;
 pub mod error;
 pub mod exchange;

@@ -17,6 +17,7 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
+use forebay_engine::claims;
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tonic::Status;
@@ -24,11 +25,21 @@ use tonic::Status;
 use super::session::Session;
 use super::status;
 use super::users::Role;
+use crate::errors::readable;
+
+/// What the compressed buffers of one message may become.
+const DECOMPRESSED_BYTES_MAX: u64 = 256 << 20;
 
 fn decoded(data: PeekableFlightDataStream) -> FlightRecordBatchStream {
     let data = data.into_peekable().map_err(|status| FlightError::Tonic(Box::new(status)));
     // The first message may hold no more than the command.
     let data = data.try_filter(|data| std::future::ready(!data.data_header.is_empty()));
+    let data = data.and_then(|data| {
+        let checked = claims::check(&data.data_header, &data.data_body, DECOMPRESSED_BYTES_MAX);
+        let refused = |error| Status::invalid_argument(readable(&error));
+        let checked = checked.map_err(|error| FlightError::Tonic(Box::new(refused(error))));
+        std::future::ready(checked.map(|()| data))
+    });
     FlightRecordBatchStream::new_from_flight_data(data)
 }
 
