@@ -38,6 +38,7 @@ use forebay_engine::{
 use forebay_udf::feature;
 use prost::Message;
 
+use crate::bounded;
 use crate::physical::{FieldExpr, VerdictExec};
 
 const MAGIC: [u8; 8] = *b"\x89FOREBAY";
@@ -99,7 +100,8 @@ impl ForebayPhysicalCodec {
 
     /// All that plans may name, also those that no session has by name.
     fn functions(&self) -> impl Iterator<Item = Arc<ScalarUDF>> {
-        feature::functions().into_iter().chain(feature::planned_functions(&self.stores))
+        let ours = feature::functions().into_iter().chain(feature::planned_functions(&self.stores));
+        ours.chain(bounded::functions())
     }
 
     fn operator(

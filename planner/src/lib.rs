@@ -4,13 +4,16 @@
 //! - [`logical`]: the [`logical::Inference`] node and the DataFrame call that builds it
 //! - [`optimizer`]: rules on logical plans
 //! - [`physical`]: `Inference` → operators of the engine, with exchanges between resource classes
+//! - [`bounded`]: functions that make values of any size, within bounds
 //! - [`codec`]: physical plans as bytes, for other processes
 //! - [`install`](fn@install): registers all of it in a DataFusion session, in one call
 //! - [`config`]: the session options under `forebay.`
 //! - [`location`]: the files that a path or a URL names
 //!
-//! `sql`, `logical` and `optimizer` do not name the engine; only `physical` and `codec` do.
+//! `sql`, `logical` and `optimizer` do not name the engine; only `physical`,
+//! `bounded` and `codec` do.
 
+pub mod bounded;
 pub mod codec;
 pub mod config;
 mod install;
