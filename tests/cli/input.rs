@@ -36,6 +36,28 @@ fn standard_input_is_run_when_it_is_no_terminal() {
     assert!(child.wait().unwrap().success());
 }
 
+/// They are as deep as the text is long, and a stack that overflows ends the process without a word.
+#[test]
+fn statements_that_are_too_deep_are_refused() {
+    let home = Home::new();
+    let sum = |terms: usize| format!("select 1{} as n", " + 1".repeat(terms));
+    for (text, said) in [
+        (format!("{}select 1", "explain ".repeat(1288)), "more than 100 EXPLAIN"),
+        (format!("select {}'1'", "interval ".repeat(1500)), "more than 100 EXPLAIN"),
+        (format!("select 1{}", " union all select 1".repeat(2390)), "more than 1000 UNION"),
+        (format!("select 1{}", " cross join (select 1)".repeat(2390)), "more than 300 JOIN"),
+        (sum(2600), "more than 1000 operators"),
+        (format!("select {}1{}", "(".repeat(20_000), ")".repeat(20_000)), "nested too deeply"),
+    ] {
+        let file = home.write("deep.sql", &text);
+        let error = home.shell(&["-f", &file]).fails();
+        assert!(error.contains(said), "{said}: {error}");
+    }
+    // Each statement is judged by itself.
+    let file = home.write("many.sql", &format!("{};\n{};", sum(600), sum(600)));
+    assert_eq!(home.shell(&["--format", "csv", "-f", &file]).succeeds(), "n\n601\nn\n601\n");
+}
+
 #[test]
 fn errors_in_files_name_the_place() {
     let home = Home::new();

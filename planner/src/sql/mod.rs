@@ -2,7 +2,8 @@
 //!
 //! 1. [`mod@normalize`]: our spellings (`TABLE t`, `MODEL m`, `MAP[…]` inside `ml_predict`) become
 //!    the portable ones that every dialect parses
-//! 2. [`statement`]: splits text into statements; parses those on models
+//! 2. [`statement`]: splits text into statements; parses those on models;
+//!    how deep they may be says [`depth`]
 //! 3. [`relation`]: `ml_predict(…)` in FROM → [`Inference`](crate::logical::Inference)
 //! 4. [`scalar`]: `ml_predict(…)` as an expression, lifted later by the optimizer
 //! 5. [`mod@execute`]: runs a statement in a session
@@ -12,6 +13,7 @@
 
 mod arguments;
 mod create_model;
+pub mod depth;
 pub mod execute;
 mod functions;
 mod models_table;

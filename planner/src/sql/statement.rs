@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Word};
 
+use super::depth::Depth;
 use super::normalize::normalize;
 use super::{functions, named_tables};
 
@@ -87,8 +88,10 @@ pub struct CreateModel {
 /// Parses a text of one or more statements.
 ///
 /// # Errors
-/// A syntax error names what was expected, what was found and where.
+/// A syntax error names what was expected, what was found and where. A text that would take more than
+/// a stack is refused.
 pub fn parse(sql: &str, dialect: &dyn Dialect, recursion_limit: usize) -> Result<Vec<Statement>> {
+    Depth::OF_A_STACK.check(sql)?;
     let tokens = normalize(sql, dialect)?;
     let mut parser = DFParserBuilder::new(tokens)
         .with_dialect(dialect)
