@@ -199,6 +199,7 @@ async fn open(
         result_bytes_max: args.max_result.map(|bytes| bytes.as_u64()),
         read_timeout: Duration::from_secs(args.read_timeout),
         session_timeout: Duration::from_secs(args.session_timeout),
+        is_shared: owner.is_none(),
         ..Limits::default()
     };
     let mut server = FlightServer::new(context).with_limits(limits);

@@ -10,16 +10,15 @@
 //! - `front`, `sessions`, `session`: whose call it is; `login`, `users`, `seal`: who that is;
 //!   `rights`: what it may do; `slots`: how much at a time
 //! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
-//!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`, `sql_info`: what there is; `actions`:
-//!   messages that arrow-flight lacks
-//! - `depth`, `sizes`, `options`: what no statement of a client may ask for
+//!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`,
+//!   `sql_info`: what there is; `actions`: messages that arrow-flight lacks
+//! - `planning`: where statements become plans; `sizes`, `options`: what none may ask for
 //! - `ingest`: rows that clients send; `stream`: rows for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
 mod actions;
 mod delivery;
-mod depth;
 mod encode;
 mod front;
 mod ingest;
@@ -27,6 +26,7 @@ mod login;
 mod metadata;
 mod opaque;
 mod options;
+mod planning;
 mod progress;
 mod query;
 mod rights;
@@ -97,6 +97,9 @@ pub struct Limits {
     pub session_timeout: Duration,
     /// After so long without use a statement is forgotten.
     pub statement_timeout: Duration,
+    /// Whether there are several clients, of which none may take what the others need: options, sizes
+    /// and plans have bounds then.
+    pub is_shared: bool,
 }
 
 impl Default for Limits {
@@ -110,6 +113,7 @@ impl Default for Limits {
             read_timeout: Duration::from_secs(5 * 60),
             session_timeout: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(10 * 60),
+            is_shared: true,
         }
     }
 }

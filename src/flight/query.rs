@@ -29,7 +29,7 @@ use super::encode::encode;
 use super::progress;
 use super::session::Session;
 use super::slots::Slot;
-use super::statement::{Bound, Kind, Prepared};
+use super::statement::{Bound, Execution, Kind, Prepared};
 use super::status;
 use crate::whole_writes;
 
@@ -215,12 +215,10 @@ impl Query {
 
     async fn rows_with(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         values: &[ScalarValue],
     ) -> Result<SendableRecordBatchStream> {
-        let rows = self.prepared.execute(session, values).await?;
-        let context = Arc::new(rows.task_ctx());
-        let plan = rows.create_physical_plan().await?;
+        let Execution { plan, context } = self.prepared.execute(session, values).await?;
         *self.plan.lock() = Some(Arc::clone(&plan));
         Ok(conforming(execute_stream(plan, context)?, self.schema()))
     }
@@ -301,9 +299,7 @@ async fn update(session: &Arc<Session>, prepared: &Prepared) -> Result<Vec<Recor
     let work = async {
         let mut said = vec![];
         for values in prepared.values()?.iter() {
-            let rows = prepared.execute(session, values).await?;
-            let context = Arc::new(rows.task_ctx());
-            let plan = rows.create_physical_plan().await?;
+            let Execution { plan, context } = prepared.execute(session, values).await?;
             said.extend(whole_writes::execute(plan, context)?.try_collect::<Vec<_>>().await?);
         }
         Ok::<_, DataFusionError>(said)

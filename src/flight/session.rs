@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::Limits;
 use super::opaque::Opaque;
+use super::options;
 use super::query::Query;
 use super::rights::{Roots, check_plan};
 use super::slots::{Share, Slot};
@@ -165,6 +166,9 @@ impl Session {
         let set = SetVariable { variable: key.to_owned(), value: value.to_owned() };
         let plan = LogicalPlan::Statement(Statement::SetVariable(set));
         check_plan(&self.who, &plan)?;
+        if self.limits.is_shared {
+            options::check(&plan)?;
+        }
         let text = StatementText(format!("SET {key}"));
         execute_plan(self.context.session(), plan, text).await.map(|_| ())
     }

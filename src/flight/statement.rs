@@ -8,11 +8,15 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, Result, ScalarValue, plan_err};
+use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{DdlStatement, Expr as LogicalExpr, LogicalPlan};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::DataFrame;
 use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::ast::{Expr, Value, visit_expressions_mut};
+use forebay_planner::bounded;
 use forebay_planner::sql::StatementText;
+use forebay_planner::sql::depth::Depth;
 use forebay_planner::sql::execute::{execute_plan, plan};
 use forebay_planner::sql::statement::{ModelStatement, Statement};
 use parking_lot::Mutex;
@@ -21,7 +25,7 @@ use tonic::Status;
 use super::opaque::Opaque;
 use super::rights::{check_plan, check_statement};
 use super::session::Session;
-use super::{depth, metadata, status};
+use super::{metadata, options, planning, sizes, status};
 
 /// What a statement does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +57,28 @@ const VALUES_MAX: usize = 1_000_000;
 /// Values for the parameters of a statement: it runs once for each row.
 pub(super) type Bound = Vec<Vec<ScalarValue>>;
 
+/// One execution of a statement, which begins when somebody asks for its rows.
+pub(super) struct Execution {
+    pub(super) plan: Arc<dyn ExecutionPlan>,
+    pub(super) context: Arc<TaskContext>,
+}
+
+/// What is left to do once a statement is planned.
+enum Planned {
+    Definition(LogicalPlan, StatementText),
+    Rows(Execution),
+}
+
 impl Prepared {
     /// Parses and plans a text of one statement; runs nothing.
-    pub(super) async fn new(session: &Session, text: &str) -> Result<Self, Status> {
+    pub(super) async fn new(session: &Arc<Session>, text: &str) -> Result<Self, Status> {
+        let text = text.to_owned();
+        let made =
+            planning::run(session, |session| async move { Ok(Self::made(&session, &text).await) });
+        made.await.map_err(|error| status::of(&error))?
+    }
+
+    async fn made(session: &Session, text: &str) -> Result<Self, Status> {
         let mut statement = parsed(session, text).map_err(|error| status::of(&error))?;
         let names = number_parameters(&mut statement);
         let (kind, schema, parameters) = match &statement {
@@ -138,37 +161,103 @@ impl Prepared {
     /// Of the rows that an execution with these values gives.
     pub(super) async fn schema_with(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         values: &[ScalarValue],
     ) -> Result<SchemaRef> {
-        match &*self.statement {
-            Statement::Sql(sql) if !values.is_empty() => {
-                let plan = planned(session, sql, values).await?;
-                Ok(nullable(&*analyzed(session, plan)?))
-            }
-            _ => Ok(Arc::clone(&self.schema)),
-        }
+        let sql = match &*self.statement {
+            Statement::Sql(sql) if !values.is_empty() => sql.clone(),
+            _ => return Ok(Arc::clone(&self.schema)),
+        };
+        let values = values.to_vec();
+        let schema = planning::run(session, |session| async move {
+            let plan = planned(&session, &sql, &values).await?;
+            Ok(nullable(&*analyzed(&session, plan)?))
+        });
+        schema.await
     }
 
-    /// Runs it once: a definition at once, a query when its rows are read.
+    /// Runs a definition at once; a query when its rows are read.
     pub(super) async fn execute(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         values: &[ScalarValue],
-    ) -> Result<DataFrame> {
-        match &*self.statement {
-            Statement::Model(_) => session.context.execute(Statement::clone(&self.statement)).await,
-            Statement::Sql(sql) => {
-                let text = StatementText::of(sql);
-                let plan = planned(session, sql, values).await?;
-                execute_plan(session.context.session(), plan, text).await
+    ) -> Result<Execution> {
+        self.execute_changed(session, values, |_, rows| Ok(rows)).await
+    }
+
+    /// The same, of a query that `change` makes of it.
+    pub(super) async fn execute_changed(
+        &self,
+        session: &Arc<Session>,
+        values: &[ScalarValue],
+        change: impl FnOnce(&Session, DataFrame) -> Result<DataFrame> + Send + 'static,
+    ) -> Result<Execution> {
+        let sql = match &*self.statement {
+            Statement::Sql(sql) => sql.clone(),
+            Statement::Model(_) => {
+                let statement = Statement::clone(&self.statement);
+                return physical(session, session.context.execute(statement).await?).await;
+            }
+        };
+        let values = values.to_vec();
+        let planned = planning::run(session, |session| async move {
+            let text = StatementText::of(&sql);
+            let plan = planned(&session, &sql, &values).await?;
+            if matches!(plan, LogicalPlan::Ddl(_)) {
+                return Ok(Planned::Definition(with_optimized_query(&session, plan)?, text));
+            }
+            let rows = execute_plan(session.context.session(), plan, text).await?;
+            physical(&session, change(&session, rows)?).await.map(Planned::Rows)
+        });
+        match planned.await? {
+            Planned::Rows(execution) => Ok(execution),
+            // It may run a query, which takes its time.
+            Planned::Definition(plan, text) => {
+                let done = execute_plan(session.context.session(), plan, text).await?;
+                physical(session, done).await
             }
         }
     }
 }
 
+/// The plan that runs, checked once more: sizes that were expressions are numbers in it.
+async fn physical(session: &Session, rows: DataFrame) -> Result<Execution> {
+    let context = Arc::new(rows.task_ctx());
+    let (state, plan) = rows.into_parts();
+    let plan = state.optimize(&within_bounds(session, plan)?)?;
+    if session.limits.is_shared {
+        sizes::check(&plan)?;
+    }
+    let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
+    Ok(Execution { plan, context })
+}
+
+/// What makes a table optimizes its query where it runs it. This leaves little to do there.
+fn with_optimized_query(session: &Session, plan: LogicalPlan) -> Result<LogicalPlan> {
+    let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(mut create)) = plan else {
+        return Ok(plan);
+    };
+    let query = session.context.session().state().optimize(&create.input)?;
+    if session.limits.is_shared {
+        sizes::check(&query)?;
+    }
+    create.input = Arc::new(query);
+    Ok(LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)))
+}
+
+/// A plan of a client that is one of many: it asks for no more than it may, and its functions make no
+/// more of a value.
+fn within_bounds(session: &Session, plan: LogicalPlan) -> Result<LogicalPlan> {
+    if !session.limits.is_shared {
+        return Ok(plan);
+    }
+    options::check(&plan)?;
+    sizes::check(&plan)?;
+    bounded::bound(plan)
+}
+
 fn parsed(session: &Session, text: &str) -> Result<Statement> {
-    depth::check(text)?;
+    Depth::OF_A_CLIENT.check(text)?;
     let mut statements = session.context.parse(text)?;
     let statement = match (statements.pop(), statements.len()) {
         (Some(statement), 0) => statement,
@@ -177,6 +266,16 @@ fn parsed(session: &Session, text: &str) -> Result<Statement> {
     };
     check_statement(&session.who, &session.roots, &statement)?;
     Ok(statement)
+}
+
+/// The plan of a statement as it stands. Whatever looks at it goes through all of it, which tables that
+/// each use the one before twice make long: so its size is looked at first.
+async fn plan_of(session: &Session, sql: SqlStatement) -> Result<LogicalPlan> {
+    let plan = plan(session.context.session(), sql).await?;
+    if session.limits.is_shared {
+        sizes::check(&plan)?;
+    }
+    Ok(plan)
 }
 
 /// The plan of a statement with values for its parameters.
@@ -188,14 +287,14 @@ async fn planned(
     session.context.look_around().await?;
     let mut sql = sql.clone();
     write_values(&mut sql, values);
-    let plan = plan(session.context.session(), sql).await?;
+    let plan = plan_of(session, sql).await?;
     let plan = match values.is_empty() {
         true => plan,
         false => plan.with_param_values(ParamValues::from(values.to_vec()))?,
     };
     check_plan(&session.who, &plan)?;
     check_name_is_free(session, &plan)?;
-    Ok(plan)
+    within_bounds(session, plan)
 }
 
 /// Before the query of the new table runs, so that what is said is not taken for its failure.
@@ -236,6 +335,7 @@ async fn of_model_statement(session: &Session, statement: &ModelStatement) -> Re
 async fn of_sql(session: &Session, sql: &SqlStatement, names: &[String]) -> Result<Known> {
     let (plan, parameters) = with_parameters(session, sql, names).await?;
     check_plan(&session.who, &plan)?;
+    let plan = within_bounds(session, plan)?;
     let kind = match &plan {
         LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(_))
         | LogicalPlan::Dml(_)
@@ -261,8 +361,7 @@ async fn with_parameters(
     sql: &SqlStatement,
     names: &[String],
 ) -> Result<(LogicalPlan, Vec<Field>)> {
-    let context = session.context.session();
-    let planned = plan(context, sql.clone()).await;
+    let planned = plan_of(session, sql.clone()).await;
     let types = match &planned {
         Ok(plan) => plan.get_parameter_fields()?,
         Err(_) => HashMap::new(),
@@ -284,7 +383,7 @@ async fn with_parameters(
     };
     let mut as_text = sql.clone();
     write_values(&mut as_text, &(0..names.len()).map(text).collect::<Vec<_>>());
-    match (plan(context, as_text).await, planned) {
+    match (plan_of(session, as_text).await, planned) {
         (Ok(plan), _) => Ok((plan, fields)),
         (Err(_), planned) => Ok((planned?, fields)),
     }

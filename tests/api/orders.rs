@@ -165,21 +165,3 @@ async fn an_offset_takes_the_first_rows_of_the_order_below_it() {
         }
     }
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unions_of_sorted_branches_come_in_order() {
-    let folder = TempDir::new().unwrap();
-    let forebay = on_a_cluster(folder.path()).await;
-    let mut keys = files().concat();
-    keys.extend(files().concat().into_iter().filter(|key| *key > 3).map(|key| key % 4));
-    keys.sort_unstable();
-    let keys: Vec<Vec<i64>> = keys.into_iter().map(|key| vec![key]).collect();
-    for table in ["sorted", "copied"] {
-        run(&forebay, "CREATE TABLE IF NOT EXISTS copied AS SELECT k FROM sorted").await;
-        let sql = format!(
-            "SELECT k FROM (SELECT k % 4 AS k FROM {table} WHERE k > 3 UNION ALL SELECT k FROM {table}) \
-             ORDER BY k"
-        );
-        assert_eq!(run(&forebay, &sql).await, keys, "{sql}");
-    }
-}

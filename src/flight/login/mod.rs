@@ -33,7 +33,7 @@ pub(super) use directory::Directory;
 use remembered::Remembered;
 
 /// Who is asked nothing.
-const ANYONE: &str = "anonymous";
+pub(super) const ANYONE: &str = "anonymous";
 
 /// Of a user and a password. RFC 7617 wants padding, and Go's client of Flight SQL sends none.
 const CREDENTIALS: GeneralPurpose = GeneralPurpose::new(

@@ -24,6 +24,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
 use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream};
 use datafusion::logical_expr::{Expr, lit};
+use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::DataFrame;
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
@@ -35,7 +36,7 @@ use super::delivery::{Messages, Patience, deliver};
 use super::encode::encode;
 use super::query::conforming;
 use super::session::Session;
-use super::statement::{Kind, Prepared};
+use super::statement::{Execution, Kind, Prepared};
 use super::status;
 use super::users::Identity;
 pub(super) use definition::Definition;
@@ -192,6 +193,7 @@ impl Stream {
             let set = session.set(option, value).await;
             set.map_err(|error| status::of_definition(&error))?;
         }
+        let session = Arc::new(session);
         let prepared = Arc::new(Prepared::new(&session, &definition.query).await?);
         let rounds = check(definition, &prepared).map_err(|error| status::of(&error))?;
         let (inlet, outlet) = both_ends(definition);
@@ -211,7 +213,7 @@ impl Stream {
         Ok(Self {
             id: Uuid::new_v4(),
             definition: definition.common(),
-            session: Arc::new(session),
+            session,
             prepared,
             cut,
             outlet,
@@ -325,15 +327,17 @@ fn check(definition: &Definition, prepared: &Prepared) -> Result<Option<Rounds>>
 
 /// Runs the query.
 async fn rows(
-    session: &Session,
+    session: &Arc<Session>,
     prepared: &Prepared,
     definition: &Definition,
 ) -> Result<SendableRecordBatchStream> {
-    let mut rows = prepared.execute(session, &[]).await?;
-    if let Some(seed) = definition.shuffle {
-        rows = shuffled(rows, session, seed.wrapping_add_unsigned(definition.epoch))?;
-    }
-    Ok(conforming(rows.execute_stream().await?, &prepared.schema))
+    let (shuffle, epoch) = (definition.shuffle, definition.epoch);
+    let change = move |session: &Session, rows| match shuffle {
+        Some(seed) => shuffled(rows, session, seed.wrapping_add_unsigned(epoch)),
+        None => Ok(rows),
+    };
+    let Execution { plan, context } = prepared.execute_changed(session, &[], change).await?;
+    Ok(conforming(execute_stream(plan, context)?, &prepared.schema))
 }
 
 /// In an order that the seed and the values determine: the same on one machine and on many. Rows
