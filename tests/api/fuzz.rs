@@ -13,7 +13,7 @@ use arrow_flight::sql::{
     CommandGetSqlInfo, CommandGetTables, CommandPreparedStatementQuery, CommandStatementQuery,
     CommandStatementUpdate, ProstMessageExt,
 };
-use arrow_flight::{Action, FlightDescriptor, Ticket};
+use arrow_flight::{Action, FlightDescriptor, FlightInfo, Ticket};
 use datafusion::common::runtime::SpawnedTask;
 use forebay::flight::FlightServer;
 use forebay::{Catalog, ForebayContext, Inventory};
@@ -22,8 +22,10 @@ use forebay_planner::sql::execute::plan;
 use forebay_testkit::random::Random;
 use futures::TryStreamExt;
 use prost::Message;
-use tonic::Code;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::flight::hostile::refused;
 
 /// Damages bytes, as a seed says.
 struct Damage(Random);
@@ -131,7 +133,7 @@ async fn damaged_sql_is_an_error_or_a_plan() {
     assert!(planned > 0, "nothing was left to plan");
 }
 
-/// Commands of all kinds, whole.
+/// Commands of all kinds, whole; the last of them are what other tests find refused.
 fn commands() -> Vec<Vec<u8>> {
     let query = |query: &str| {
         let command = CommandStatementQuery { query: query.to_owned(), transaction_id: None };
@@ -139,14 +141,16 @@ fn commands() -> Vec<Vec<u8>> {
     };
     let update = CommandStatementUpdate { query: "SELECT 1".to_owned(), transaction_id: None };
     let prepared = CommandPreparedStatementQuery { prepared_statement_handle: vec![7; 16].into() };
-    vec![
+    let mut all = vec![
         query("SELECT id, digest FROM ml_predict(TABLE t, MODEL echo, DESCRIPTOR(id))"),
         query("SELECT text FROM t WHERE id = $1"),
         update.as_any().encode_to_vec(),
         prepared.as_any().encode_to_vec(),
         CommandGetTables { include_schema: true, ..Default::default() }.as_any().encode_to_vec(),
         CommandGetSqlInfo { info: vec![1, 2, 500] }.as_any().encode_to_vec(),
-    ]
+    ];
+    all.extend(refused().iter().map(|(statement, _)| query(statement)));
+    all
 }
 
 const STREAM: &str = r#"{"name": "a", "query": "SELECT id FROM t", "mode": "coordinated", "readers": 1,
@@ -171,7 +175,10 @@ async fn damaged_messages_of_clients_are_errors() {
         let bytes = damage.of(&commands[at], &commands[other]);
         let descriptor = FlightDescriptor::new_cmd(bytes.clone());
         match damage.below(5) {
-            0 => client.get_flight_info(descriptor).await.map(drop),
+            0 => match client.get_flight_info(descriptor).await {
+                Ok(info) => first_rows(&mut client, info.into_inner()).await,
+                Err(status) => Err(status),
+            },
             1 => client.poll_flight_info(descriptor).await.map(drop),
             2 => client.get_schema(descriptor).await.map(drop),
             3 => {
@@ -199,6 +206,19 @@ async fn damaged_messages_of_clients_are_errors() {
     let ticket = whole.unwrap().into_inner().endpoint[0].ticket.clone().unwrap();
     let rows = client.do_get(ticket).await.unwrap().into_inner();
     assert!(!rows.try_collect::<Vec<_>>().await.unwrap().is_empty(), "the server is as it was");
+}
+
+/// Runs a query as far as its first message: damage may have left it within bounds, and long.
+async fn first_rows(
+    client: &mut FlightServiceClient<Channel>,
+    info: FlightInfo,
+) -> Result<(), Status> {
+    let Some(ticket) = info.endpoint.into_iter().find_map(|endpoint| endpoint.ticket) else {
+        return Ok(());
+    };
+    let rows = async { client.do_get(ticket).await?.into_inner().message().await };
+    let first = tokio::time::timeout(Duration::from_secs(1), rows).await;
+    first.map_or(Ok(()), |message| message.map(drop))
 }
 
 /// A WAV of one channel with 16 bits per sample.

@@ -1,17 +1,26 @@
-//! What one client may say to end the server for all: it is refused, and another's query runs.
+//! What one client may say to end or block the server for all: it is refused, or takes a while, and
+//! another's query is answered meanwhile.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use arrow::array::{ArrayRef, NullArray, RecordBatch, StringArray};
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::IpcWriteOptions;
+use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::flight_service_client::FlightServiceClient;
-use arrow_flight::sql::{CommandStatementQuery, ProstMessageExt};
-use arrow_flight::{FlightDescriptor, Ticket};
-use datafusion::common::runtime::SpawnedTask;
+use arrow_flight::sql::{
+    ActionCreatePreparedStatementRequest, ActionCreatePreparedStatementResult, Any,
+    CommandPreparedStatementQuery, CommandStatementQuery, ProstMessageExt,
+};
+use arrow_flight::{Action, FlightData, FlightDescriptor, Ticket};
 use forebay::flight::{Role, Users};
-use futures::TryStreamExt;
+use futures::future::{Either, join_all, select};
+use futures::{TryStreamExt, stream};
 use prost::Message;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
@@ -20,14 +29,16 @@ use tonic::{Request, Status};
 struct Server {
     process: Child,
     address: String,
-    token: String,
+    hostile: String,
+    other: String,
 }
 
 impl Server {
     fn start(folder: &Path) -> Self {
         let users = folder.join("users.toml");
         let mut all = Users::default();
-        let token = all.set_token("reader", Role::Read).unwrap();
+        let hostile = all.set_token("hostile", Role::Read).unwrap();
+        let other = all.set_token("other", Role::Read).unwrap();
         all.save(&users).unwrap();
         let mut process = Command::new("bash")
             .args(["-c", "ulimit -v 8000000 -c 0; exec \"$@\"", "serve"])
@@ -42,15 +53,42 @@ impl Server {
         let mut lines = lines.map_while(Result::ok);
         let line = lines.find(|line| line.starts_with("Arrow Flight SQL on ")).unwrap();
         let address = line.rsplit(' ').next().unwrap().to_owned();
-        Self { process, address, token }
+        Self { process, address, hostile, other }
     }
 
-    async fn client(&self) -> Client {
+    async fn client(&self, token: &str) -> Client {
         let endpoint = Endpoint::try_from(format!("http://{}", self.address)).unwrap();
         let client = FlightServiceClient::new(endpoint.connect().await.unwrap());
-        Client { client, token: format!("Bearer {}", self.token) }
+        Client { client, token: format!("Bearer {token}") }
+    }
+
+    async fn hostile(&self) -> Client {
+        self.client(&self.hostile).await
+    }
+
+    /// What a hostile client's work gives, and how often another client was answered while that was
+    /// done. It is always answered, and not after the other one.
+    async fn beside<T>(&self, what: &str, work: impl Future<Output = T>) -> (T, usize) {
+        let mut other = self.client(&self.other).await;
+        let (mut work, mut answers) = (pin!(work), 0);
+        loop {
+            let query = pin!(tokio::time::timeout(ANSWER_LIMIT, other.run("SELECT 1")));
+            let (given, query) = match select(work.as_mut(), query).await {
+                Either::Left((given, query)) => (Some(given), query.await),
+                Either::Right((answer, _)) => (None, answer),
+            };
+            let answer = query.unwrap_or_else(|_| panic!("nobody else is answered beside {what}"));
+            answer.unwrap_or_else(|error| panic!("beside {what}: {error}"));
+            match given {
+                Some(given) => return (given, answers),
+                None => answers += 1,
+            }
+        }
     }
 }
+
+/// Far more than an answer takes on a busy machine, and less than what once blocked others.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -83,8 +121,13 @@ impl Client {
     }
 }
 
+/// A statement's first words.
+fn short(statement: &str) -> &str {
+    &statement[..statement.len().min(60)]
+}
+
 /// Statements, and what is said of each.
-fn statements() -> Vec<(String, &'static str)> {
+pub(crate) fn refused() -> Vec<(String, &'static str)> {
     let many = |first: &str, next: &str, times: usize| format!("{first}{}", next.repeat(times));
     let fixed = [
         ("RESET datafusion.runtime.memory_limit", "not an option that clients"),
@@ -96,15 +139,54 @@ fn statements() -> Vec<(String, &'static str)> {
         ("SET DataFusion.execution.target_partitions = 100000000", "from 1 to 256"),
         ("SELECT CAST(NULL AS FLOAT[2147483647])", "a vector of 2147483647 values"),
         (
+            "SELECT arrow_cast(NULL, 'FixedSizeList(2147483647, Float32)')",
+            "a vector of 2147483647 values",
+        ),
+        (
             "SELECT approx_percentile_cont(column1, 0.5, 100000000000000) FROM (VALUES (1), (2))",
             "100000000000000 is more than 100000",
         ),
-        ("SELECT lpad('x', 1000000000)", "lpad: 1000000000 is more than"),
-        ("SELECT rpad('x', 1000000000)", "rpad: 1000000000 is more than"),
-        ("SELECT repeat('x', 1000000000)", "repeat: 1000000000 is more than"),
-        ("SELECT array_repeat(1, 1000000000)", "array_repeat: 1000000000 is more than"),
+        (
+            "SELECT approx_percentile_cont(column1, 0.5, 10000000 * 10000000) FROM (VALUES (1), (2))",
+            "100000000000000 is more than 100000",
+        ),
+        ("SELECT lpad('x', 1000000000)", "lpad would make more than"),
+        ("SELECT lpad('x', 1000000000::bigint)", "lpad would make more than"),
+        ("SELECT lpad('x', '1000000000'::int)", "lpad would make more than"),
+        ("SELECT rpad('x', n) FROM (VALUES (1000000000)) AS t(n)", "rpad would make more than"),
+        ("SELECT repeat('x', 1000000000)", "repeat would make more than"),
+        ("SELECT repeat(repeat('x', 1000000), 1000000)", "repeat would make more than"),
+        (
+            "WITH t AS (SELECT repeat('x', 1000000) AS c) SELECT replace(c, 'x', c) FROM t",
+            "replace would make more than",
+        ),
+        (
+            "SELECT concat_ws(repeat('x', 60000000), 'a', 'b', 'c', 'd', 'e', 'f')",
+            "concat_ws would make more than",
+        ),
+        ("SELECT array_repeat(1, 1000000000)", "array_repeat would make more than"),
+        (
+            "SELECT range(TIMESTAMP '1900-01-01', TIMESTAMP '2100-01-01', INTERVAL '1 microsecond')",
+            "range would make more than",
+        ),
+        (
+            "EXPLAIN ANALYZE SELECT length(array_to_string(range(1000000), repeat('x', 1000000)))",
+            "array_to_string would make more than",
+        ),
     ];
+    let doubled = (1..40).map(|at| format!("t{at} AS (SELECT c || c AS c FROM t{})", at - 1));
+    let doubled = doubled.collect::<Vec<_>>().join(", ");
+    let sums = (0..50).map(|at| format!("{} AS c{at}", many("1", " + 1", 490)));
     let deep = [
+        (
+            format!(
+                "WITH t0 AS (SELECT repeat('x', 1000) AS c), {doubled} SELECT length(c) FROM t39"
+            ),
+            "|| would make more than",
+        ),
+        (format!("SELECT {}", sums.collect::<Vec<_>>().join(", ")), "more than 20000 operators"),
+        (format!("SELECT {}1", "1,".repeat(300_000)), "more than 500000 words"),
+        (format!("SELECT '{}'", "x".repeat(5 << 20)), "more than 4194304 bytes"),
         (many("SELECT 1", " UNION ALL SELECT 1", 2390), "more than 200 UNION"),
         (many("SELECT 1", " EXCEPT SELECT 1", 2390), "more than 200 UNION"),
         (many("SELECT 1 FROM t", " CROSS JOIN t", 2390), "more than 100 JOIN"),
@@ -120,33 +202,113 @@ fn statements() -> Vec<(String, &'static str)> {
 async fn no_statement_of_a_reader_ends_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path());
-    let over = Arc::new(AtomicBool::new(false));
-    let (mut beside, ended) = (server.client().await, Arc::clone(&over));
-    let others = SpawnedTask::spawn(async move {
-        let mut answers = 0;
-        while !ended.load(Ordering::Relaxed) {
-            beside.run("SELECT 1").await.unwrap();
-            answers += 1;
-        }
-        answers
-    });
-    for (statement, said) in statements() {
-        let short = &statement[..statement.len().min(60)];
-        let answer = server.client().await.run(&statement).await;
-        let error = answer.expect_err(short);
-        assert!(error.message().contains(said), "{short}: {error}");
+    for (statement, said) in refused() {
+        let what = short(&statement);
+        let mut client = server.hostile().await;
+        let (answer, _) = server.beside(what, client.run(&statement)).await;
+        let error = answer.expect_err(what);
+        assert!(error.message().contains(said), "{what}: {error}");
     }
     // What is within bounds is as it was, at the bounds too.
-    let mut client = server.client().await;
+    let mut client = server.hostile().await;
     for statement in [
         "SET datafusion.execution.batch_size = 65536".to_owned(),
         "RESET datafusion.execution.batch_size".to_owned(),
         "SET forebay.byte_budget = '3MB'".to_owned(),
         format!("SELECT 1{}", " UNION ALL SELECT 1".repeat(200)),
         format!("SELECT 1{}", " + 1".repeat(499)),
+        "SELECT length(repeat('x', 200000000)), length(lpad('x', 60000000, 'ä'))".to_owned(),
+        "PREPARE p AS SELECT repeat('x', 1000000000)".to_owned(),
     ] {
-        client.run(&statement).await.unwrap();
+        client
+            .run(&statement)
+            .await
+            .unwrap_or_else(|error| panic!("{}: {error}", short(&statement)));
     }
-    over.store(true, Ordering::Relaxed);
-    assert!(others.join().await.unwrap() > 0, "nobody else was answered");
+    let error = client.run("EXECUTE p").await.unwrap_err();
+    assert!(error.message().contains("repeat would make more than"), "{error}");
+}
+
+/// Statements within the bounds that take long to plan, more of them than there are cores.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planning_of_one_client_blocks_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path());
+    let sum = |name: usize| format!("column1{} AS c{name}", " + column1".repeat(450));
+    let sums: Vec<_> = (0..20).map(sum).collect();
+    let statement = format!("SELECT {} FROM (VALUES (1), (2))", sums.join(", "));
+    let mut clients = vec![];
+    for _ in 0..6 {
+        clients.push(server.hostile().await);
+    }
+    let planned = join_all(clients.iter_mut().map(|client| client.run(&statement)));
+    let (given, answers) = server.beside(short(&statement), planned).await;
+    for rows in given {
+        // Several are planned at a time; the last may have waited too long for its turn.
+        let waited = |error: &Status| error.message().contains("was not planned");
+        assert!(
+            rows.as_ref().is_ok_and(|rows| *rows > 0) || rows.as_ref().is_err_and(waited),
+            "{rows:?}"
+        );
+    }
+    assert!(answers >= 3, "another client was answered {answers} times meanwhile");
+}
+
+/// What is bound to a statement's parameter, as it is sent.
+async fn bind(client: &mut Client, values: ArrayRef, damage: impl Fn(&mut FlightData)) -> Status {
+    let request =
+        ActionCreatePreparedStatementRequest { query: "SELECT ?".to_owned(), transaction_id: None };
+    let action = Action::new("CreatePreparedStatement", request.as_any().encode_to_vec());
+    let mut made = client.client.do_action(client.request(action)).await.unwrap().into_inner();
+    let made = Any::decode(&*made.message().await.unwrap().unwrap().body).unwrap();
+    let made = made.unpack::<ActionCreatePreparedStatementResult>().unwrap().unwrap();
+    let command =
+        CommandPreparedStatementQuery { prepared_statement_handle: made.prepared_statement_handle };
+    let descriptor = FlightDescriptor::new_cmd(command.as_any().encode_to_vec());
+    let batch = RecordBatch::try_from_iter([("1", values)]).unwrap();
+    let options =
+        IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+    let data = FlightDataEncoderBuilder::new()
+        .with_options(options)
+        .with_flight_descriptor(Some(descriptor))
+        .build(stream::iter([Ok(batch)]));
+    let mut data: Vec<FlightData> = data.try_collect().await.unwrap();
+    data.iter_mut().for_each(damage);
+    let answer = client.client.do_put(client.request(stream::iter(data))).await;
+    match answer {
+        Ok(answer) => answer.into_inner().try_collect::<Vec<_>>().await.unwrap_err(),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_value_of_a_reader_ends_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path());
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["a".repeat(10_000)]));
+    for (claimed, said) in [
+        (1 << 45, "claim 35184372088832 bytes"),
+        (i64::MAX, "claim 9223372036854775807 bytes"),
+        (i64::MIN, "claims -9223372036854775808 bytes"),
+    ] {
+        // The offsets are the first buffer of the body, and the text behind it.
+        let claim = |data: &mut FlightData| {
+            let mut body = data.data_body.to_vec();
+            if let Some(first) = body.first_chunk_mut() {
+                *first = i64::to_le_bytes(claimed);
+            }
+            data.data_body = body.into();
+        };
+        let mut client = server.hostile().await;
+        let (error, _) = server.beside(said, bind(&mut client, Arc::clone(&text), claim)).await;
+        assert!(error.message().contains(said), "{error}");
+    }
+    let cut =
+        |data: &mut FlightData| data.data_body = data.data_body.slice(..data.data_body.len() / 2);
+    let mut client = server.hostile().await;
+    let (error, _) = server.beside("a cut body", bind(&mut client, text, cut)).await;
+    assert!(error.message().contains("outside of its message's body"), "{error}");
+    let nulls: ArrayRef = Arc::new(NullArray::new(100_000_000));
+    let (error, _) = server.beside("nulls", bind(&mut client, nulls, |_| ())).await;
+    assert!(error.message().contains("100000000 values are bound"), "{error}");
 }

@@ -2,7 +2,7 @@
 //! of others, in processes of their own.
 
 mod endings;
-mod hostile;
+pub(crate) mod hostile;
 mod logins;
 mod owners;
 mod process;
