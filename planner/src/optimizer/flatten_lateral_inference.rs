@@ -44,18 +44,6 @@ fn flatten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(flat.build()?))
 }
 
-/// A comma joins last: in `a, b LEFT JOIN LATERAL f(a.x)` the left side is `b` alone.
-fn check_in_reach(outputs: &[(Column, Expr)], left: &DFSchema) -> Result<()> {
-    let mut named = outputs.iter().flat_map(|(_, expr)| expr.column_refs());
-    match named.find(|column| !left.has_column(column)) {
-        None => Ok(()),
-        Some(column) => not_impl_err!(
-            "LATERAL ml_predict is given {column}, which is no column of what it is joined with; a \
-             comma joins after JOIN does, so write CROSS JOIN instead of it"
-        ),
-    }
-}
-
 /// What is left of the join's condition once every row has its partner.
 fn condition(join: &Join) -> Result<Option<Expr>> {
     let condition = match &join.filter {

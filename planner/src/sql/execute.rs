@@ -8,8 +8,7 @@ use datafusion::common::{
 };
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::logical_expr::{
-    DdlStatement, LogicalPlan, LogicalPlanBuilder, Prepare, SetVariable,
-    Statement as PlanStatement,
+    DdlStatement, LogicalPlan, LogicalPlanBuilder, Prepare, SetVariable, Statement as PlanStatement,
 };
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::sql::parser::Statement as SqlStatement;
