@@ -37,13 +37,15 @@ pub(super) async fn open(place: &Place) -> Result<Arc<dyn ObjectStore>> {
         Kind::S3 => Arc::new(Box::pin(s3(place)).await?),
         Kind::Oss => {
             let options = aws(place)?;
-            let builder = get_oss_object_store_builder(url, &options)?;
-            Arc::new(with_given_key(builder, &options)?.with_retry(retries()).build()?)
+            let key = given_key(&options)?;
+            let builder = with_key(get_oss_object_store_builder(url, &options)?, key);
+            Arc::new(builder.with_retry(retries()).build()?)
         }
         Kind::Cos => {
             let options = aws(place)?;
-            let builder = get_cos_object_store_builder(url, &options)?;
-            Arc::new(with_given_key(builder, &options)?.with_retry(retries()).build()?)
+            let key = given_key(&options)?;
+            let builder = with_key(get_cos_object_store_builder(url, &options)?, key);
+            Arc::new(builder.with_retry(retries()).build()?)
         }
         Kind::Gcs => {
             let builder = get_gcs_object_store_builder(url, &set(GcpOptions::default(), place)?)?;
@@ -60,6 +62,7 @@ pub(super) fn retries() -> RetryConfig {
 
 async fn s3(place: &Place) -> Result<AmazonS3> {
     let mut options = aws(place)?;
+    let key = given_key(&options)?;
     let environment = AmazonS3Builder::from_env();
     let of_environment = |key: AmazonS3ConfigKey| environment.get_config_value(&key);
     let endpoint = options
@@ -78,7 +81,7 @@ async fn s3(place: &Place) -> Result<AmazonS3> {
         };
     }
     let builder = get_s3_object_store_builder(&place.url, &options, false).await?;
-    let mut builder = with_given_key(builder, &options)?;
+    let mut builder = with_key(builder, key);
     if let Some(endpoint) = options.endpoint {
         // A statement's goes before that of the environment for S3 alone, too.
         builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
@@ -110,20 +113,29 @@ async fn region(place: &Place) -> Option<String> {
     }
 }
 
+type Key = Arc<StaticCredentialProvider<AwsCredential>>;
+
 /// A key that is given is used with the token beside it or with none: that of the environment is
 /// another account's, and the store may be a stranger's.
-fn with_given_key(builder: AmazonS3Builder, options: &AwsOptions) -> Result<AmazonS3Builder> {
+fn given_key(options: &AwsOptions) -> Result<Option<Key>> {
     let AwsOptions { access_key_id, secret_access_key, session_token, .. } = options.clone();
     match (access_key_id, secret_access_key, session_token) {
         (Some(key_id), Some(secret_key), token) => {
             let given = AwsCredential { key_id, secret_key, token };
-            Ok(builder.with_credentials(Arc::new(StaticCredentialProvider::new(given))))
+            Ok(Some(Arc::new(StaticCredentialProvider::new(given))))
         }
-        (None, None, None) => Ok(builder),
+        (None, None, None) => Ok(None),
         _ => plan_err!(
             "'aws.access_key_id' and 'aws.secret_access_key' go together, and 'aws.session_token' \
              with them; give both, or neither for those of the environment"
         ),
+    }
+}
+
+fn with_key(builder: AmazonS3Builder, key: Option<Key>) -> AmazonS3Builder {
+    match key {
+        Some(key) => builder.with_credentials(key),
+        None => builder,
     }
 }
 

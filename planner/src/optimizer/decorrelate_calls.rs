@@ -18,7 +18,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{Result, not_impl_err};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{Expr, Join, LogicalPlan, LogicalPlanBuilder, Subquery};
+use datafusion::logical_expr::{Distinct, Expr, Join, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::decorrelate_lateral_join::DecorrelateLateralJoin;
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
 use datafusion::optimizer::replace_distinct_aggregate::ReplaceDistinctWithAggregate;
@@ -153,7 +153,11 @@ fn decorrelated(mut plan: LogicalPlan, config: &ConfigOptions) -> Result<Logical
     ];
     for rule in rules {
         plan = match rule.apply_order() {
-            Some(_) => plan.transform_down_with_subqueries(|node| rule.rewrite(node, &context)),
+            Some(_) => plan.transform_down_with_subqueries(|node| match node {
+                // It becomes an aggregate with a function that only the session knows: later, there.
+                LogicalPlan::Distinct(Distinct::On(_)) => Ok(Transformed::no(node)),
+                node => rule.rewrite(node, &context),
+            }),
             None => rule.rewrite(plan, &context),
         }
         .data()?;
