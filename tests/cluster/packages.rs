@@ -93,7 +93,7 @@ async fn a_package_that_is_not_there_ends_the_query_with_its_url() {
     let answer = fetching.query().await;
     assert!(!answer.status.success(), "there were rows");
     let (said, url) = (said(&answer), format!("{}/slow", fetching.web.url()));
-    let parts = [&url, "model.toml", "not found", "check the URL"];
+    let parts = [&url, "model.toml", "404 Not Found", "check the URL"];
     assert!(parts.iter().all(|part| said.contains(*part)), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     fetching.stage.until_nothing_is_left(&[0, 1]).await;
