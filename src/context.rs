@@ -10,6 +10,7 @@ use datafusion::error::Result;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
+use forebay_engine::arrow_files::CheckArrowFiles;
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
@@ -139,7 +140,7 @@ impl ForebayContext {
         let builder = install(builder, Arc::clone(&catalog), Arc::clone(&self.devices));
         let builder = match &self.cluster {
             Some(cluster) => on_cluster(builder, cluster),
-            None => builder,
+            None => in_process(builder),
         };
         let partitions =
             self.partitions.as_ref().map(|partitions| partitions.load(Ordering::Relaxed));
@@ -223,6 +224,11 @@ fn on_cluster(builder: SessionStateBuilder, cluster: &Cluster) -> SessionStateBu
     builder
         .with_physical_optimizer_rule(Arc::new(Distribute::new(cluster.clone())))
         .with_query_planner(Arc::new(ClusterQueryPlanner))
+}
+
+/// What workers see to for plans that come to them.
+fn in_process(builder: SessionStateBuilder) -> SessionStateBuilder {
+    builder.with_physical_optimizer_rule(Arc::new(CheckArrowFiles))
 }
 
 /// Choices for a [`ForebayContext`].
@@ -317,7 +323,7 @@ impl ForebayBuilder {
         let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
         let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
         let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
-        let state = self.state(&catalog, &devices)?.build();
+        let state = in_process(self.state(&catalog, &devices)?).build();
         ForebayContext::with_state(state, catalog, devices, functions, None, reads_urls)
     }
 

@@ -22,6 +22,7 @@
 //! of this process, comes with the task context. Models and runtimes are `forebay-udf`'s: nothing
 //! here knows a tensor, and nothing here knows SQL.
 
+pub mod arrow_files;
 mod carry;
 mod checker;
 mod claimed_order;

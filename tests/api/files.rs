@@ -1,9 +1,14 @@
 //! Files and URLs that fail while a query runs.
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::AsArray;
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{CsvReadOptions, SessionConfig};
@@ -52,6 +57,38 @@ async fn a_file_that_cannot_be_read_ends_the_query_or_is_null() {
     let analyzed = format!("EXPLAIN ANALYZE {select}, 'null')");
     let text = with_one_gone(&forebay, &analyzed).await.unwrap();
     assert!(text.contains("files_failed=1") && text.contains("files_read=2"), "{text}");
+}
+
+/// Compressed, in Arrow's stream format: one whose buffer claims to be larger than any memory.
+fn write_arrow(path: &Path, claim: Option<i64>) {
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+    let batch = RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+    let zstd = Some(CompressionType::ZSTD);
+    let options = IpcWriteOptions::default().try_with_compression(zstd).unwrap();
+    let mut writer =
+        StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+    writer.write(&batch).unwrap();
+    let mut bytes = writer.into_inner().unwrap();
+    if let Some(claim) = claim {
+        let at = bytes.windows(8).position(|bytes| bytes == 8000_i64.to_le_bytes()).unwrap();
+        bytes[at..at + 8].copy_from_slice(&claim.to_le_bytes());
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_arrow_are_read_and_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [good, bad] = ["good.arrow", "bad.arrow"].map(|name| folder.path().join(name));
+    write_arrow(&good, None);
+    write_arrow(&bad, Some(1 << 45));
+    for forebay in [session(), ForebayContext::standalone().await.unwrap()] {
+        let sum = |path: &Path| format!("SELECT sum(n) FROM '{}'", path.display());
+        let rows = forebay.sql(&sum(&good)).await.unwrap().collect().await.unwrap();
+        assert_eq!(rows[0].column(0).as_primitive::<Int64Type>().value(0), 499_500);
+        let error = forebay.sql(&sum(&bad)).await.unwrap().collect().await.unwrap_err().to_string();
+        assert!(error.contains("bad.arrow") && error.contains("claim 35184372088832"), "{error}");
+    }
 }
 
 #[tokio::test]

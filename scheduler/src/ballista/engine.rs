@@ -18,6 +18,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
+use forebay_engine::arrow_files::checked;
 use forebay_engine::device::Placement;
 use forebay_engine::{Devices, InferenceExec};
 use forebay_planner::ForebayConfig;
@@ -51,7 +52,8 @@ impl TaskEngine {
         Ok(if own.is_accelerated() && !given.devices.is_empty() { given } else { own })
     }
 
-    /// The plan was made for all workers: this one has devices and a folder of its own.
+    /// The plan was made for all workers: this one has devices and a folder of its own, and does not
+    /// believe what files say.
     fn placed(
         &self,
         plan: Arc<dyn ExecutionPlan>,
@@ -69,7 +71,7 @@ impl TaskEngine {
                 return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
             }
             let Some(inference) = node.downcast_ref::<InferenceExec>() else {
-                return Ok(Transformed::no(node));
+                return Ok(checked(node));
             };
             let placement = self.placement(inference)?;
             let placed = Arc::new(inference.try_placed(placement)?);
