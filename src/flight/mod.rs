@@ -42,6 +42,7 @@ mod status;
 mod stream;
 mod tickets;
 mod users;
+mod uses;
 
 use std::fmt;
 use std::net::SocketAddr;

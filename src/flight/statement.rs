@@ -25,7 +25,7 @@ use tonic::Status;
 use super::opaque::Opaque;
 use super::rights::{check_plan, check_statement};
 use super::session::Session;
-use super::{metadata, options, planning, sizes, status};
+use super::{metadata, options, planning, sizes, status, uses};
 
 /// What a statement does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,6 +271,9 @@ fn parsed(session: &Session, text: &str) -> Result<Statement> {
 /// The plan of a statement as it stands. Whatever looks at it goes through all of it, which tables that
 /// each use the one before twice make long: so its size is looked at first.
 async fn plan_of(session: &Session, sql: SqlStatement) -> Result<LogicalPlan> {
+    if session.limits.is_shared {
+        uses::check(&sql)?;
+    }
     let plan = plan(session.context.session(), sql).await?;
     if session.limits.is_shared {
         sizes::check(&plan)?;
