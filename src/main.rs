@@ -15,6 +15,7 @@ mod user_cmd;
 mod version;
 mod worker;
 
+use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -133,7 +134,7 @@ struct ServeArgs {
     /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// Also run a worker in this process
+    /// Also run a worker, in a process of its own, and another one should it die
     #[arg(long)]
     worker: bool,
     /// Run queries in this process, without a scheduler and workers
@@ -301,6 +302,16 @@ enum GpuChoice {
     Auto,
     None,
     Count(u16),
+}
+
+impl Display for GpuChoice {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::None => f.write_str("none"),
+            Self::Count(count) => write!(f, "{count}"),
+        }
+    }
 }
 
 impl FromStr for GpuChoice {

@@ -10,3 +10,4 @@ mod python;
 mod shell;
 mod slots;
 mod streams;
+mod worker_process;

@@ -1,6 +1,8 @@
 //! `forebay serve`: a scheduler, to which workers and shells connect, and Arrow Flight SQL for all
 //! other clients.
 
+mod worker_process;
+
 use std::io::{self, Write, stdout};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
-use forebay::{ForebayBuilder, ForebayContext, Scheduler, Worker};
+use forebay::{ForebayBuilder, ForebayContext, Scheduler};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -112,7 +114,7 @@ async fn serve_cluster(
     let metrics = args.metrics.map(|address| ("--metrics", address));
     let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
     args.listen.check(&ports, tls.as_ref())?;
-    let host = args.host.unwrap_or_else(|| host(args.bind.ip()));
+    let host = args.host.clone().unwrap_or_else(|| host(args.bind.ip()));
     let scheduler = Scheduler {
         bind: args.bind,
         host: host.clone(),
@@ -125,7 +127,8 @@ async fn serve_cluster(
     // This process reaches itself however others do.
     let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
     let address = format!("{own}:{}", scheduler.address().port());
-    let builder = builder(catalog)?.without_url_tables().with_runtime(worker::runtime(None)?);
+    let runtime = worker::runtime(args.resources.memory_limit)?;
+    let builder = builder(catalog)?.without_url_tables().with_runtime(runtime);
     let context = match &tls {
         Some(tls) => builder.with_tls(tls.clone()).connect(&address).await?,
         None => builder.connect(&address).await?,
@@ -133,15 +136,11 @@ async fn serve_cluster(
     let drain_limit = args.resources.drain_limit;
     let (leave, told_to_leave) = oneshot::channel::<()>();
     // Before the first statement, which may need it.
-    let mut working = match args.worker {
-        true => {
-            let worker = worker::open(args.resources, address)?;
-            let worker = Worker { bind: args.bind.ip(), host, tls, ..worker };
-            let may_leave = async { drop(told_to_leave.await) };
-            Some(SpawnedTask::spawn(worker.run(|_| (), may_leave)))
-        }
-        false => None,
-    };
+    let mut working = args.worker.then(|| {
+        let line = worker_process::command_line(&args, &address, &host);
+        let may_leave = async { drop(told_to_leave.await) };
+        SpawnedTask::spawn(worker_process::keep(line, may_leave))
+    });
     let mut flight = open(context, &args.flight, None).await?;
     say(&format!("listening on {}", scheduler.address()));
     say(&format!("Arrow Flight SQL on {}", flight.address()));
@@ -160,7 +159,7 @@ async fn serve_cluster(
     in_time(drain_limit, drain).await
 }
 
-/// How the worker of this process ended, if there is one.
+/// How the worker of this server ended, if it has one.
 async fn ended(working: &mut Option<SpawnedTask<Result<()>>>) -> Result<()> {
     match working {
         Some(working) => {

@@ -1,0 +1,176 @@
+//! The worker of `forebay serve --worker`: a process of its own, and another one when it dies. So what
+//! no limit foresees, such as memory that a library cannot get, ends a worker and not the server.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::os::unix::process::ExitStatusExt;
+use std::pin::{Pin, pin};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::{ResourceArgs, ServeArgs, TlsArgs};
+
+/// How long to wait before a worker that died is replaced: twice as long each time, until one has
+/// worked for a while. The longest is shorter than the shortest `--worker-timeout`, after which
+/// queries give up.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_millis(800);
+const A_WHILE: Duration = Duration::from_secs(60);
+
+/// Keeps a worker of this command line running until `stop` is ready, then tells it to leave and waits
+/// until it has. It ends with this process, however that one ends, as every worker does with its
+/// scheduler.
+///
+/// # Errors
+/// If no process can be started, or the first ends before it works: it has said why.
+pub(super) async fn keep(line: Vec<OsString>, stop: impl Future<Output = ()>) -> Result<()> {
+    let mut stop = pin!(stop);
+    let (mut has_worked, mut pause) = (false, PAUSE_MIN);
+    loop {
+        let began = Instant::now();
+        let Some(end) = run(&line, stop.as_mut()).await? else { return Ok(()) };
+        has_worked |= end.was_ready;
+        if !has_worked {
+            return exec_err!("the worker ended before it could work ({})", end.how());
+        }
+        if began.elapsed() > A_WHILE {
+            pause = PAUSE_MIN;
+        }
+        tracing::error!("the worker of this server ended ({}); another starts", end.how());
+        tokio::select! {
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
+            () = stop.as_mut() => return Ok(()),
+        }
+    }
+}
+
+/// How a worker ended that nobody told to.
+struct End {
+    status: ExitStatus,
+    was_ready: bool,
+}
+
+impl End {
+    fn how(&self) -> String {
+        let signal = self.status.signal().and_then(|signal| Signal::try_from(signal).ok());
+        signal.map_or_else(|| self.status.to_string(), |signal| signal.to_string())
+    }
+}
+
+/// Runs one worker to its end; nothing if it was told to.
+async fn run(
+    line: &[OsString],
+    mut stop: Pin<&mut impl Future<Output = ()>>,
+) -> Result<Option<End>> {
+    let mut worker = start(line)?;
+    let mut output = pin!(ready(worker.stdout.take()));
+    let mut was_ready = false;
+    loop {
+        tokio::select! {
+            status = worker.wait() => return Ok(Some(End { status: status?, was_ready })),
+            () = stop.as_mut() => break,
+            () = output.as_mut(), if !was_ready => was_ready = true,
+        }
+    }
+    tell_to_leave(&worker);
+    worker.wait().await?;
+    Ok(None)
+}
+
+fn start(line: &[OsString]) -> Result<Child> {
+    let executable = std::env::current_exe()?;
+    Command::new(&executable)
+        .args(line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        // Ctrl-C is for the server, which tells its worker when the time has come.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| exec_datafusion_err!("the worker, {}: {error}", executable.display()))
+}
+
+/// Waits for the line that a worker prints when it works; for ever if there is none.
+async fn ready(output: Option<ChildStdout>) {
+    if let Some(output) = output
+        && let Ok(Some(_)) = BufReader::new(output).lines().next_line().await
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+fn tell_to_leave(worker: &Child) {
+    if let Some(id) = worker.id().and_then(|id| i32::try_from(id).ok()) {
+        kill(Pid::from_raw(id), Signal::SIGTERM).ok();
+    }
+}
+
+/// What starts a worker that offers what `serve` was told to, to the scheduler at this address, and is
+/// reached by this name.
+pub(super) fn command_line(args: &ServeArgs, scheduler: &str, host: &str) -> Vec<OsString> {
+    let mut line = Line(vec!["worker".into()]);
+    line.add("--scheduler", Some(scheduler));
+    line.add("--bind", Some(args.bind.ip()));
+    line.add("--host", Some(host));
+    if args.listen.insecure {
+        line.0.push("--insecure".into());
+    }
+    line.add_tls(&args.tls);
+    line.add_resources(&args.resources);
+    line.0
+}
+
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn add(&mut self, option: &str, value: Option<impl Display>) {
+        self.add_text(option, value.map(|value| value.to_string()));
+    }
+
+    /// In one argument, so that a value may begin with a dash.
+    fn add_text(&mut self, option: &str, value: Option<impl Into<OsString>>) {
+        if let Some(value) = value {
+            let mut argument = OsString::from(format!("{option}="));
+            argument.push(value.into());
+            self.0.push(argument);
+        }
+    }
+
+    fn add_tls(&mut self, TlsArgs { tls_cert, tls_key, tls_ca }: &TlsArgs) {
+        let files = [("--tls-cert", tls_cert), ("--tls-key", tls_key), ("--tls-ca", tls_ca)];
+        files.into_iter().for_each(|(option, file)| self.add_text(option, file.clone()));
+    }
+
+    /// Named one by one, so that an option that is new cannot be forgotten.
+    fn add_resources(&mut self, resources: &ResourceArgs) {
+        let ResourceArgs {
+            cpus,
+            gpus,
+            gpu_memory,
+            emulated_accelerators,
+            memory_limit,
+            labels,
+            work_dir,
+            work_limit,
+            drain_limit,
+        } = resources;
+        self.add("--cpus", *cpus);
+        self.add("--gpus", Some(gpus));
+        self.add("--gpu-memory", gpu_memory.map(|bytes| bytes.as_u64()));
+        self.add("--emulated-accelerators", Some(emulated_accelerators));
+        self.add("--memory-limit", memory_limit.map(|bytes| bytes.as_u64()));
+        for (key, value) in labels {
+            self.add("--label", Some(format!("{key}={value}")));
+        }
+        self.add_text("--work-dir", work_dir.clone());
+        self.add("--work-limit", work_limit.map(|bytes| bytes.as_u64()));
+        self.add("--drain-limit", Some(drain_limit));
+    }
+}
