@@ -115,6 +115,18 @@ async fn region(place: &Place) -> Option<String> {
 
 type Key = Arc<StaticCredentialProvider<AwsCredential>>;
 
+/// Whether the options of a place fit each other, which is said where they are given.
+///
+/// # Errors
+/// Names those that do not.
+pub(super) fn check_options(place: &Place) -> Result<()> {
+    match place.kind {
+        Kind::S3 | Kind::Oss | Kind::Cos => given_key(&aws(place)?).map(drop),
+        Kind::Gcs => set(GcpOptions::default(), place).map(drop),
+        Kind::Web => Ok(()),
+    }
+}
+
 /// A key that is given is used with the token beside it or with none: that of the environment is
 /// another account's, and the store may be a stranger's.
 fn given_key(options: &AwsOptions) -> Result<Option<Key>> {

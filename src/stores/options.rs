@@ -11,13 +11,14 @@ use forebay_planner::sql::statement::Statement;
 use url::Url;
 
 use super::on_demand::OnDemand;
+use super::open::check_options;
 use super::place::Place;
 
 /// Registers the store that a statement names, if it has options for it. They hold for what names the
 /// same bucket later.
 ///
 /// # Errors
-/// If there are no such stores.
+/// If there are no such stores, or the options do not fit each other.
 pub(crate) fn open_with_options(session: &SessionContext, statement: &Statement) -> Result<()> {
     let Statement::Sql(statement) = statement else { return Ok(()) };
     let (locations, options) = match statement.as_ref() {
@@ -33,6 +34,7 @@ pub(crate) fn open_with_options(session: &SessionContext, statement: &Statement)
         // Unknown to DataFusion unless it is told.
         session.register_table_options_extension_from_scheme(url.scheme());
         let place = Place::of(&url, options.clone())?;
+        check_options(&place)?;
         session.register_object_store(&url, Arc::new(OnDemand::new(place)));
     }
     Ok(())
