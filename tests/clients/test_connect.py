@@ -219,6 +219,18 @@ def test_a_server_that_cannot_start_says_why(folder):
         forebay.connect(catalog=folder / "catalog", server_options=["--init", "/nowhere/init.sql"])
 
 
+def test_the_owner_of_a_server_has_no_bounds(con):
+    """What servers of many refuse: options, and values that are larger than a share of their memory."""
+    with con.cursor() as cursor:
+        cursor.execute("SET datafusion.execution.batch_size = 100000")
+        cursor.execute("SHOW datafusion.execution.batch_size")
+        assert cursor.fetchone()[1] == "100000"
+        cursor.execute("RESET datafusion.execution.batch_size")
+        cursor.execute("SELECT length(repeat('x', 300000000))")
+        assert cursor.fetchone() == (300_000_000,)
+        cursor.execute("RESET datafusion.runtime.memory_limit")
+
+
 def test_private_needs_a_secret():
     command = [FOREBAY, "serve", "--embedded", "--private", "--flight-sql", "127.0.0.1:0"]
     environment = {**os.environ, "FOREBAY_TOKEN": ""}
