@@ -105,3 +105,29 @@ async fn unions_of_sorted_branches_come_in_order() {
         assert_eq!(run(&forebay, &sql).await, keys, "{sql}");
     }
 }
+
+/// Ballista's planner plans the stage below a shuffled join anew, and so the limit of a merge in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_below_a_shuffled_join_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let forebay = on_a_cluster(folder.path()).await;
+    let sql = "SELECT s.k FROM (SELECT k, ml_predict(MODEL echo, k) AS e FROM copied ORDER BY k DESC, e \
+               LIMIT 2) AS s LEFT SEMI JOIN copied AS r ON s.k = r.k WHERE s.k = s.k GROUP BY s.k";
+    run(&forebay, "CREATE TABLE copied AS SELECT k FROM sorted").await;
+    let most = *counts().keys().next_back().unwrap();
+    let rows = run(&forebay, sql).await;
+    assert!(rows.iter().all(|row| row[0] + 1 >= most) && rows.len() <= 2, "{rows:?}");
+}
+
+/// Within each part of the union the rows are in the order of `a` alone, as `k` is one number in the
+/// first and is `a` in the second. Merged they are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_union_come_in_the_order_that_was_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let forebay = on_a_cluster(folder.path()).await;
+    let sql = "SELECT k, a FROM ((SELECT 5 AS k, ml_predict(MODEL echo, k) % 3 AS a FROM sorted) \
+               EXCEPT (SELECT k, k AS a FROM sorted) UNION ALL (SELECT k, k AS a FROM sorted)) \
+               ORDER BY k, a";
+    let rows = run(&forebay, sql).await;
+    assert!(rows.is_sorted() && rows.len() > files().concat().len(), "{rows:?}");
+}

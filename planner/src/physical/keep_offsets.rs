@@ -50,7 +50,17 @@ impl SortedOffset {
 }
 
 pub(super) fn hidden(plan: Plan) -> Result<Transformed<Plan>> {
-    let offset = plan.downcast_ref::<GlobalLimitExec>().filter(|limit| limit.fetch().is_none());
+    hide(plan, |limit| limit.fetch().is_none())
+}
+
+/// Also limits, for whoever has put them above a merge that had them: the rule would take the merge for
+/// one of which nobody needs the order.
+pub(super) fn hidden_with_limits(plan: Plan) -> Result<Transformed<Plan>> {
+    hide(plan, |_| true)
+}
+
+fn hide(plan: Plan, is_hidden: fn(&GlobalLimitExec) -> bool) -> Result<Transformed<Plan>> {
+    let offset = plan.downcast_ref::<GlobalLimitExec>().filter(|limit| is_hidden(limit));
     let Some(offset) = offset else { return Ok(Transformed::no(plan)) };
     let mut between = vec![];
     let (hidden, input, order) = match sort_below(offset.input(), &mut between) {

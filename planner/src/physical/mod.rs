@@ -44,7 +44,7 @@ pub(crate) use verdict::VerdictExec;
 pub fn disguised(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(bound_projections::unbounded)
         .data()?
-        .transform_up(keep_offsets::hidden)
+        .transform_up(keep_offsets::hidden_with_limits)
         .data()
 }
 

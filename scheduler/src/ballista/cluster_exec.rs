@@ -16,6 +16,7 @@ use datafusion::physical_plan::{
 use forebay_engine::in_claimed_order;
 use forebay_planner::sql::StatementText;
 
+use super::asked_order::asked_order;
 use super::client::Cluster;
 use super::plan_parts;
 use super::result::{Reading, Run};
@@ -44,11 +45,8 @@ pub struct ClusterExec {
 impl ClusterExec {
     /// Runs `input` on `cluster`.
     pub fn new(input: Arc<dyn ExecutionPlan>, cluster: Cluster) -> Self {
-        let one = input.output_partitioning().partition_count() == 1;
-        let equivalences = match one {
-            true => input.equivalence_properties().clone(),
-            false => EquivalenceProperties::new(input.schema()),
-        };
+        let order = asked_order(&input);
+        let equivalences = EquivalenceProperties::new_with_orderings(input.schema(), order);
         let properties = Arc::new(PlanProperties::new(
             equivalences,
             Partitioning::UnknownPartitioning(1),

@@ -18,6 +18,7 @@
 //!   there; `result`: its rows, while it runs; [`explain`]: what `EXPLAIN` says of that
 
 mod analysis;
+mod asked_order;
 mod calls;
 pub mod client;
 pub mod cluster_exec;

@@ -36,6 +36,7 @@ use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{disguised, undisguised};
 use forebay_udf::model::BatchLimits;
 
+use super::asked_order::asked_order;
 use super::input_wants::{Scope, sorted, wants};
 use super::stage_traits::{gives_rows_for_nothing, is_light, is_replayable, needs};
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
@@ -83,8 +84,8 @@ pub(super) fn cut(
     options: &ConfigOptions,
 ) -> Result<StagedPlan> {
     let plan = plan.transform_up(limit_joins).data()?.transform_up(limit_scans).data()?;
-    let order = plan.output_ordering().cloned();
-    let order = order.filter(|_| plan.output_partitioning().partition_count() == 1);
+    let plan = plan.transform_up(limit_merges).data()?;
+    let order = asked_order(&plan);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
     let plan = disguised(plan)?;
     let writers = DefaultDistributedPlanner::new()
@@ -348,6 +349,19 @@ fn limit_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn Execu
             if plan.is::<HashJoinExec>() && plan.output_partitioning().partition_count() == 1 =>
         {
             Ok(Transformed::yes(Arc::new(GlobalLimitExec::new(plan, 0, Some(fetch)))))
+        }
+        _ => Ok(Transformed::no(plan)),
+    }
+}
+
+/// A merge that ends after some rows, as a limit above one that does not: where Ballista's planner has a
+/// stage planned anew, DataFusion's rule takes such a merge for a sort that is already there, and loses the
+/// limit.
+fn limit_merges(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    match plan.fetch() {
+        Some(fetch) if plan.is::<SortPreservingMergeExec>() => {
+            let merge = plan.with_fetch(None).unwrap_or(plan);
+            Ok(Transformed::yes(Arc::new(GlobalLimitExec::new(merge, 0, Some(fetch)))))
         }
         _ => Ok(Transformed::no(plan)),
     }
