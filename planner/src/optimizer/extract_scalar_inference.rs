@@ -13,16 +13,18 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
+use datafusion::common::{DFSchema, JoinType, Result, ScalarValue, not_impl_err};
 use datafusion::functions::core::expr_fn::named_struct;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, WriteOp, ident, lit,
+    Aggregate, Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, WriteOp,
+    ident, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
+use super::project_grouping_keys::{has_calls_in_sets, project_grouping_keys};
 use crate::config::ForebayConfig;
 use crate::logical::Inference;
 use crate::sql::scalar::as_call;
@@ -64,7 +66,13 @@ fn extract(plan: LogicalPlan, by_cost: bool) -> Result<Transformed<LogicalPlan>>
     }
     let original = Arc::clone(plan.schema());
     let rewritten = match plan {
-        LogicalPlan::Join(join) => extract_from_join(join)?,
+        LogicalPlan::Join(join) => extract_from_join(join, by_cost)?,
+        LogicalPlan::Aggregate(aggregate) if has_calls_in_sets(&aggregate.group_expr) => {
+            let (input, groups, aggregates) = project_grouping_keys(aggregate)?;
+            let input = Arc::new(extract(input, by_cost)?.data);
+            let aggregate = Aggregate::try_new(input, groups, aggregates)?;
+            extract(LogicalPlan::Aggregate(aggregate), by_cost)?.data
+        }
         LogicalPlan::Distinct(Distinct::On(distinct)) => extract_from_distinct_on(distinct)?,
         LogicalPlan::Filter(filter) => extract_from_filter(filter, by_cost)?,
         plan => extract_from_unary(plan)?,
@@ -79,13 +87,6 @@ fn extract_from_unary(plan: LogicalPlan) -> Result<LogicalPlan> {
             plan.display()
         );
     };
-    let is_grouping_set = |expr: &Expr| matches!(expr, Expr::GroupingSet(_)) && contains_call(expr);
-    if plan.expressions().iter().any(is_grouping_set) {
-        return not_impl_err!(
-            "ml_predict is not supported inside ROLLUP, CUBE and GROUPING SETS; compute it in a \
-             subquery"
-        );
-    }
     let mut lifter = Lifter::new(input.clone());
     let names = NamePreserver::new(&plan);
     // A Sort's expressions name no columns, and an alias there would be in its way.
@@ -170,19 +171,51 @@ fn extract_from_distinct_on(distinct: DistinctOn) -> Result<LogicalPlan> {
     };
     let select = distinct.select_expr.into_iter().map(lift).collect::<Result<Vec<_>>>()?;
     // These are compared with the sort keys, and name no columns.
-    let mut on = distinct.on_expr;
-    for key in &mut on {
-        *key = lifter.lift(key.clone(), &[])?;
+    let mut on = Vec::with_capacity(distinct.on_expr.len());
+    for key in &distinct.on_expr {
+        on.push(lifter.lift(key.clone(), &[])?);
     }
     let mut sort = distinct.sort_expr;
     for key in sort.iter_mut().flatten() {
-        key.expr = lifter.lift(key.expr.clone(), &[])?;
+        // The same key, also if its model gives something else each time.
+        let known = distinct.on_expr.iter().position(|on| *on == key.expr);
+        key.expr = match known {
+            Some(at) => on[at].clone(),
+            None => lifter.lift(key.expr.clone(), &[])?,
+        };
     }
     let distinct = DistinctOn::try_new(on, select, sort, Arc::new(lifter.input))?;
     Ok(LogicalPlan::Distinct(Distinct::On(distinct)))
 }
 
-fn extract_from_join(join: Join) -> Result<LogicalPlan> {
+/// Conditions with calls over columns of both sides are a filter above an inner join; those of other
+/// joins decide what becomes of a side's rows, which nothing above can do.
+fn extract_from_join(mut join: Join, by_cost: bool) -> Result<LogicalPlan> {
+    let (left, right) = (Arc::clone(join.left.schema()), Arc::clone(join.right.schema()));
+    let is_above = |condition: &Expr| {
+        let is_over_both = |expr: &Expr| {
+            let columns = expr.column_refs();
+            let has_all = |side: &DFSchema| columns.iter().all(|column| side.has_column(column));
+            Ok(as_call(expr).is_some() && !has_all(&left) && !has_all(&right))
+        };
+        condition.exists(is_over_both).unwrap_or(false)
+    };
+    if join.join_type != JoinType::Inner {
+        return extract_from_sides(join);
+    }
+    let conditions = join.filter.take().map(split_conjunction_owned).unwrap_or_default();
+    let (above, within): (Vec<_>, Vec<_>) = conditions.into_iter().partition(is_above);
+    join.filter = conjunction(within);
+    let original = Arc::clone(&join.schema);
+    let join = restore_columns(extract_from_sides(join)?, &original)?;
+    match conjunction(above) {
+        Some(above) => extract_from_filter(Filter::try_new(above, Arc::new(join))?, by_cost),
+        None => Ok(join),
+    }
+}
+
+/// Each call below the side whose columns it is given.
+fn extract_from_sides(join: Join) -> Result<LogicalPlan> {
     let mut left = Lifter::new(Arc::unwrap_or_clone(join.left));
     let mut right = Lifter::new(Arc::unwrap_or_clone(join.right));
     let on = join

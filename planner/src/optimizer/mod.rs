@@ -6,7 +6,8 @@
 //! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
 //! 2. [`decorrelate_calls`]: other correlated subqueries with calls become joins
 //! 3. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
-//!    operator; conditions of a WHERE run in order of their cost
+//!    operator; conditions of a WHERE run in order of their cost. Keys of grouping sets are columns
+//!    first (`project_grouping_keys`)
 //! 4. [`compute_inputs_below_inference`]: a model's input that needs a subquery's result
 //!    or calls an asynchronous function
 //! 5. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
@@ -15,10 +16,11 @@
 //!
 //! Optimizer rules, after DataFusion's in each of its passes:
 //!
-//! 6. [`merge_equal_inferences`]: the same model over the same columns runs once
-//! 7. [`push_semi_joins_below_inference`], 8. [`push_topk_below_inference`]: what only removes rows
+//! 6. [`drop_empty_inferences`]: what has no rows needs no model
+//! 7. [`merge_equal_inferences`]: the same model over the same columns runs once
+//! 8. [`push_semi_joins_below_inference`], 9. [`push_topk_below_inference`]: what only removes rows
 //!    runs first
-//! 9. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
+//! 10. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! Two rules are for queries without a model too, where DataFusion itself fails:
 //! [`refuse_subqueries_in_changes`] and [`remove_repeated_keys`].
@@ -31,9 +33,11 @@
 pub mod allow_pushdown;
 pub mod compute_inputs_below_inference;
 pub mod decorrelate_calls;
+pub mod drop_empty_inferences;
 pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
 pub mod merge_equal_inferences;
+mod project_grouping_keys;
 pub mod prune_unused_columns;
 pub mod push_semi_joins_below_inference;
 pub mod push_topk_below_inference;
@@ -69,6 +73,7 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
 /// All optimizer rules, in order.
 pub fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     vec![
+        Arc::new(drop_empty_inferences::DropEmptyInferences),
         Arc::new(merge_equal_inferences::MergeEqualInferences),
         Arc::new(push_semi_joins_below_inference::PushSemiJoinsBelowInference),
         Arc::new(push_topk_below_inference::PushTopkBelowInference),
