@@ -1,6 +1,5 @@
 //! Groups and their aggregates.
 
-use super::features::Feature;
 use super::writer::{Scope, Writer};
 
 impl Writer<'_> {
@@ -53,8 +52,7 @@ impl Writer<'_> {
     pub(super) fn grouping_sets(&mut self) -> String {
         let (from, scope) = self.from();
         let filter = self.filter(&scope);
-        let calls = self.may_call && Feature::CallsInGroupingSets.is_on();
-        let [a, b] = [(); 2].map(|()| self.calling(calls, |writer| writer.key(&scope, 2)));
+        let [a, b] = [(); 2].map(|()| self.key(&scope, 2));
         let sets = match self.choices.below(4) {
             // DataFusion wants each key once.
             _ if a == b => format!("ROLLUP ({a})"),

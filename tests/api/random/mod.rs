@@ -7,7 +7,6 @@ mod choices;
 mod condition;
 mod count;
 mod expression;
-mod features;
 mod groups;
 mod oracle;
 mod query;

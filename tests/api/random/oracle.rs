@@ -75,7 +75,7 @@ impl World {
             Ok(rows) => rows,
             Err(error) => return Verdict::Refused(format!("{}\n{error}", model.sql)),
         };
-        let [options, of_clusters] = self.options(&model, &case.settings);
+        let [options, of_clusters] = self.options(&case.settings);
         let all = [&options[..], &of_clusters[..]].concat();
         let find = |written: &Written, options: &[Choice], found: Rows| {
             (found.as_ref() != Ok(&expected)).then(|| finding(written, options, &expected, found))
@@ -105,11 +105,10 @@ impl World {
     }
 
     /// For all sessions, and for those of clusters.
-    fn options(&self, query: &Written, settings: &[Choice]) -> [Vec<Choice>; 2] {
+    fn options(&self, settings: &[Choice]) -> [Vec<Choice>; 2] {
         let (options, of_clusters): (Vec<Choice>, Vec<Choice>) =
             settings.iter().partition(|choice| settings::SETTINGS.contains(choice));
-        let options = options.into_iter().filter(|choice| settings::is_on(*choice, &query.sql));
-        [options.collect(), if self.is_cluster { of_clusters } else { vec![] }]
+        [options, if self.is_cluster { of_clusters } else { vec![] }]
     }
 }
 
@@ -132,13 +131,21 @@ fn finding(query: &Written, options: &[Choice], expected: &[String], found: Rows
         Err(error) => {
             // Names and numbers differ from query to query.
             let kind = error.chars().filter(|c| c.is_alphabetic()).take(60).collect();
-            // Some quote a whole plan.
-            (kind, error.chars().take(1000).collect())
+            (kind, shortened(&error))
         }
     };
     let options: String =
         options.iter().map(|(name, value)| format!("SET {name} = {value};\n")).collect();
     Finding { kind, text: format!("{options}{};\n{what}", query.sql) }
+}
+
+/// Some quote a whole plan before they say what is wrong with it.
+fn shortened(error: &str) -> String {
+    let letters: Vec<char> = error.chars().collect();
+    match letters.len() {
+        0..=2000 => error.to_owned(),
+        length => letters[..1000].iter().chain(&['…']).chain(&letters[length - 1000..]).collect(),
+    }
 }
 
 /// A few of the rows that the others lack.

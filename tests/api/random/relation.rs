@@ -1,7 +1,6 @@
 //! FROM: tables, queries, joins, and `ml_predict` as a table function and LATERAL.
 
 use super::expression::ROOM;
-use super::features::Feature;
 use super::results::Output;
 use super::tables::TABLES;
 use super::writer::{By, Scope, Writer};
@@ -65,9 +64,9 @@ impl Writer<'_> {
                 format!("{} AS {alias}", self.choices.one(&common))
             }
             Relation::Values => {
-                let calls = self.may_call && Feature::CallsInValues.is_on();
+                // Calls in VALUES are refused.
                 let rows: Vec<String> = (0..=self.choices.below(3))
-                    .map(|_| self.calling(calls, Self::row_of_values))
+                    .map(|_| self.calling(false, Self::row_of_values))
                     .collect();
                 format!("(VALUES {}) AS {alias}(id, grp, val)", rows.join(", "))
             }
@@ -85,10 +84,7 @@ impl Writer<'_> {
     /// Its outputs are columns beside those of the input.
     fn function(&mut self, alias: &str) -> (String, Scope) {
         let (front, back, outputs) = self.choices.one(&FUNCTIONS);
-        let mut input = self.nested(Self::query);
-        if input.starts_with('(') && !Feature::SetOperationAsInput.is_on() {
-            input = format!("SELECT id, grp, val FROM ({input}) AS s");
-        }
+        let input = self.nested(Self::query);
         let names: Vec<String> = (1..=outputs.len()).map(|at| format!("out{at}")).collect();
         let columns = format!("{alias}(id, grp, val, {})", names.join(", "));
         let mut scope = Scope::of(alias);
@@ -121,7 +117,7 @@ impl Writer<'_> {
         if kind == "CROSS JOIN" {
             return (format!("{left} CROSS JOIN {right}"), both);
         }
-        let condition = self.join_condition(&left_scope, &right_scope, &both);
+        let condition = self.join_condition(kind, &left_scope, &right_scope);
         let scope = if kind.starts_with("LEFT SEMI") || kind.starts_with("LEFT ANTI") {
             left_scope
         } else {
@@ -130,7 +126,7 @@ impl Writer<'_> {
         (format!("{left} {kind} {right} {condition}"), scope)
     }
 
-    fn join_condition(&mut self, left: &Scope, right: &Scope, both: &Scope) -> String {
+    fn join_condition(&mut self, kind: &str, left: &Scope, right: &Scope) -> String {
         if self.choices.rarely(6) {
             return "USING (id)".to_owned();
         }
@@ -143,8 +139,10 @@ impl Writer<'_> {
                 format!("ON {keys} AND {}", self.condition(side, 2))
             }
             _ => {
-                let calls = self.may_call && Feature::CallsOverBothSides.is_on();
-                let condition = self.calling(calls, |writer| writer.condition(both, 2));
+                // Of others, calls over both sides are refused.
+                let calls = self.may_call && kind == "JOIN";
+                let both = left.clone().and(right);
+                let condition = self.calling(calls, |writer| writer.condition(&both, 2));
                 format!("ON {keys} AND {condition}")
             }
         }

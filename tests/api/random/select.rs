@@ -1,6 +1,5 @@
 //! SELECT, and what it does with rows: all, distinct, the first, groups, windows.
 
-use super::features::Feature;
 use super::writer::{Scope, Writer};
 
 #[derive(Clone, Copy)]
@@ -83,8 +82,7 @@ impl Writer<'_> {
         match self.choices.below(4) {
             0 | 1 => format!(" LIMIT {limit}"),
             2 => format!(" LIMIT {limit} OFFSET {offset}"),
-            _ if Feature::OffsetAlone.is_on() => format!(" OFFSET {offset}"),
-            _ => String::new(),
+            _ => format!(" OFFSET {offset}"),
         }
     }
 
@@ -104,8 +102,7 @@ impl Writer<'_> {
     fn distinct_on(&mut self) -> String {
         let (from, scope) = self.from();
         let filter = self.filter(&scope);
-        let calls = self.may_call && Feature::DistinctOnCalls.is_on();
-        let on = self.calling(calls, |writer| writer.key(&scope, 2));
+        let on = self.key(&scope, 2);
         let first = format!("{on}{}", self.direction());
         let order = self.total_order_after(first, &on, &scope);
         let [id, grp] = [(); 2].map(|()| self.key(&scope, 2));

@@ -1,7 +1,5 @@
 //! Options under which the same query must give the same rows.
 
-use super::features::Feature;
-
 /// An option and another value than it has by itself.
 pub(super) type Choice = (&'static str, &'static str);
 
@@ -50,9 +48,3 @@ pub(super) const OF_CLUSTERS: &[Choice] = &[
     ("forebay.admission", "paper"),
     ("forebay.admission", "off"),
 ];
-
-/// Whether the query may run under this option.
-pub(super) fn is_on((name, _): Choice, query: &str) -> bool {
-    let sort_merge = name.ends_with("prefer_hash_join") && query.contains("sorted AS");
-    !sort_merge || Feature::SortMergeOfSorted.is_on()
-}

@@ -1,7 +1,6 @@
 //! Queries in expressions: alone, and correlated with the query around them.
 
 use super::expression::ROOM;
-use super::features::Feature;
 use super::writer::{Scope, Writer};
 
 #[derive(Clone, Copy)]
@@ -46,13 +45,17 @@ impl Writer<'_> {
             Filter::Condition => self.condition(scope, ROOM),
             Filter::Exists => {
                 let not = self.not();
-                let subquery = self.subquery(scope, |writer, scope| writer.value(scope, ROOM));
+                let subquery =
+                    self.subquery(scope, true, |writer, scope| writer.value(scope, ROOM));
                 format!("{not}EXISTS {subquery}")
             }
             Filter::In => {
                 let not = self.not();
                 let left = self.key(scope, ROOM);
-                let subquery = self.subquery(scope, |writer, scope| writer.key(scope, ROOM));
+                // NOT IN is refused where it is correlated and has calls.
+                let correlates = not.is_empty();
+                let subquery =
+                    self.subquery(scope, correlates, |writer, scope| writer.key(scope, ROOM));
                 format!("{left} {not}IN {subquery}")
             }
             Filter::Compared => {
@@ -95,34 +98,33 @@ impl Writer<'_> {
     /// Of one row.
     fn scalar_subquery(&mut self, outer: &Scope) -> String {
         let aggregate = self.choices.one(&["max", "min", "count"]);
-        self.subquery(outer, |writer, scope| format!("{aggregate}({})", writer.value(scope, ROOM)))
+        self.subquery(outer, true, |writer, scope| {
+            format!("{aggregate}({})", writer.value(scope, ROOM))
+        })
     }
 
     /// `(SELECT … FROM … WHERE …)`, where the last may name columns of the query around it.
     fn subquery(
         &mut self,
         outer: &Scope,
+        may_correlate: bool,
         select: impl FnOnce(&mut Self, &Scope) -> String,
     ) -> String {
         let (from, scope) = self.nested(Self::from);
-        let is_correlated = self.choices.rarely(2) && !outer.keys.is_empty();
+        let is_correlated = self.choices.rarely(2) && may_correlate && !outer.keys.is_empty();
         if !is_correlated {
             let filter = self.nested(|writer| writer.filter(&scope));
             let select = select(self, &scope);
             return format!("(SELECT {select} FROM {from}{filter})");
         }
-        let calls = self.may_call && Feature::CallsInCorrelated.is_on();
-        self.calling(calls, |writer| {
-            let inner = writer.choices.one(&scope.keys);
-            let calls = calls && Feature::CallsOverOuter.is_on();
-            let outer_key = writer.calling(calls, |writer| writer.key(outer, 1));
-            let rest = match writer.choices.rarely(2) {
-                true => format!(" AND {}", writer.condition(&scope, 2)),
-                false => String::new(),
-            };
-            let select = select(writer, &scope);
-            format!("(SELECT {select} FROM {from} WHERE {inner} = {outer_key}{rest})")
-        })
+        let inner = self.choices.one(&scope.keys);
+        let outer_key = self.key(outer, 1);
+        let rest = match self.choices.rarely(2) {
+            true => format!(" AND {}", self.condition(&scope, 2)),
+            false => String::new(),
+        };
+        let select = select(self, &scope);
+        format!("(SELECT {select} FROM {from} WHERE {inner} = {outer_key}{rest})")
     }
 
     /// Writes a query inside of this one.
