@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use datafusion::common::runtime::SpawnedTask;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -55,7 +56,7 @@ async fn another_worker_goes_on_where_one_died() {
     let (mut client, mut other) = (server.client("").await, server.client("").await);
     client.run("SET forebay.block_bytes = 200").await.unwrap();
     let query = slow(100);
-    let query = tokio::spawn(async move { client.run(&query).await });
+    let query = SpawnedTask::spawn(async move { client.run(&query).await });
     let mut last = None;
     for signal in [Signal::SIGABRT, Signal::SIGKILL] {
         until(async || is_at_work(&mut other).await).await;
@@ -79,7 +80,7 @@ async fn a_query_that_ends_its_workers_ends() {
     // On a busy machine a worker may take a while to start.
     let server = Server::start(folder.path(), &[CLUSTER, &["--worker-timeout", "120"]].concat());
     let (mut client, mut other) = (server.client("").await, server.client("").await);
-    let query = tokio::spawn(async move { client.run(&slow(10_000)).await });
+    let query = SpawnedTask::spawn(async move { client.run(&slow(10_000)).await });
     let mut last = None;
     loop {
         until(async || query.is_finished() || is_at_work(&mut other).await).await;
