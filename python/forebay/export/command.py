@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from .errors import ExportError  # noqa: E402 (the variables above count at import)
 from .source import Source, check_stages, find_source, read_license  # noqa: E402
-from .tasks import TASKS, find_task, make_candidate  # noqa: E402
+from .tasks import TASKS, check_options, find_task, make_candidate  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,6 +48,7 @@ def export(options: argparse.Namespace) -> Path:
         raise ExportError(f"{output} is not a model package, so --force does not replace it")
     source = find_source(options.source)
     task = find_task(source, options.task)
+    check_options(source, task, options)
     if task == "embedding":
         check_stages(source.folder)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +69,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     _say(f"loading {source.folder} for {task}")
     import transformers
 
+    from .check import check_package
     from .determinism import determinism_of
     from .package import About, write_description
     from .program import test_program, write_program
@@ -99,6 +101,9 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
         determinism=determinism,
     )
     write_description(package, about, candidate)
+    if candidate.original is not None and determinism == "deterministic":
+        _say(f"comparing the package with {candidate.original.name}")
+        _say(f"largest difference: {check_package(package, candidate):.1e}")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -141,6 +141,8 @@ _MORE = {
         "eos_token_id": 2,
         "sep_token_id": 2,
     },
+    transformers.GPTNeoConfig: {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    transformers.GPTJConfig: {"rotary_dim": 4},
 }
 
 
@@ -187,6 +189,10 @@ ARCHITECTURES: dict[
         lambda: _wordpiece(bert=True),
         lambda: [Pooling(HIDDEN, "cls")],
     ),
+    # Decoders, which add an embedding for each token type that they get: also for type 0.
+    "gpt2": (transformers.GPT2Config, _byte_pairs, lambda: [Pooling(HIDDEN, "weightedmean")]),
+    "gpt-neo": (transformers.GPTNeoConfig, _byte_pairs, lambda: [Pooling(HIDDEN, "lasttoken")]),
+    "gptj": (transformers.GPTJConfig, _byte_pairs, lambda: [Pooling(HIDDEN, "mean")]),
 }
 # Those whose tokenizers tell the texts of a pair apart by token types.
 _TYPED = ("bert", "electra")

@@ -14,7 +14,7 @@ from forebay.export import command
 from forebay.export import program
 from forebay.export import tiny
 from forebay.export import tiny_tasks
-from run import run
+from forebay.export.reader import run
 from forebay.export.tiny_tasks import MODELS, Columns
 
 

@@ -6,9 +6,7 @@ import tomllib
 from pathlib import Path
 
 import torch
-from PIL import Image
 from tokenizers import Tokenizer
-from torchvision import transforms
 
 Columns = dict[str, list]
 
@@ -16,7 +14,7 @@ Columns = dict[str, list]
 def run(package: Path, inputs: Columns, rows: int) -> Columns:
     """The output columns for the input columns, in batches of `rows`."""
     about = tomllib.loads((package / "model.toml").read_text())
-    program = torch.jit.load(package / "model.pt")
+    program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
     columns = [inputs[column["name"]] for column in about["input"]]
     outputs: Columns = {column["name"]: [] for column in about["output"]}
     for start in range(0, len(columns[0]), rows):
@@ -74,6 +72,9 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
 
 def _pixels(transform: dict, files: list[str]) -> torch.Tensor:
     """Files in hexadecimal → normalized `[rows, 3, crop, crop]`."""
+    from PIL import Image
+    from torchvision import transforms
+
     steps = transforms.Compose(
         [
             transforms.Resize(
