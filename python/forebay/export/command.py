@@ -101,7 +101,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
         determinism=determinism,
     )
     write_description(package, about, candidate)
-    if candidate.original is not None and determinism == "deterministic":
+    if candidate.original is not None and determinism == "stable":
         _say(f"comparing the package with {candidate.original.name}")
         _say(f"largest difference: {check_package(package, candidate):.1e}")
 

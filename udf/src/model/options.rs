@@ -81,12 +81,13 @@ macro_rules! word_enum {
 }
 
 word_enum! {
-    /// Whether equal inputs always give equal outputs: decides what may be shared, merged or moved.
+    /// Whether equal inputs give equal outputs: decides what may be shared, merged or moved. Nothing may
+    /// rely on equal bits unless the model is deterministic; sharing is for those that are stable, too.
     Determinism, "determinism",
-    /// Always.
+    /// Always, to the last bit, whatever else is in the batch.
     #[default]
     Deterministic = "deterministic",
-    /// Within one query.
+    /// Up to rounding, which may depend on the batch that a row is in and on the device.
     Stable = "stable",
     /// Never promised.
     Volatile = "volatile"
@@ -166,7 +167,12 @@ impl ModelOptions {
         ("max_batch_bytes", "bytes", "bytes of model input in one batch at most"),
         ("batch_window_rows", "1 or more", "rows within which batches are formed by length"),
         ("precision", "fp32, bf16, fp16", "format of weights and activations"),
-        ("determinism", "deterministic, stable, volatile", "what the optimizer may assume"),
+        (
+            "determinism",
+            "deterministic, stable, volatile",
+            "what the optimizer may assume: equal inputs give equal outputs to the last bit, up to \
+             rounding, or not at all",
+        ),
         ("on_error", "fail, null, route", "what becomes of a row whose inference fails"),
         ("max_error_ratio", "0 to 1", "share of rows that may fail before the query does"),
         ("output_prefix", "text", "prepended to the names of the output columns"),
