@@ -151,7 +151,13 @@ impl Tokenize {
         } else {
             self.tokenizer.encode_fast(input, true)
         };
-        encoding.map_err(|e| self.problem(0, format!("the tokenizer failed: {e}")))
+        let encoding =
+            encoding.map_err(|e| self.problem(0, format!("the tokenizer failed: {e}")))?;
+        match encoding.is_empty() {
+            // What a program makes of padding alone would depend on the rows beside it.
+            true => Err(self.problem(0, "the text has no tokens; leave such rows out".to_owned())),
+            false => Ok(encoding),
+        }
     }
 
     fn texts<'a>(
@@ -341,6 +347,17 @@ mod tests {
         // A model that takes no types has no column of them.
         let transform = try_load(&pair("\"attention_mask\""), TOKENIZER).unwrap();
         assert_eq!(transform.output_fields().len(), 1);
+    }
+
+    #[test]
+    fn texts_without_tokens_are_refused() {
+        let mut tokenizer: serde_json::Value = serde_json::from_str(TOKENIZER).unwrap();
+        tokenizer["post_processor"] = serde_json::Value::Null;
+        let transform = try_load(TEXT, &tokenizer.to_string()).unwrap();
+        let texts = |texts: &[&str]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
+        assert!(transform.apply(&[texts(&["1 2"])]).is_ok());
+        let error = transform.apply(&[texts(&["1 2", ""])]).unwrap_err().to_string();
+        assert_eq!(error, "model 'm': input 'text': the text has no tokens; leave such rows out");
     }
 
     #[test]
