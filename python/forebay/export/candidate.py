@@ -110,7 +110,8 @@ class Original:
 
     # As messages name it.
     name: str
-    # One row's texts → its outputs, by name; computed alone, as no padding can disturb it.
+    # One row's texts → its outputs, by name; computed alone, as no padding can disturb it. Of a model
+    # with prompts it takes `prompt`, the name of one.
     call: Callable[..., dict[str, object]]
 
 
@@ -130,6 +131,9 @@ class Candidate:
     write_files: Callable[[Path], None] = field(default=lambda folder: None)
     # None where the library has no call from the inputs themselves: models of pixels.
     original: Original | None = None
+    # Texts that may be put in front of the (first) input, by name, and the one that is by default.
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt: str | None = None
 
 
 def encoder_activation_bytes(config: object, max_tokens: int) -> Callable[[int], int]:

@@ -4,6 +4,7 @@
 what the model's users get: with the tokenizer, token types, padding and whatever else the library does.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer
 from .candidate import Candidate, Original
 from .errors import ExportError
 from .program import TOLERANCE
-from .reader import run
+from .reader import Columns, run
 from .texts import MIXED, PAIRS
 
 # Each text alone, and with others beside it that are shorter and longer.
@@ -24,19 +25,28 @@ def check_package(package: Path, candidate: Candidate) -> float:
     if original is None:
         return worst
     rows = _rows(package, len(candidate.inputs))
-    expected = [original.call(*row) for row in rows]
     columns = zip(candidate.inputs, zip(*rows, strict=True), strict=True)
     inputs = {column.name: list(values) for column, values in columns}
-    for size in BATCHES:
-        found = run(package, inputs, size)
-        for index, (row, outputs) in enumerate(zip(rows, expected, strict=True)):
-            for name, value in outputs.items():
-                difference = _difference(found[name][index], value)
+    for prompt in (None, *candidate.prompts):
+        chosen = {} if prompt is None else {"prompt": prompt}
+        expected = [original.call(*row, **chosen) for row in rows]
+        for size in BATCHES:
+            found = run(package, inputs, size, prompt)
+            for name, row, difference in _differences(found, expected, rows):
                 if not difference <= TOLERANCE:  # Also when it is not a number.
                     doubt = candidate.transform.padding_doubt if size > 1 else ""
                     raise ExportError(_report(original, name, row, size, difference) + doubt)
                 worst = max(worst, difference)
     return worst
+
+
+def _differences(
+    found: Columns, expected: list[dict[str, object]], rows: list[tuple[str, ...]]
+) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """Of each output of each row."""
+    for index, (row, outputs) in enumerate(zip(rows, expected, strict=True)):
+        for name, value in outputs.items():
+            yield name, row, _difference(found[name][index], value)
 
 
 def _rows(package: Path, columns: int) -> list[tuple[str, ...]]:

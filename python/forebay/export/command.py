@@ -72,6 +72,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     from .check import check_package
     from .determinism import determinism_of
     from .package import About, write_description
+    from .precision import precisions_of
     from .program import test_program, write_program
 
     transformers.utils.logging.disable_progress_bar()
@@ -87,6 +88,9 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     _say("comparing the program with the model")
     worst = test_program(candidate, program, determinism)
     _say(f"largest difference: {worst:.1e}")
+    precisions = precisions_of(candidate, program)
+    for name, off in precisions.items():
+        _say(f"largest difference in {name}: {off:.1e}")
 
     license_id = options.license or read_license(source.folder)
     if license_id is None:
@@ -99,6 +103,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
         license=license_id or "NOASSERTION",
         source=options.origin or (source.folder.name if is_folder else options.source),
         determinism=determinism,
+        precisions=precisions,
     )
     write_description(package, about, candidate)
     if candidate.original is not None and determinism == "stable":

@@ -26,8 +26,9 @@ class Encoder(torch.nn.Module):
         features = token_features(input_ids, attention_mask, self.takes_types)
         for stage in self.stages:
             features = stage(features)
+        embedding = features["sentence_embedding"]
         # The model's own limit comes last, so what is cut is not normalized again.
-        return features["sentence_embedding"][:, : self.dimensions]
+        return embedding if self.dimensions is None else embedding[:, : self.dimensions]
 
 
 def embedding(folder: Path, tokens: int | None) -> Candidate:
@@ -47,8 +48,8 @@ def embedding(folder: Path, tokens: int | None) -> Candidate:
             lambda text: model.preprocess([text]),
         )
 
-    def encode(text: str) -> dict[str, object]:
-        return {"embedding": model.encode([text])[0].tolist()}
+    def encode(text: str, prompt: str | None = None) -> dict[str, object]:
+        return {"embedding": model.encode([text], prompt_name=prompt)[0].tolist()}
 
     return Candidate(
         module=module,
@@ -59,6 +60,7 @@ def embedding(folder: Path, tokens: int | None) -> Candidate:
         activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
         write_files=write_files,
         original=Original("SentenceTransformer.encode", encode),
+        **prompts_of(folder, model),
     )
 
 
@@ -84,19 +86,22 @@ def load_model(folder: Path, tokens: int | None = None) -> SentenceTransformer:
         raise ExportError(
             f"{folder}: not a text encoder; only models that embed text can be exported"
         )
-    check_prompt(folder, model)
     model.max_seq_length = max_tokens(
         first.auto_model, model.tokenizer, model.max_seq_length, tokens
     )
     return model
 
 
-def check_prompt(folder: Path, model: torch.nn.Module) -> None:
-    """Refuses a model of sentence-transformers that adds words to its texts by itself."""
-    prompt = model.prompts.get(model.default_prompt_name or "", "")
-    if prompt:
+def prompts_of(folder: Path, model: torch.nn.Module) -> dict[str, object]:
+    """The fields `prompts` and `prompt` of a candidate: what a model of sentence-transformers can put in
+    front of its texts, and what it does by itself."""
+    # Every model has names for queries and documents; those of most stand for nothing.
+    if not any(model.prompts.values()):
+        return {}
+    if any(not getattr(stage, "include_prompt", True) for stage in model):
         raise ExportError(
-            f"{folder}: the model puts the prompt {prompt!r} before each text, which a package "
-            "cannot express; remove default_prompt_name from config_sentence_transformers.json and "
-            "prepend the prompt in SQL"
+            f"{folder}: the model leaves the tokens of its prompts out of its pooling, which a package "
+            "cannot express; set include_prompt to true in the configuration of its pooling if that is "
+            "meant"
         )
+    return {"prompts": dict(model.prompts), "prompt": model.default_prompt_name}

@@ -11,11 +11,16 @@ from tokenizers import Tokenizer
 Columns = dict[str, list]
 
 
-def run(package: Path, inputs: Columns, rows: int) -> Columns:
-    """The output columns for the input columns, in batches of `rows`."""
+def run(package: Path, inputs: Columns, rows: int, prompt: str | None = None) -> Columns:
+    """The output columns for the input columns, in batches of `rows`.
+
+    `prompt` is the name of one, "" for none; the package's own choice if it is not given.
+    """
     about = tomllib.loads((package / "model.toml").read_text())
     program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
     columns = [inputs[column["name"]] for column in about["input"]]
+    if name := about.get("prompt") if prompt is None else prompt:
+        columns[0] = [about["prompts"][name] + text for text in columns[0]]
     outputs: Columns = {column["name"]: [] for column in about["output"]}
     for start in range(0, len(columns[0]), rows):
         batch = [column[start : start + rows] for column in columns]

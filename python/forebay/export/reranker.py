@@ -8,7 +8,7 @@ from sentence_transformers import CrossEncoder
 
 from .candidate import Candidate, Column, Original, encoder_activation_bytes
 from .classifier import best_of, label_columns
-from .encoder import check_prompt
+from .encoder import prompts_of
 from .errors import ExportError
 from .huggingface import labels_of, load_errors, max_tokens, takes_types, write_labels
 from .tokenizer import token_transform, write_pair_tokenizer
@@ -54,8 +54,8 @@ def rerank(folder: Path, tokens: int | None) -> Candidate:
         if len(labels) > 1:
             write_labels(labels, package)
 
-    def predict(query: str, passage: str) -> dict[str, object]:
-        scores = model.predict([(query, passage)])[0]
+    def predict(query: str, passage: str, prompt: str | None = None) -> dict[str, object]:
+        scores = model.predict([(query, passage)], prompt_name=prompt)[0]
         if len(labels) == 1:
             return {"score": float(scores)}
         best = int(scores.argmax())
@@ -76,6 +76,7 @@ def rerank(folder: Path, tokens: int | None) -> Candidate:
         activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
         write_files=write_files,
         original=Original("CrossEncoder.predict", predict),
+        **prompts_of(folder, model),
     )
 
 
@@ -96,7 +97,6 @@ def load_model(folder: Path, tokens: int | None = None) -> CrossEncoder:
             f"{folder}: a re-ranker of the stages {', '.join(stages)} ({task}) is not supported; "
             "those with a sequence classification head are"
         )
-    check_prompt(folder, model)
     model.max_seq_length = max_tokens(
         model[0].auto_model, model.tokenizer, model.max_seq_length, tokens, pair=True
     )

@@ -194,6 +194,8 @@ ARCHITECTURES: dict[
     "gpt-neo": (transformers.GPTNeoConfig, _byte_pairs, lambda: [Pooling(HIDDEN, "lasttoken")]),
     "gptj": (transformers.GPTJConfig, _byte_pairs, lambda: [Pooling(HIDDEN, "mean")]),
 }
+# What those of this kind expect in front of their texts.
+PROMPTS = {"xlm-roberta": {"query": "query: ", "passage": "passage: "}}
 # Those whose tokenizers tell the texts of a pair apart by token types.
 _TYPED = ("bert", "electra")
 
@@ -223,4 +225,6 @@ def build_model(architecture: str, folder: Path) -> None:
     transformer = Transformer(str(folder / "encoder"))
     torch.manual_seed(8)
     stages = ARCHITECTURES[architecture][2]()
-    SentenceTransformer(modules=[transformer, *stages], device="cpu").save(str(folder / "model"))
+    prompts = PROMPTS.get(architecture)
+    model = SentenceTransformer(modules=[transformer, *stages], device="cpu", prompts=prompts)
+    model.save(str(folder / "model"))

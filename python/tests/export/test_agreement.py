@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from tokenizers import Tokenizer, processors
 
 from forebay.export import command
 from forebay.export import encoder
+from forebay.export import precision
 from forebay.export import tiny
 from forebay.export.reader import run
 from forebay.export.texts import MIXED
+from forebay.export.tiny_tasks import MODELS
 
 CLASSIFIER = transformers.AutoModelForSequenceClassification
 
@@ -49,6 +51,76 @@ def test_dimensions_are_cut_as_the_model_says(bert: Path, tmp_path: Path) -> Non
     expected = SentenceTransformer(str(source), device="cpu").encode(list(MIXED))
     found = run(tmp_path / "package", {"text": list(MIXED)}, 7)["embedding"]
     assert torch.tensor(found) == pytest.approx(torch.tensor(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize(("architecture", "held"), [("bert", ["bf16", "fp16"]), ("mpnet", [])])
+def test_half_precisions_are_recorded_if_they_work(
+    architecture: str, held: list[str], tmp_path: Path
+) -> None:
+    tiny.build_model(architecture, tmp_path)
+    assert _export(tmp_path / "model", tmp_path / "package") == 0
+    precisions = _about(tmp_path / "package")["precisions"]
+    assert list(precisions) == held
+    # MPNet adds biases of 32 bits to its attention, and libtorch refuses that.
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    expected = model.encode(list(MIXED))
+    for name in held:
+        found = model.to(precision.HALVES[name]).encode(list(MIXED), convert_to_tensor=True)
+        off = (found.float() - torch.tensor(expected)).abs().max().item()
+        model.to(torch.float32)
+        # Of other texts, so of the same size only.
+        assert off / 4 <= precisions[name] <= 4 * off
+
+
+PROMPTS = {"query": "the quick: ", "passage": "water: ", "plain": ""}
+
+
+@pytest.mark.parametrize("default", [None, "query"])
+def test_prompts_are_those_of_the_model(default: str | None, bert: Path, tmp_path: Path) -> None:
+    source = _copy(bert, tmp_path)
+    config = source / "config_sentence_transformers.json"
+    _change(config, prompts=PROMPTS, default_prompt_name=default)
+    assert _export(source, tmp_path / "package") == 0
+    about = _about(tmp_path / "package")
+    assert about.get("prompt") == default
+    assert PROMPTS.items() <= about["prompts"].items()
+    model = SentenceTransformer(str(source), device="cpu")
+    for name in (None, *PROMPTS):
+        expected = model.encode(list(MIXED), prompt_name=name)
+        found = run(tmp_path / "package", {"text": list(MIXED)}, 7, name)["embedding"]
+        assert torch.tensor(found) == pytest.approx(torch.tensor(expected), abs=1e-5)
+    bare = model.encode(list(MIXED), prompt="")
+    found = run(tmp_path / "package", {"text": list(MIXED)}, 7, "")["embedding"]
+    assert torch.tensor(found) == pytest.approx(torch.tensor(bare), abs=1e-5)
+    assert abs(bare - model.encode(list(MIXED), prompt_name="query")).max() > 0.01
+
+
+def test_prompts_of_rerankers_come_before_queries(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    MODELS["rerank-bert"].build(source)
+    _change(source / "config_sentence_transformers.json", prompts=PROMPTS)
+    assert _export(source, tmp_path / "package") == 0
+    inputs = MODELS["rerank-bert"].inputs
+    pairs = list(zip(inputs["query"], inputs["passage"], strict=True))
+    expected = CrossEncoder(str(source), device="cpu").predict(pairs, prompt_name="query")
+    found = run(tmp_path / "package", inputs, 7, "query")["score"]
+    assert found == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_models_without_prompts_hold_none(bert: Path, tmp_path: Path) -> None:
+    assert _export(bert, tmp_path / "package") == 0
+    assert {"prompt", "prompts"}.isdisjoint(_about(tmp_path / "package"))
+
+
+def test_prompts_that_pooling_leaves_out(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _copy(bert, tmp_path)
+    _change(source / "config_sentence_transformers.json", prompts=PROMPTS)
+    _change(source / "1_Pooling/config.json", include_prompt=False)
+    assert _export(source, tmp_path / "package") == 1
+    assert "leaves the tokens of its prompts out of its pooling" in capsys.readouterr().err
 
 
 def test_texts_without_any_token(tmp_path: Path) -> None:

@@ -152,15 +152,6 @@ def test_unsupported_module(bert: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "package").exists()
 
 
-def test_default_prompt(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = _copy(bert, tmp_path)
-    config = source / "config_sentence_transformers.json"
-    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-    config.write_text(json.dumps({**json.loads(config.read_text()), **prompts}))
-    assert _export(source, tmp_path / "package") == 1
-    assert "prompt 'query: '" in capsys.readouterr().err
-
-
 def test_existing_output_needs_force(
     bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

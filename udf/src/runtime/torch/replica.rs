@@ -33,8 +33,6 @@ pub(super) struct TorchReplica {
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
     module: Module,
-    /// What the program says to any row, as far as rows that were made up can tell.
-    refusal: Option<String>,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
 }
@@ -59,7 +57,7 @@ impl TorchReplica {
             // Weights may still be being converted.
             .and_then(|module| shim::synchronize(device).map(|()| module))
             .map_err(|message| load_error(model, &file, device, &message))?;
-        let mut replica = Self {
+        let replica = Self {
             model: model.name.clone(),
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
@@ -72,38 +70,22 @@ impl TorchReplica {
                 Precision::Fp16 => Some(Kind::Half),
             },
             module,
-            refusal: None,
             has_worked: AtomicBool::new(false),
         };
-        replica.refusal = replica.warm_up(model);
+        replica.warm_up(model);
         Ok(replica)
     }
 
     /// Runs the program once on made-up rows: on its first call libtorch compiles it and its
-    /// libraries choose and set up their kernels, which belongs to loading.
-    ///
-    /// A program that refuses such a row is none the worse for it. If it refuses two that differ, for
-    /// the same reason, this is what it would say to any row; returned is this reason.
-    fn warm_up(&self, model: &ModelDeclaration) -> Option<String> {
-        let refusal_of = |value: i32| {
-            let columns = made_up_row(model, value)?;
-            let warm = enter_thread(model, self.device)
-                .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
-            let error = warm.err()?;
+    /// libraries choose and set up their kernels, which belongs to loading. A program that refuses
+    /// made-up rows is none the worse for it.
+    fn warm_up(&self, model: &ModelDeclaration) {
+        let Some(columns) = made_up_row(model) else { return };
+        let warm = enter_thread(model, self.device)
+            .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
+        if let Err(error) = warm {
             tracing::debug!("model '{}' was not warmed up: {error}", self.model);
-            match error {
-                RuntimeError::Program { problem, .. } => Some(without_numbers(&problem)),
-                _ => None,
-            }
-        };
-        let reason = refusal_of(0)?;
-        refusal_of(1).filter(|other| *other == reason)
-    }
-
-    /// Whether no row can be at fault for what the program says.
-    fn is_broken(&self, problem: &str) -> bool {
-        !self.has_worked.load(Ordering::Relaxed)
-            && self.refusal.as_ref().is_some_and(|refusal| *refusal == without_numbers(problem))
+        }
     }
 
     fn failed(&self, rows: usize, message: &str) -> RuntimeError {
@@ -113,11 +95,21 @@ impl TorchReplica {
             RuntimeError::OutOfMemory { model, rows, problem }
         } else if is_device_failure(message) {
             RuntimeError::Device { device: self.device.to_string(), problem }
-        } else if self.is_broken(&problem) {
-            RuntimeError::Broken { model, problem }
         } else {
             RuntimeError::Program { model, rows, problem }
         }
+    }
+
+    /// Whether no row can be at fault for what the program says: it never worked, and says the same to
+    /// batches of the same size that hold nothing but zeros, or ones.
+    fn says_so_to_any(&self, tensors: &[Tensor], problem: &str) -> bool {
+        let says_so_to = |value: i64| {
+            let filled = tensors.iter().map(|tensor| tensor.f_full_like(value)).collect();
+            let Ok::<Vec<Tensor>, TchError>(filled) = filled else { return false };
+            let result = self.module.forward(&filled, self.outputs.results());
+            result.is_err_and(|message| readable(&message) == problem)
+        };
+        !self.has_worked.load(Ordering::Relaxed) && says_so_to(0) && says_so_to(1)
     }
 
     /// The program's arguments, on its device, and the padded size of tokens.
@@ -227,7 +219,14 @@ impl Replica for TorchReplica {
             self.module.forward(&inputs.tensors, self.outputs.results()).map_err(|message| {
                 // Work that was started before the failure may still read the inputs.
                 shim::synchronize(self.device).ok();
-                self.failed(rows, &message)
+                match self.failed(rows, &message) {
+                    RuntimeError::Program { model, problem, .. }
+                        if self.says_so_to_any(&inputs.tensors, &problem) =>
+                    {
+                        RuntimeError::Broken { model, problem }
+                    }
+                    other => other,
+                }
             })?;
         self.has_worked.store(true, Ordering::Relaxed);
         self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {
@@ -241,28 +240,24 @@ impl Replica for TorchReplica {
     }
 }
 
-/// One row that holds nothing but a number, in each prepared column; `None` for columns that cannot.
-fn made_up_row(model: &ModelDeclaration, value: i32) -> Option<Vec<ArrayRef>> {
-    const TOKENS: u32 = 8;
-    let tokens = match model.transform {
-        TransformKind::Tokenize { max_tokens, .. } => TOKENS.min(max_tokens),
-        TransformKind::Tensor | TransformKind::Image { .. } => TOKENS,
-    };
-    let numbers = |count: i32, data_type: &DataType| {
-        cast(&Int32Array::from_iter_values((0..count).map(|_| value)), data_type).ok()
+/// One row of zeros in each prepared column; `None` for columns that zeros cannot be made of.
+fn made_up_row(model: &ModelDeclaration) -> Option<Vec<ArrayRef>> {
+    const TOKENS: i32 = 8;
+    let zeros = |count: i32, data_type: &DataType| {
+        cast(&Int32Array::from_iter_values((0..count).map(|_| 0)), data_type).ok()
     };
     let column = |field: FieldRef| -> Option<ArrayRef> {
         Some(match field.data_type() {
             DataType::List(item) => {
-                let items = numbers(tokens as i32, item.data_type())?;
+                let items = zeros(TOKENS, item.data_type())?;
                 let offsets = OffsetBuffer::from_lengths([items.len()]);
                 Arc::new(ListArray::new(Arc::clone(item), offsets, items, None))
             }
             DataType::FixedSizeList(item, length) => {
-                let items = numbers(*length, item.data_type())?;
+                let items = zeros(*length, item.data_type())?;
                 Arc::new(FixedSizeListArray::new(Arc::clone(item), *length, items, None))
             }
-            scalar if scalar.is_numeric() => numbers(1, scalar)?,
+            scalar if scalar.is_numeric() => zeros(1, scalar)?,
             _ => return None,
         })
     };
@@ -304,11 +299,6 @@ fn is_device_failure(message: &str) -> bool {
     ["CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS_", "NCCL error"]
         .iter()
         .any(|sign| message.contains(sign))
-}
-
-/// A message without its sizes, which depend on the batch.
-fn without_numbers(message: &str) -> String {
-    message.chars().filter(|character| !character.is_ascii_digit()).collect()
 }
 
 /// The sentence that matters: what follows the interpreter's traceback, without C++ frames.
