@@ -30,6 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
     except ExportError as error:
         print(f"export: {error}", file=sys.stderr)
         return 1
+    except Exception as error:  # Of the model's own code, mostly: a traceback helps nobody here.
+        reason = " ".join(str(error).split())[:300]
+        print(
+            f"export: {options.source}: it cannot be exported: {type(error).__name__}: {reason}",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print("export: interrupted; nothing was written", file=sys.stderr)
         return 130

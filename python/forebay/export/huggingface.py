@@ -21,8 +21,10 @@ def load_errors(folder: Path, library: str) -> Iterator[None]:
     """Turns what a library raises over a folder that it cannot load into an error for the user."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
+    except ExportError:
+        raise
+    except Exception as error:  # Whatever the library, and what it reads files with, raises.
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ExportError(f"{folder}: {library} cannot load this model: {reason}") from error
 
 

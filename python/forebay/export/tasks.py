@@ -127,10 +127,19 @@ def _stated_task(source: Source) -> str:
     if task is None:
         supported = "; ".join(f"{task}: {what}" for task, what in TASKS.items())
         raise ExportError(
-            f"{source.name}: the architecture {architectures[0]} is not supported; these are: "
-            f"{supported}. Tested families: {_FAMILIES}"
+            f"{source.name}: the architecture {architectures[0]} is not supported{_why(architectures[0])}; "
+            f"these are: {supported}. Tested families: {_FAMILIES}"
         )
     return "rerank" if task == "classification" and _scores_pairs(config) else task
+
+
+def _why(architecture: str) -> str:
+    if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        return ""
+    return (
+        ": it continues texts, which no task does; to embed texts with it, save it by "
+        "sentence-transformers, with a pooling"
+    )
 
 
 def _scores_pairs(config: dict) -> bool:
@@ -144,6 +153,9 @@ def _scores_pairs(config: dict) -> bool:
 
 def _read(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise ExportError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ExportError(f"{path}: found {type(found).__name__}, expected an object of JSON")
+    return found
