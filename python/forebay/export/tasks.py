@@ -127,8 +127,8 @@ def _stated_task(source: Source) -> str:
     if task is None:
         supported = "; ".join(f"{task}: {what}" for task, what in TASKS.items())
         raise ExportError(
-            f"{source.name}: the architecture {architectures[0]} is not supported{_why(architectures[0])}; "
-            f"these are: {supported}. Tested families: {_FAMILIES}"
+            f"{source.name}: the architecture {architectures[0]} is not supported"
+            f"{_why(architectures[0])}; these are: {supported}. Tested families: {_FAMILIES}"
         )
     return "rerank" if task == "classification" and _scores_pairs(config) else task
 
