@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use forebay::prelude::*;
 use forebay::{Catalog, Inventory};
 
