@@ -427,7 +427,7 @@ struct ExportArgs {
     #[arg(long)]
     description: Option<String>,
     /// What the model is for [default: what the source says]: embedding, classification, rerank,
-    /// token-classification, image-classification
+    /// token-classification, image-classification, clip-image, clip-text
     #[arg(long)]
     task: Option<String>,
     /// Longest input in tokens [default: the source's]

@@ -21,6 +21,7 @@ mod api {
     mod minilm;
     mod orders;
     mod outside;
+    mod packages;
     mod random;
     #[path = "../sql/wire.rs"]
     mod sending;

@@ -112,6 +112,9 @@ fn of_batch(error: &RuntimeError) -> String {
         RuntimeError::Program { problem, .. } => {
             format!("{problem}; on_error = 'route' finds the rows at fault")
         }
+        RuntimeError::Broken { problem, .. } => format!(
+            "{problem}; it would on any row: try precision = 'fp32', or export the model again"
+        ),
         RuntimeError::OutOfMemory { problem, .. } => format!("out of memory: {problem}"),
         other => other.to_string(),
     }

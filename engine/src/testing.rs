@@ -1,6 +1,6 @@
 //! What the tests of this crate share: models, inputs, and polling by hand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::pin::Pin;
@@ -38,6 +38,8 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
             outputs: vec![field("digest", DataType::Int64)].into(),
         },
         transform: TransformKind::Tensor,
+        prompts: BTreeMap::new(),
+        prompt: None,
         runtime: RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None },
         resources: Resources {
             cpus: Share::ONE,
@@ -51,6 +53,7 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
         needs_accelerator: true,
         max_replicas: None,
         precision: Precision::Fp32,
+        precisions: None,
         determinism: Determinism::Deterministic,
         on_error: OnError::Fail,
         max_error_ratio: 1.0,

@@ -27,8 +27,8 @@ use forebay_engine::{
 use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
-    BatchLimits, Determinism, DeviceChoice, ModelDeclaration, OnError, Precision, Resources,
-    RuntimeKind, Share, Signature, TransformKind, parse_type,
+    BatchLimits, Determinism, DeviceChoice, ModelDeclaration, Number, OnError, Precision,
+    Resources, RuntimeKind, Share, Signature, TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;
@@ -95,6 +95,9 @@ fn declaration() -> ModelDeclaration {
         // Has no short decimal form.
         max_error_ratio: 0.1 + 0.2,
         output_prefix: "p_".to_owned(),
+        prompts: [("query".to_owned(), "query: ".to_owned())].into(),
+        prompt: Some("query".to_owned()),
+        precisions: Some([("bf16".to_owned(), Number(0.1 + 0.2))].into()),
     }
 }
 

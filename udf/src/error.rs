@@ -134,6 +134,17 @@ pub enum RuntimeError {
         /// The runtime's message.
         problem: String,
     },
+    /// The program fails on every batch, also on rows that were made up: no row is at fault.
+    #[error(
+        "model '{model}' fails whatever its rows hold: {problem}; its program does not fit model.toml, or \
+         cannot run with this precision: try precision = 'fp32', or export it again"
+    )]
+    Broken {
+        /// Model name.
+        model: String,
+        /// The runtime's message.
+        problem: String,
+    },
     /// The program's results are not what the package declares.
     #[error(
         "model '{model}': output '{output}' is declared as {expected} but the program returned \
@@ -178,7 +189,10 @@ impl RuntimeError {
     /// Who can do something about it.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Library { .. } | Self::Load { .. } | Self::Output { .. } => ErrorClass::Model,
+            Self::Library { .. }
+            | Self::Load { .. }
+            | Self::Broken { .. }
+            | Self::Output { .. } => ErrorClass::Model,
             Self::Program { .. } | Self::Transform { .. } => ErrorClass::Data,
             Self::OutOfMemory { .. } => ErrorClass::Passing,
             Self::Device { .. } => ErrorClass::Device,
@@ -198,6 +212,7 @@ impl RuntimeError {
             Self::Load { .. } => "load",
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::Program { .. } => "program",
+            Self::Broken { .. } => "broken",
             Self::Output { .. } => "output",
             Self::Transform { .. } => "transform",
         }
@@ -211,6 +226,7 @@ impl RuntimeError {
             | Self::Load { problem, .. }
             | Self::OutOfMemory { problem, .. }
             | Self::Program { problem, .. }
+            | Self::Broken { problem, .. }
             | Self::Transform { problem, .. } => problem,
             Self::Output { found, .. } => found,
         }

@@ -78,11 +78,14 @@ struct Resident {
 }
 
 type PackageKey = (String, String);
-type TransformKey = (PackageKey, TransformKind, Signature);
+/// With the prompt, which the weights know nothing of.
+type TransformKey = (PackageKey, TransformKind, Signature, String);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ModelKey {
-    transform: TransformKey,
+    package: PackageKey,
+    transform: TransformKind,
+    signature: Signature,
     runtime: RuntimeKind,
     precision: Precision,
     device: Device,
@@ -358,7 +361,9 @@ impl fmt::Debug for Devices {
 
 fn model_key(model: &ModelDeclaration, device: Device) -> ModelKey {
     ModelKey {
-        transform: transform_key(model),
+        package: package_key(model),
+        transform: model.transform.clone(),
+        signature: model.signature.clone(),
         runtime: model.runtime.clone(),
         precision: model.precision,
         device,
@@ -378,7 +383,8 @@ fn package_key(model: &ModelDeclaration) -> PackageKey {
 }
 
 fn transform_key(model: &ModelDeclaration) -> TransformKey {
-    (package_key(model), model.transform.clone(), model.signature.clone())
+    let prompt = model.prompt_text().to_owned();
+    (package_key(model), model.transform.clone(), model.signature.clone(), prompt)
 }
 
 /// Loads off the async threads. A dropped query does not wait for it.

@@ -26,7 +26,7 @@ impl DataFrameExt for DataFrame {
             internal_datafusion_err!("ml_predict: Forebay is not installed in this session")
         })?;
         let options = ModelOptions::try_from_pairs(options.iter().copied())?;
-        let model = Arc::new(catalog.get(model)?.declaration.with_options(&options));
+        let model = Arc::new(catalog.get(model)?.declaration.with_options(&options)?);
         let args = if columns.is_empty() {
             resolve_columns(&model, input.schema())?
         } else {

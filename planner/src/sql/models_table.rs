@@ -52,7 +52,7 @@ pub fn models(catalog: &Catalog) -> Result<RecordBatch> {
     ])?)
 }
 
-/// One row per input, output, resource and option of one model, and what running it has taught.
+/// One row per input, output, resource, option, precision and prompt of one model, and what running it has taught.
 pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<RecordBatch> {
     let model = &entry.declaration;
     let mut rows: Vec<(&str, String, String)> = vec![];
@@ -71,6 +71,12 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
         if let Some(value) = option_value(entry, key) {
             add("option", key, value);
         }
+    }
+    for (name, off) in model.precisions.iter().flatten() {
+        add("precision", name, format!("differs from fp32 by {:.1e}", off.0));
+    }
+    for (name, text) in &model.prompts {
+        add("prompt", name, text.clone());
     }
     add("package", "version", model.version.clone());
     add("package", "runtime", model.runtime.name().to_owned());
@@ -114,6 +120,7 @@ fn option_value(entry: &CatalogEntry, key: &str) -> Option<String> {
         "determinism" => Some(model.determinism.to_string()),
         "on_error" => Some(model.on_error.to_string()),
         "max_error_ratio" => Some(model.max_error_ratio.to_string()),
+        "prompt" => model.prompt.clone(),
         "output_prefix" => Some(model.output_prefix.clone()).filter(|prefix| !prefix.is_empty()),
         _ => None,
     }

@@ -33,6 +33,8 @@ class Tokens:
     pad_id: int
     vocabulary: int
     arguments: tuple[str, ...] = ("input_ids", "attention_mask")
+    # Why padding may disturb the rows of a batch, for the message if it does.
+    padding_doubt: str = ""
 
     def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         """Seeded random ids; the first row is full, the others shorter and padded."""
@@ -76,6 +78,7 @@ class Tensors:
     """The transform `tensor`: one `FLOAT[n]` column → `[rows, *shape]`."""
 
     shape: tuple[int, ...]
+    padding_doubt = ""
 
     def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         """Seeded random values; `length` does not count, shapes are fixed."""
@@ -102,6 +105,17 @@ class Images(Tensors):
 
 
 @dataclass(frozen=True)
+class Original:
+    """The call of a model's own library, which the package must agree with."""
+
+    # As messages name it.
+    name: str
+    # One row's texts → its outputs, by name; computed alone, as no padding can disturb it. Of a model
+    # with prompts it takes `prompt`, the name of one.
+    call: Callable[..., dict[str, object]]
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A model of any task on its way to a package."""
 
@@ -115,6 +129,11 @@ class Candidate:
     activation_bytes: Callable[[int], int]
     # Writes the files that the transform and the outputs need into a folder.
     write_files: Callable[[Path], None] = field(default=lambda folder: None)
+    # None where the library has no call from the inputs themselves: models of pixels.
+    original: Original | None = None
+    # Texts that may be put in front of the (first) input, by name, and the one that is by default.
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt: str | None = None
 
 
 def encoder_activation_bytes(config: object, max_tokens: int) -> Callable[[int], int]:

@@ -3,15 +3,14 @@
 The scores are those of transformers' `TextClassificationPipeline`.
 """
 
-import inspect
 from pathlib import Path
 
 import torch
 import transformers
 
-from .candidate import LABELS_FILE, Candidate, Column, Tokens, encoder_activation_bytes
-from .huggingface import labels_of, load, load_tokenizer, max_tokens, write_labels
-from .tokenizer import pad_id, write_tokenizer
+from .candidate import LABELS_FILE, Candidate, Column, Original, encoder_activation_bytes
+from .huggingface import token_features
+from .text_model import TextModel
 
 
 class Scores(torch.nn.Module):
@@ -37,32 +36,18 @@ class Scores(torch.nn.Module):
 class Classifier(torch.nn.Module):
     """Token ids in; the best class's index, its score, and if there are several, all scores."""
 
-    def __init__(self, model: transformers.PreTrainedModel) -> None:
+    def __init__(self, text: TextModel) -> None:
         super().__init__()
-        self.model = model
-        self.scores = Scores(model.config)
-        self.wants_token_types = "token_type_ids" in inspect.signature(model.forward).parameters
+        self.model = text.model
+        self.scores = Scores(text.model.config)
+        self.takes_types = text.takes_types
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Classifies `[rows, tokens]` ids; positions whose mask is 0 have no influence."""
-        types = {"token_type_ids": torch.zeros_like(input_ids)} if self.wants_token_types else {}
-        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+        output = self.model(**token_features(input_ids, attention_mask, self.takes_types))
         return best_of(self.scores(output.logits))
-
-
-def labelled_text_transform(
-    folder: Path, model: transformers.PreTrainedModel, tokens: int | None
-) -> tuple:
-    """As `text_transform`, for a model whose package also lists its labels."""
-    transform, write_text_files = text_transform(folder, model, tokens)
-
-    def write_files(package: Path) -> None:
-        write_text_files(package)
-        write_labels(labels_of(model.config), package)
-
-    return transform, write_files
 
 
 def best_of(scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -79,33 +64,25 @@ def label_columns(count: int) -> tuple[Column, ...]:
 
 def classification(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of a sequence classifier."""
-    model = load(folder, transformers.AutoModelForSequenceClassification)
-    labels = labels_of(model.config)
-    transform, write_files = labelled_text_transform(folder, model, tokens)
+    text = TextModel.load(folder, transformers.AutoModelForSequenceClassification, tokens)
+    pipeline = text.pipeline("text-classification")
+
+    def classify(one: str) -> dict[str, object]:
+        [ranked] = pipeline([one], top_k=None, truncation=True)
+        found = {"label": ranked[0]["label"], "score": ranked[0]["score"]}
+        scores = {entry["label"]: entry["score"] for entry in ranked}
+        # Classes of the same name cannot be told apart in what the pipeline gives.
+        if len(scores) == len(text.labels) > 1:
+            found["scores"] = [scores[label] for label in text.labels]
+        return found
+
     return Candidate(
-        module=Classifier(model).eval(),
+        module=Classifier(text).eval(),
         inputs=(Column("text", "STRING"),),
-        outputs=label_columns(len(labels)),
-        transform=transform,
-        description=f"Text classification, {len(labels)} labels",
-        activation_bytes=encoder_activation_bytes(model.config, transform.max_tokens),
-        write_files=write_files,
+        outputs=label_columns(len(text.labels)),
+        transform=text.transform,
+        description=f"Text classification, {len(text.labels)} labels",
+        activation_bytes=encoder_activation_bytes(text.model.config, text.transform.max_tokens),
+        write_files=text.write_files,
+        original=Original("transformers' pipeline", classify),
     )
-
-
-def text_transform(folder: Path, model: transformers.PreTrainedModel, tokens: int | None) -> tuple:
-    """How a model of one text from a Hugging Face folder is fed, and what writes its tokenizer."""
-    tokenizer = load_tokenizer(folder)
-    stated = tokens or min(
-        tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 2**62)
-    )
-    limit = max_tokens(model, stated)
-    transform = Tokens(limit, pad_id(tokenizer), min(len(tokenizer), model.config.vocab_size))
-
-    def preprocess(text: str) -> dict[str, torch.Tensor]:
-        return tokenizer([text], truncation=True, max_length=limit, return_tensors="pt")
-
-    def write_files(package: Path) -> None:
-        write_tokenizer(tokenizer, package / "tokenizer.json", limit, preprocess)
-
-    return transform, write_files

@@ -13,14 +13,14 @@ from .candidate import (
     Candidate,
     Column,
     Images,
+    Original,
     Tensors,
-    Tokens,
     encoder_activation_bytes,
 )
 from .errors import ExportError
 from .huggingface import load, load_tokenizer, max_tokens
 from .preprocessing import Preprocessing
-from .tokenizer import pad_id, write_tokenizer
+from .tokenizer import token_transform, write_tokenizer
 
 # Where a folder does not say it: those of OpenAI's models.
 BICUBIC = 3
@@ -48,12 +48,16 @@ class TextEncoder(torch.nn.Module):
         super().__init__()
         self.encoder = model.text_model
         self.projection = model.text_projection
+        end = model.config.text_config.eos_token_id
+        # OpenAI's configurations say 2, and their models mean the last of the vocabulary.
+        self.end = None if end == 2 else end
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Embeds texts, by the last token of each: the one that says that it ends."""
+        """Embeds texts, by the first token of each that ends it; batches may be filled with it too."""
         states = self.encoder(input_ids=input_ids).last_hidden_state
-        last = (attention_mask.sum(dim=1) - 1).reshape(-1, 1, 1).expand(-1, 1, states.shape[2])
-        pooled = states.gather(1, last).squeeze(1)
+        ends = input_ids if self.end is None else (input_ids == self.end).long()
+        end = (ends * attention_mask).argmax(dim=1).reshape(-1, 1, 1).expand(-1, 1, states.shape[2])
+        pooled = states.gather(1, end).squeeze(1)
         return torch.nn.functional.normalize(self.projection(pooled), dim=-1)
 
 
@@ -83,19 +87,19 @@ def clip_text(folder: Path, tokens: int | None) -> Candidate:
     model, tokenizer = _load(folder), load_tokenizer(folder)
     config = model.config.text_config
     stated = min(tokenizer.model_max_length, config.max_position_embeddings)
-    longest = max_tokens(model.text_model, tokens or stated)
-    transform = Tokens(
-        max_tokens=min(longest, config.max_position_embeddings),
-        pad_id=pad_id(tokenizer),
-        vocabulary=min(len(tokenizer), config.vocab_size),
-    )
+    longest = max_tokens(model.text_model, tokenizer, stated, tokens)
+    transform = token_transform(tokenizer, model.text_model, longest)
     dimensions = model.config.projection_dim
 
-    def write_files(package: Path) -> None:
-        def preprocess(text: str) -> dict[str, torch.Tensor]:
-            most = transform.max_tokens
-            return tokenizer([text], truncation=True, max_length=most, return_tensors="pt")
+    def preprocess(text: str) -> dict[str, torch.Tensor]:
+        return tokenizer([text], truncation=True, max_length=longest, return_tensors="pt")
 
+    @torch.no_grad()
+    def embed(text: str) -> dict[str, object]:
+        pooled = model.get_text_features(**preprocess(text)).pooler_output
+        return {"embedding": torch.nn.functional.normalize(pooled, dim=-1)[0].tolist()}
+
+    def write_files(package: Path) -> None:
         write_tokenizer(tokenizer, package / "tokenizer.json", transform.max_tokens, preprocess)
 
     return Candidate(
@@ -106,6 +110,7 @@ def clip_text(folder: Path, tokens: int | None) -> Candidate:
         description=f"CLIP text embeddings, {dimensions} dimensions",
         activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
         write_files=write_files,
+        original=Original("CLIPModel.get_text_features", embed),
     )
 
 

@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from .errors import ExportError  # noqa: E402 (the variables above count at import)
 from .source import Source, check_stages, find_source, read_license  # noqa: E402
-from .tasks import TASKS, find_task, make_candidate  # noqa: E402
+from .tasks import TASKS, check_options, find_task, make_candidate  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
         path = export(options)
     except ExportError as error:
         print(f"export: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:  # Of the model's own code, mostly: a traceback helps nobody here.
+        reason = " ".join(str(error).split())[:300]
+        print(
+            f"export: {options.source}: it cannot be exported: {type(error).__name__}: {reason}",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("export: interrupted; nothing was written", file=sys.stderr)
@@ -48,6 +55,7 @@ def export(options: argparse.Namespace) -> Path:
         raise ExportError(f"{output} is not a model package, so --force does not replace it")
     source = find_source(options.source)
     task = find_task(source, options.task)
+    check_options(source, task, options)
     if task == "embedding":
         check_stages(source.folder)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -68,8 +76,10 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     _say(f"loading {source.folder} for {task}")
     import transformers
 
+    from .check import check_package
     from .determinism import determinism_of
     from .package import About, write_description
+    from .precision import precisions_of
     from .program import test_program, write_program
 
     transformers.utils.logging.disable_progress_bar()
@@ -85,6 +95,9 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     _say("comparing the program with the model")
     worst = test_program(candidate, program, determinism)
     _say(f"largest difference: {worst:.1e}")
+    precisions = precisions_of(candidate, program)
+    for name, off in precisions.items():
+        _say(f"largest difference in {name}: {off:.1e}")
 
     license_id = options.license or read_license(source.folder)
     if license_id is None:
@@ -97,8 +110,12 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
         license=license_id or "NOASSERTION",
         source=options.origin or (source.folder.name if is_folder else options.source),
         determinism=determinism,
+        precisions=precisions,
     )
     write_description(package, about, candidate)
+    if candidate.original is not None and determinism == "stable":
+        _say(f"comparing the package with {candidate.original.name}")
+        _say(f"largest difference: {check_package(package, candidate):.1e}")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -1,5 +1,9 @@
 """Tells whether a program gives the same result each time, which decides what a query may reuse.
 
+The most that is recorded is `stable`: the same batch gives the same bits, and the same row beside other
+rows the same up to rounding, because libraries of linear algebra sum in an order that depends on the
+batch's shape, the processor and the device.
+
 Two proofs, each of which alone can say `volatile`: the program's graph holds an operation that
 draws random numbers (a dropout that stayed on, `torch.rand`), or two runs on the same input differ.
 """
@@ -16,7 +20,7 @@ LENGTH_MAX = 64
 
 
 def determinism_of(candidate: Candidate, path: Path) -> tuple[str, str]:
-    """`deterministic` or `volatile`, and the reason for the latter."""
+    """`stable` or `volatile`, and the reason for the latter."""
     program = torch.jit.load(str(path), map_location="cpu")
     random = sorted(
         {node.kind() for graph in graphs(program) for node in _nodes(graph) if _is_random(node)}
@@ -32,7 +36,7 @@ def determinism_of(candidate: Candidate, path: Path) -> tuple[str, str]:
             outputs = program(*arguments)
         runs.append(outputs if isinstance(outputs, tuple) else (outputs,))
     if all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True)):
-        return "deterministic", ""
+        return "stable", ""
     return "volatile", "two runs on the same input differ"
 
 

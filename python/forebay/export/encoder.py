@@ -1,16 +1,15 @@
 """The task `embedding`: one text → one vector, by all stages of a sentence-transformers model."""
 
-import inspect
 from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
 
-from .candidate import Candidate, Column, Tokens, encoder_activation_bytes
+from .candidate import Candidate, Column, Original, encoder_activation_bytes
 from .errors import ExportError
-from .huggingface import load_errors, max_tokens
+from .huggingface import load_errors, max_tokens, takes_types, token_features
 from .source import check_stages
-from .tokenizer import pad_id, write_tokenizer
+from .tokenizer import token_transform, write_tokenizer
 
 
 class Encoder(torch.nn.Module):
@@ -19,28 +18,24 @@ class Encoder(torch.nn.Module):
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
         self.stages = torch.nn.ModuleList(model)
-        parameters = inspect.signature(model[0].auto_model.forward).parameters
-        self.wants_token_types = "token_type_ids" in parameters
+        self.takes_types = takes_types(model[0].auto_model, model.preprocess(["a"]))
+        self.dimensions = model.truncate_dim
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds `[rows, tokens]` ids; positions whose mask is 0 have no influence."""
-        features = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if self.wants_token_types:
-            features["token_type_ids"] = torch.zeros_like(input_ids)
+        features = token_features(input_ids, attention_mask, self.takes_types)
         for stage in self.stages:
             features = stage(features)
-        return features["sentence_embedding"]
+        embedding = features["sentence_embedding"]
+        # The model's own limit comes last, so what is cut is not normalized again.
+        return embedding if self.dimensions is None else embedding[:, : self.dimensions]
 
 
 def embedding(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of an encoder; `tokens` overrides the limit that the folder states."""
     model = load_model(folder, tokens)
     config = model[0].auto_model.config
-    transform = Tokens(
-        max_tokens=model.max_seq_length,
-        pad_id=pad_id(model.tokenizer),
-        vocabulary=min(len(model.tokenizer), config.vocab_size),
-    )
+    transform = token_transform(model.tokenizer, model[0].auto_model, model.max_seq_length)
     module = Encoder(model).eval()
     with torch.no_grad():
         dimensions = module(*transform.example(1, 3)).shape[1]
@@ -53,6 +48,9 @@ def embedding(folder: Path, tokens: int | None) -> Candidate:
             lambda text: model.preprocess([text]),
         )
 
+    def encode(text: str, prompt: str | None = None) -> dict[str, object]:
+        return {"embedding": model.encode([text], prompt_name=prompt)[0].tolist()}
+
     return Candidate(
         module=module,
         inputs=(Column("text", "STRING"),),
@@ -61,6 +59,8 @@ def embedding(folder: Path, tokens: int | None) -> Candidate:
         description=f"Sentence embeddings, {dimensions} dimensions",
         activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
         write_files=write_files,
+        original=Original("SentenceTransformer.encode", encode),
+        **prompts_of(folder, model),
     )
 
 
@@ -86,17 +86,22 @@ def load_model(folder: Path, tokens: int | None = None) -> SentenceTransformer:
         raise ExportError(
             f"{folder}: not a text encoder; only models that embed text can be exported"
         )
-    check_prompt(folder, model)
-    model.max_seq_length = max_tokens(first.auto_model, tokens or model.max_seq_length)
+    model.max_seq_length = max_tokens(
+        first.auto_model, model.tokenizer, model.max_seq_length, tokens
+    )
     return model
 
 
-def check_prompt(folder: Path, model: torch.nn.Module) -> None:
-    """Refuses a model of sentence-transformers that adds words to its texts by itself."""
-    prompt = model.prompts.get(model.default_prompt_name or "", "")
-    if prompt:
+def prompts_of(folder: Path, model: torch.nn.Module) -> dict[str, object]:
+    """The fields `prompts` and `prompt` of a candidate: what a model of sentence-transformers can put in
+    front of its texts, and what it does by itself."""
+    # Every model has names for queries and documents; those of most stand for nothing.
+    if not any(model.prompts.values()):
+        return {}
+    if any(not getattr(stage, "include_prompt", True) for stage in model):
         raise ExportError(
-            f"{folder}: the model puts the prompt {prompt!r} before each text, which a package "
-            "cannot express; remove default_prompt_name from config_sentence_transformers.json and "
-            "prepend the prompt in SQL"
+            f"{folder}: the model leaves the tokens of its prompts out of its pooling, which a package "
+            "cannot express; set include_prompt to true in the configuration of its pooling if that is "
+            "meant"
         )
+    return {"prompts": dict(model.prompts), "prompt": model.default_prompt_name}

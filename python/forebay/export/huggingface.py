@@ -1,8 +1,9 @@
 """What all Hugging Face models share: loading them, their labels, the length of their input."""
 
 import contextlib
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,14 +12,19 @@ import transformers
 from .candidate import LABELS_FILE
 from .errors import ExportError
 
+# No model takes more; tokenizers state 1e30 where there is no limit.
+TOKENS_MAX = 1_000_000
+
 
 @contextlib.contextmanager
 def load_errors(folder: Path, library: str) -> Iterator[None]:
     """Turns what a library raises over a folder that it cannot load into an error for the user."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
+    except ExportError:
+        raise
+    except Exception as error:  # Whatever the library, and what it reads files with, raises.
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ExportError(f"{folder}: {library} cannot load this model: {reason}") from error
 
 
@@ -36,6 +42,8 @@ def load(folder: Path, kind: type) -> transformers.PreTrainedModel:
         raise ExportError(
             f"{folder}: it lacks weights of {type(model).__name__}: {', '.join(missing[:3])}"
         )
+    # Of decoders: what they keep for a next token is no use here, and holds constants of one device.
+    model.config.use_cache = False
     return model.float().eval().requires_grad_(False)
 
 
@@ -45,18 +53,65 @@ def load_tokenizer(folder: Path) -> transformers.PreTrainedTokenizerBase:
         return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
 
 
-def max_tokens(model: transformers.PreTrainedModel, stated: int | None) -> int:
-    """The longest input with special tokens: what is stated, or fewer if positions run out."""
-    limits = [stated or 0]
+def takes_types(
+    model: transformers.PreTrainedModel, features: Mapping[str, torch.Tensor]
+) -> bool:
+    """Whether the model gets token types: its tokenizer must make them (`features` are an example),
+    and it must take them. Zeros are not the same as none: GPT-2 adds an embedding for each type."""
+    return (
+        "token_type_ids" in features
+        and "token_type_ids" in inspect.signature(model.forward).parameters
+    )
+
+
+def token_features(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, has_types: bool
+) -> dict[str, torch.Tensor]:
+    """What a model of one text is called with; its token types, if it takes them, are all 0."""
+    features = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if has_types:
+        features["token_type_ids"] = torch.zeros_like(input_ids)
+    return features
+
+
+def max_tokens(
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    stated: int | None,
+    asked: int | None,
+    *,
+    pair: bool = False,
+) -> int:
+    """The longest input with special tokens: what is asked for, else what is stated or fewer if
+    positions run out."""
+    special = tokenizer.num_special_tokens_to_add(pair)
+    least = special + (2 if pair else 1)
+    positions = min(_positions(model), TOKENS_MAX)
+    if asked is not None:
+        if positions == TOKENS_MAX:
+            # Without a table of positions: what the model was made for is the limit.
+            made_for = getattr(model.config, "max_position_embeddings", None) or 0
+            positions = min(max(stated or 0, made_for) or TOKENS_MAX, TOKENS_MAX)
+        if not least <= asked <= positions:
+            raise ExportError(
+                f"--max-tokens {asked}: expected {least} to {positions}; the model takes "
+                f"{positions} tokens at the most, and {special} of each input are special tokens"
+            )
+        return asked
+    if stated is None or not least <= min(stated, positions) < TOKENS_MAX:
+        raise ExportError("the model states no usable max_seq_length; pass --max-tokens")
+    return min(stated, positions)
+
+
+def _positions(model: transformers.PreTrainedModel) -> int:
+    """How many positions the model has embeddings for."""
+    limits = [TOKENS_MAX]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and MPNet count positions from padding_idx + 1.
             reserved = 0 if module.padding_idx is None else module.padding_idx + 1
             limits.append(module.num_embeddings - reserved)
-    limit = min(limits)
-    if not 2 < limit <= 1_000_000:
-        raise ExportError("the model states no usable max_seq_length; pass --max-tokens")
-    return limit
+    return min(limits)
 
 
 def labels_of(config: transformers.PretrainedConfig) -> list[str]:

@@ -23,6 +23,8 @@ class About:
     license: str
     source: str
     determinism: str
+    # As `precisions_of` found them.
+    precisions: dict[str, float]
 
 
 def write_description(folder: Path, about: About, candidate: Candidate) -> None:
@@ -37,6 +39,12 @@ def write_description(folder: Path, about: About, candidate: Candidate) -> None:
         for kind, columns in (("input", candidate.inputs), ("output", candidate.outputs))
         for column in columns
     )
+    prompt = "" if candidate.prompt is None else f"prompt = {_quote(candidate.prompt)}\n"
+    prompts = "".join(
+        f"\n{_quote(name)} = {_quote(text)}" for name, text in candidate.prompts.items()
+    )
+    prompts = f"\n\n[prompts]{prompts}" if prompts else ""
+    precisions = "".join(f"{name} = {off:.1e}\n" for name, off in about.precisions.items())
     transform, batch, batch_size = _transform(candidate.transform)
     memory, gpu_memory = _memory_mib(candidate, batch_size)
     text = f"""\
@@ -47,15 +55,17 @@ description = {_quote(about.description)}
 license = {_quote(about.license)}
 source = {_quote(about.source)}
 determinism = {_quote(about.determinism)}
-
+{prompt}
 {columns}
 [transform]
-{transform}
+{transform}{prompts}
 
 [runtime]
 kind = "torch"
 program = "model.pt"
 
+[precisions]
+{precisions}
 [resources]
 cpus = 1
 gpus = 1

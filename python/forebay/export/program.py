@@ -29,8 +29,8 @@ def write_program(candidate: Candidate, path: Path) -> None:
         try:
             traced = torch.jit.trace(candidate.module, example, check_trace=False)
             traced = _fold_normalization(traced)
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # Whatever the model's own code raises.
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ExportError(f"the model cannot be traced to TorchScript: {reason}") from error
     _lay_out_kernels(traced)
     for graph in graphs(traced):
@@ -62,7 +62,8 @@ def test_program(candidate: Candidate, path: Path, determinism: str) -> float:
             single = _call(program, transform.last_alone(arguments), where)
             # Lists of tokens are longer by the padding.
             last = [f[-1:][tuple(map(slice, s.shape))] for f, s in zip(found, single, strict=True)]
-            worst = max(worst, _difference(last, single, f"the last of {where}, alone"))
+            doubt = f"the last of {where}, alone{transform.padding_doubt}"
+            worst = max(worst, _difference(last, single, doubt))
     return worst
 
 

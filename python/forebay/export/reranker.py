@@ -1,16 +1,17 @@
 """The task `rerank`: two texts → the score of sentence-transformers' `CrossEncoder.predict`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from sentence_transformers import CrossEncoder
 
-from .candidate import Candidate, Column, Tokens, encoder_activation_bytes
+from .candidate import Candidate, Column, Original, encoder_activation_bytes
 from .classifier import best_of, label_columns
-from .encoder import check_prompt
+from .encoder import prompts_of
 from .errors import ExportError
-from .huggingface import labels_of, load_errors, max_tokens, write_labels
-from .tokenizer import pad_id, write_pair_tokenizer
+from .huggingface import labels_of, load_errors, max_tokens, takes_types, write_labels
+from .tokenizer import token_transform, write_pair_tokenizer
 
 
 class Reranker(torch.nn.Module):
@@ -47,31 +48,35 @@ def rerank(folder: Path, tokens: int | None) -> Candidate:
             model.tokenizer,
             package / "tokenizer.json",
             model.max_seq_length,
-            takes_types,
+            has_types,
             lambda pair: model.preprocess([list(pair)]),
         )
         if len(labels) > 1:
             write_labels(labels, package)
 
-    takes_types = "token_type_ids" in model.preprocess([["a", "b"]])
-    arguments = ("input_ids", "attention_mask") + ("token_type_ids",) * takes_types
-    transform = Tokens(
-        max_tokens=model.max_seq_length,
-        pad_id=pad_id(model.tokenizer),
-        vocabulary=min(len(model.tokenizer), config.vocab_size),
-        arguments=arguments,
-    )
+    def predict(query: str, passage: str, prompt: str | None = None) -> dict[str, object]:
+        scores = model.predict([(query, passage)], prompt_name=prompt)[0]
+        if len(labels) == 1:
+            return {"score": float(scores)}
+        best = int(scores.argmax())
+        return {"label": labels[best], "score": float(scores[best]), "scores": scores.tolist()}
+
+    has_types = takes_types(model[0].auto_model, model.preprocess([["a", "b"]]))
+    transform = token_transform(model.tokenizer, model[0].auto_model, model.max_seq_length)
+    arguments = (*transform.arguments, *("token_type_ids",) * has_types)
     outputs = (Column("score", "FLOAT"),) if len(labels) == 1 else label_columns(len(labels))
     return Candidate(
         module=Reranker(model).eval(),
         inputs=(Column("query", "STRING"), Column("passage", "STRING")),
         outputs=outputs,
-        transform=transform,
+        transform=replace(transform, arguments=arguments),
         description="Relevance of a passage to a query"
         if len(labels) == 1
         else f"Classification of two texts, {len(labels)} labels",
         activation_bytes=encoder_activation_bytes(config, transform.max_tokens),
         write_files=write_files,
+        original=Original("CrossEncoder.predict", predict),
+        **prompts_of(folder, model),
     )
 
 
@@ -92,6 +97,7 @@ def load_model(folder: Path, tokens: int | None = None) -> CrossEncoder:
             f"{folder}: a re-ranker of the stages {', '.join(stages)} ({task}) is not supported; "
             "those with a sequence classification head are"
         )
-    check_prompt(folder, model)
-    model.max_seq_length = max_tokens(model[0].auto_model, tokens or model.max_seq_length)
+    model.max_seq_length = max_tokens(
+        model[0].auto_model, model.tokenizer, model.max_seq_length, tokens, pair=True
+    )
     return model

@@ -19,6 +19,8 @@ _SPDX = """
 
 
 TORCHVISION = "torchvision/"
+# How a file begins that Git LFS has not fetched.
+_LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ def _find_folder(source: str) -> Path:
             raise ExportError(
                 f"{source}: not a model folder: it has neither config.json nor modules.json"
             )
+        _check_files(folder)
         return folder
+    if folder.exists():
+        raise ExportError(f"{source}: this is a file; give the folder that the model is in")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source) or source.startswith("."):
         raise ExportError(
             f"{source}: no such folder; give a folder or a Hugging Face name (owner/model)"
@@ -65,6 +70,21 @@ def _find_folder(source: str) -> Path:
             f"{source}: no such folder, and it cannot be downloaded from Hugging Face ({reason}); "
             "check the name and the network, or give a folder with the model"
         ) from error
+
+
+def _check_files(folder: Path) -> None:
+    """Refuses what a download that went wrong leaves, which libraries report in riddles."""
+    for pattern in ("*.safetensors", "*.bin", "*.model", "*.json", "*.txt"):
+        for path in sorted(folder.rglob(pattern)):
+            with path.open("rb") as file:
+                begin = file.read(len(_LFS))
+            if begin == _LFS:
+                raise ExportError(
+                    f"{path}: this is a pointer of Git LFS, not the file itself; run `git lfs pull` in "
+                    "its folder, or download the model again"
+                )
+            if not begin and pattern in ("*.safetensors", "*.bin", "*.model"):
+                raise ExportError(f"{path}: the file is empty; download the model again")
 
 
 def check_stages(folder: Path) -> None:

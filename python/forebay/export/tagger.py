@@ -4,26 +4,27 @@ The tokens are those of transformers' `TokenClassificationPipeline` with
 `aggregation_strategy="none"` and `ignore_labels=[]`: special tokens are left out.
 """
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 import transformers
 
-from .candidate import LABELS_FILE, Candidate, Column, encoder_activation_bytes
-from .classifier import labelled_text_transform
-from .huggingface import labels_of, load
+from .candidate import LABELS_FILE, Candidate, Column, Original, encoder_activation_bytes
+from .huggingface import token_features
+from .text_model import TextModel
+
+# What the pipeline calls the columns.
+_KEYS = {"labels": "entity", "scores": "score", "starts": "start", "ends": "end"}
 
 
 class Tagger(torch.nn.Module):
     """Token ids and offsets in; per token label, score and offsets out, and which tokens count."""
 
-    def __init__(self, model: transformers.PreTrainedModel) -> None:
+    def __init__(self, text: TextModel) -> None:
         super().__init__()
-        self.model = model
-        parameters = inspect.signature(model.forward).parameters
-        self.wants_token_types = "token_type_ids" in parameters
+        self.model = text.model
+        self.takes_types = text.takes_types
 
     def forward(
         self,
@@ -33,19 +34,24 @@ class Tagger(torch.nn.Module):
         token_ends: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """All `[rows, tokens]`; starts are -1 for what is no text: special tokens and padding."""
-        types = {"token_type_ids": torch.zeros_like(input_ids)} if self.wants_token_types else {}
-        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+        output = self.model(**token_features(input_ids, attention_mask, self.takes_types))
         score, index = output.logits.softmax(-1).max(dim=-1)
         return index, score, token_starts.int(), token_ends.int(), token_starts >= 0
 
 
 def token_classification(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of a token classifier."""
-    model = load(folder, transformers.AutoModelForTokenClassification)
-    labels = labels_of(model.config)
-    transform, write_files = labelled_text_transform(folder, model, tokens)
+    text = TextModel.load(folder, transformers.AutoModelForTokenClassification, tokens)
+    arguments = (*text.transform.arguments, "token_starts", "token_ends")
+    pipeline = text.pipeline("token-classification", ignore_labels=[])
+
+    def tag(one: str) -> dict[str, object]:
+        # The pipeline takes no empty text.
+        tokens = pipeline(one, aggregation_strategy="none") if one else []
+        return {column: [token[key] for token in tokens] for column, key in _KEYS.items()}
+
     return Candidate(
-        module=Tagger(model).eval(),
+        module=Tagger(text).eval(),
         inputs=(Column("text", "STRING"),),
         outputs=(
             Column("labels", "STRING[]", labels=LABELS_FILE),
@@ -53,10 +59,9 @@ def token_classification(folder: Path, tokens: int | None) -> Candidate:
             Column("starts", "INT[]"),
             Column("ends", "INT[]"),
         ),
-        transform=replace(
-            transform, arguments=(*transform.arguments, "token_starts", "token_ends")
-        ),
-        description=f"Token classification, {len(labels)} labels",
-        activation_bytes=encoder_activation_bytes(model.config, transform.max_tokens),
-        write_files=write_files,
+        transform=replace(text.transform, arguments=arguments),
+        description=f"Token classification, {len(text.labels)} labels",
+        activation_bytes=encoder_activation_bytes(text.model.config, text.transform.max_tokens),
+        write_files=text.write_files,
+        original=Original("transformers' pipeline", tag),
     )

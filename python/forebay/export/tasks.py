@@ -22,6 +22,15 @@ TASKS = {
     "clip-image": "CLIPModel, its half for images",
     "clip-text": "CLIPModel, its half for texts",
 }
+_IMAGES = ("image-classification", "clip-image")
+# The tasks that an option counts for; for the others it is refused.
+_OPTIONS = {
+    "max_tokens": tuple(task for task in TASKS if task not in _IMAGES),
+    "images": _IMAGES,
+    "normalize": ("image-classification",),
+}
+# Those that count for models of torchvision only.
+_TORCHVISION_OPTIONS = ("weights", "labels")
 # In this order: the ends of class names of transformers, and `None` for those of no task.
 _BY_HEAD = {
     "LMHeadModel": None,
@@ -51,6 +60,22 @@ def find_task(source: Source, requested: str | None) -> str:
     raise ExportError(
         f"{source.name}: --task {requested} takes {TASKS[requested]}; this is a model for {stated}"
     )
+
+
+def check_options(source: Source, task: str, options: argparse.Namespace) -> None:
+    """Refuses options that would not count for this model."""
+    given = {name for name, value in vars(options).items() if value is not None and value is not False}
+    for name, tasks in _OPTIONS.items():
+        if name in given and task not in tasks:
+            raise ExportError(
+                f"{source.name}: --{name.replace('_', '-')} is for {', '.join(tasks)}; this is a model "
+                f"for {task}; leave it out"
+            )
+    for name in _TORCHVISION_OPTIONS:
+        if name in given and source.torchvision is None:
+            raise ExportError(
+                f"{source.name}: --{name} is for torchvision/NAME; this folder has its own; leave it out"
+            )
 
 
 def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Candidate:
@@ -102,10 +127,19 @@ def _stated_task(source: Source) -> str:
     if task is None:
         supported = "; ".join(f"{task}: {what}" for task, what in TASKS.items())
         raise ExportError(
-            f"{source.name}: the architecture {architectures[0]} is not supported; these are: "
-            f"{supported}. Tested families: {_FAMILIES}"
+            f"{source.name}: the architecture {architectures[0]} is not supported"
+            f"{_why(architectures[0])}; these are: {supported}. Tested families: {_FAMILIES}"
         )
     return "rerank" if task == "classification" and _scores_pairs(config) else task
+
+
+def _why(architecture: str) -> str:
+    if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        return ""
+    return (
+        ": it continues texts, which no task does; to embed texts with it, save it by "
+        "sentence-transformers, with a pooling"
+    )
 
 
 def _scores_pairs(config: dict) -> bool:
@@ -119,6 +153,9 @@ def _scores_pairs(config: dict) -> bool:
 
 def _read(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise ExportError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ExportError(f"{path}: found {type(found).__name__}, expected an object of JSON")
+    return found

@@ -19,4 +19,8 @@ MIXED = (
     "unbroken" * 40,
     "one two three four five six seven eight nine ten " * 30,
     "",
+    "<|endoftext|> begins it, [PAD] and <pad> are inside, [SEP] ends it [SEP]",
 )
+
+# Every text as a query, with another one as its passage: short and long on either side.
+PAIRS = tuple(zip(MIXED, (*MIXED[7:], *MIXED[:7]), strict=True))

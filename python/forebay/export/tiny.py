@@ -141,6 +141,8 @@ _MORE = {
         "eos_token_id": 2,
         "sep_token_id": 2,
     },
+    transformers.GPTNeoConfig: {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    transformers.GPTJConfig: {"rotary_dim": 4},
 }
 
 
@@ -187,7 +189,13 @@ ARCHITECTURES: dict[
         lambda: _wordpiece(bert=True),
         lambda: [Pooling(HIDDEN, "cls")],
     ),
+    # Decoders, which add an embedding for each token type that they get: also for type 0.
+    "gpt2": (transformers.GPT2Config, _byte_pairs, lambda: [Pooling(HIDDEN, "weightedmean")]),
+    "gpt-neo": (transformers.GPTNeoConfig, _byte_pairs, lambda: [Pooling(HIDDEN, "lasttoken")]),
+    "gptj": (transformers.GPTJConfig, _byte_pairs, lambda: [Pooling(HIDDEN, "mean")]),
 }
+# What those of this kind expect in front of their texts.
+PROMPTS = {"xlm-roberta": {"query": "query: ", "passage": "passage: "}}
 # Those whose tokenizers tell the texts of a pair apart by token types.
 _TYPED = ("bert", "electra")
 
@@ -217,4 +225,6 @@ def build_model(architecture: str, folder: Path) -> None:
     transformer = Transformer(str(folder / "encoder"))
     torch.manual_seed(8)
     stages = ARCHITECTURES[architecture][2]()
-    SentenceTransformer(modules=[transformer, *stages], device="cpu").save(str(folder / "model"))
+    prompts = PROMPTS.get(architecture)
+    model = SentenceTransformer(modules=[transformer, *stages], device="cpu", prompts=prompts)
+    model.save(str(folder / "model"))

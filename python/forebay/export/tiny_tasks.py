@@ -17,14 +17,12 @@ from sentence_transformers import CrossEncoder
 from torchvision import transforms
 
 from . import tiny
-from .texts import MIXED
+from .texts import MIXED, PAIRS
 
 Columns = dict[str, list]
 
 LABELS = ("negative", "größer als", "neutral")
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")
-# Every text as a query, with another one as its passage: short and long on either side.
-PAIRS = tuple(zip(MIXED, (*MIXED[7:], *MIXED[:7]), strict=True))
 PIXELS, RESIZE = 32, 40
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -273,6 +271,7 @@ MODELS: dict[str, Tiny] = {
     "classification-xlm-roberta": _classifier("xlm-roberta"),
     "classification-electra": _classifier("electra", LABELS[:1]),
     "classification-modernbert": _classifier("modernbert"),
+    "classification-gpt2": _classifier("gpt2"),
     "classification-mpnet": _classifier("mpnet", LABELS[:1], problem="regression"),
     "rerank-bert": _reranker("bert", torch.nn.Sigmoid()),
     "rerank-roberta": _reranker("roberta", torch.nn.Identity()),
@@ -285,6 +284,7 @@ MODELS: dict[str, Tiny] = {
     "tokens-xlm-roberta": _tagger("xlm-roberta"),
     "tokens-electra": _tagger("electra"),
     "tokens-modernbert": _tagger("modernbert"),
+    "tokens-gpt2": _tagger("gpt2"),
     "images-resnet": _images(transformers.ResNetConfig, **_RESNET),
     "images-resnet-files": _image_files(transformers.ResNetConfig, **_RESNET),
     "images-vit-files": _image_files(transformers.ViTConfig, **_VIT),

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .candidate import Tokens
 from .errors import ExportError
 
 PROBES = (
@@ -28,11 +29,50 @@ PROBE_PAIRS = tuple(zip(PROBES, (*PROBES[1:], PROBES[-2]), strict=True))
 Preprocess = Callable[[str | tuple[str, str]], Mapping[str, torch.Tensor]]
 
 
-def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+def token_transform(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_tokens: int
+) -> Tokens:
+    """How texts are fed to the model, provided that its tokenizer fits it."""
+    vocabulary = tokenizer.get_vocab()
+    words = vocabulary.keys() - set(tokenizer.all_special_tokens)
+    if not any(character.isalnum() for word in words for character in word):
+        files = ", ".join({"tokenizer.json", *type(tokenizer).vocab_files_names.values()})
+        raise ExportError(
+            f"the tokenizer knows no words, so every text would be the same to the model; a folder "
+            f"with one of these files is expected: {files}"
+        )
+    rows = model.get_input_embeddings().weight.shape[0]
+    beyond = sorted((index, token) for token, index in vocabulary.items() if index >= rows)
+    beyond = [(index, token) for index, token in beyond if token != tokenizer.pad_token]
+    if beyond:
+        index, token = beyond[0]
+        raise ExportError(
+            f"the tokenizer has {len(beyond)} tokens that the model has no embedding for: from "
+            f"{token!r} ({index}) on, and the model has {rows}; take the tokenizer that the model "
+            "was trained with, or resize the model's embeddings"
+        )
+    pad_id, stated, doubt = _pad_id(tokenizer, rows), model.config.pad_token_id, ""
+    if stated not in (None, pad_id):
+        # Most models never look at it; some find the last token of a text by it.
+        doubt = (
+            f"; config.json takes token {stated} for padding (pad_token_id), and the tokenizer fills "
+            f"batches with {tokenizer.pad_token!r} ({pad_id}): make them agree"
+        )
+    vocabulary_size = min(len(vocabulary), rows)
+    return Tokens(max_tokens, pad_id, vocabulary_size, padding_doubt=doubt)
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase, rows: int) -> int:
     """The id that fills a batch, provided that the model pads at the end."""
     if tokenizer.pad_token_id is None:
         raise ExportError(
             "the tokenizer has no padding token; set pad_token in tokenizer_config.json"
+        )
+    if not 0 <= tokenizer.pad_token_id < rows:
+        raise ExportError(
+            f"the tokenizer fills batches with {tokenizer.pad_token!r} ({tokenizer.pad_token_id}), "
+            f"and the model has embeddings for {rows} tokens; set pad_token in tokenizer_config.json "
+            "to a token that the model knows"
         )
     if tokenizer.padding_side != "right":
         raise ExportError(

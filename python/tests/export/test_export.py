@@ -19,7 +19,7 @@ from forebay.export import tiny
 from forebay.export.encoder import embedding
 from forebay.export.errors import ExportError
 from forebay.export.reference import embed
-from run import run
+from forebay.export.reader import run
 from forebay.export.texts import MIXED
 
 
@@ -105,9 +105,11 @@ def test_lower_casing_of_the_model_is_in_the_tokenizer(tmp_path: Path) -> None:
     assert tokenizer.encode("UPPER").ids == tokenizer.encode("upper").ids
 
 
-def test_positions_limit_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_positions_limit_the_tokens(tmp_path: Path) -> None:
     tiny.build_encoder("roberta", tmp_path / "plain")
-    assert _export(tmp_path / "plain", tmp_path / "package", "--max-tokens", "1000") == 0
+    config = tmp_path / "plain/tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_max_length": 1000}))
+    assert _export(tmp_path / "plain", tmp_path / "package") == 0
     about = tomllib.loads((tmp_path / "package/model.toml").read_text())
     # RoBERTa numbers positions from padding_idx + 1 = 2.
     assert about["transform"]["max_tokens"] == tiny.POSITIONS - 2
@@ -148,15 +150,6 @@ def test_unsupported_module(bert: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert _export(source, tmp_path / "package") == 1
     assert "module 'LSTM' is not supported" in capsys.readouterr().err
     assert not (tmp_path / "package").exists()
-
-
-def test_default_prompt(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = _copy(bert, tmp_path)
-    config = source / "config_sentence_transformers.json"
-    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-    config.write_text(json.dumps({**json.loads(config.read_text()), **prompts}))
-    assert _export(source, tmp_path / "package") == 1
-    assert "prompt 'query: '" in capsys.readouterr().err
 
 
 def test_existing_output_needs_force(

@@ -14,7 +14,7 @@ from forebay.export import command
 from forebay.export import program
 from forebay.export import tiny
 from forebay.export import tiny_tasks
-from run import run
+from forebay.export.reader import run
 from forebay.export.tiny_tasks import MODELS, Columns
 
 
@@ -62,9 +62,10 @@ def test_program_holds_no_device(exported: tuple[str, Path, Path]) -> None:
     assert "aten::_convolution" not in kinds
 
 
-def test_models_in_eval_mode_are_deterministic(exported: tuple[str, Path, Path]) -> None:
+def test_models_in_eval_mode_are_stable(exported: tuple[str, Path, Path]) -> None:
+    # Not deterministic: how a row is rounded depends on the others of its batch.
     _, _, package = exported
-    assert _about(package)["determinism"] == "deterministic"
+    assert _about(package)["determinism"] == "stable"
 
 
 def test_a_dropout_that_stays_on_is_volatile(
@@ -110,7 +111,7 @@ def test_random_operations_are_found(forward: object, expected: str, tmp_path: P
     candidate = Candidate(Module().eval(), (), (), Tensors((4, 4)), "", lambda rows: 0)
     program.write_program(candidate, tmp_path / "model.pt")
     found, reason = determinism.determinism_of(candidate, tmp_path / "model.pt")
-    assert found == ("volatile" if expected else "deterministic")
+    assert found == ("volatile" if expected else "stable")
     assert expected in reason
 
 

@@ -12,7 +12,7 @@ from torchvision import models
 from forebay.export import command
 from forebay.export import program
 from forebay.export.candidate import Candidate, Column, Tensors
-from run import run
+from forebay.export.reader import run
 
 # Family → a small one of it. test_no_family_is_missing keeps the list whole.
 FAMILIES = {

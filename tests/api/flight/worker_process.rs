@@ -80,20 +80,22 @@ async fn a_query_that_ends_its_workers_ends() {
     // On a busy machine a worker may take a while to start.
     let server = Server::start(folder.path(), &[CLUSTER, &["--worker-timeout", "120"]].concat());
     let (mut client, mut other) = (server.client("").await, server.client("").await);
-    let query = SpawnedTask::spawn(async move { client.run(&slow(10_000)).await });
-    let mut last = None;
-    loop {
-        until(async || query.is_finished() || is_at_work(&mut other).await).await;
-        if query.is_finished() {
-            break;
+    let query = slow(10_000);
+    let kills = async {
+        let mut last = None;
+        loop {
+            until(async || is_at_work(&mut other).await).await;
+            let worker = worker(&server, last).await;
+            kill(worker, Signal::SIGABRT).unwrap();
+            last = Some(worker);
+            // The next one is killed at work, too.
+            until(async || !is_at_work(&mut other).await).await;
         }
-        let worker = worker(&server, last).await;
-        kill(worker, Signal::SIGABRT).unwrap();
-        last = Some(worker);
-        // The next one is killed at work, too.
-        until(async || query.is_finished() || !is_at_work(&mut other).await).await;
-    }
-    let error = query.await.unwrap().unwrap_err();
+    };
+    let error = tokio::select! {
+        ended = client.run(&query) => ended.unwrap_err(),
+        () = kills => unreachable!("workers are killed until the query ends"),
+    };
     assert!(error.message().contains("workers are lost faster than they work"), "{error}");
     assert_eq!(lines(&other.run("SELECT count(*) FROM t").await.unwrap()), "20000\n");
 }

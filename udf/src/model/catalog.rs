@@ -61,7 +61,7 @@ impl CatalogEntry {
         pairs: &[(K, V)],
     ) -> Result<Self, ModelError> {
         let options = ModelOptions::try_from_pairs(pairs.iter().map(|(key, value)| (key, value)))?;
-        self.declaration = self.declaration.with_options(&options);
+        self.declaration = self.declaration.with_options(&options)?;
         let key = |key: &K| key.as_ref().trim().to_lowercase();
         self.options.extend(pairs.iter().map(|(k, value)| (key(k), value.as_ref().to_owned())));
         Ok(self)

@@ -1,5 +1,7 @@
 //! All that a plan knows of a model.
 
+use std::collections::BTreeMap;
+
 use arrow::datatypes::FieldRef;
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -8,7 +10,7 @@ use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision
 use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
-use crate::error::ModelError;
+use crate::error::{ModelError, nearest_hint};
 pub use crate::feature::image::Filter;
 
 /// A named, versioned function from input columns to output columns, with what it needs.
@@ -28,6 +30,12 @@ pub struct ModelDeclaration {
     pub signature: Signature,
     /// How input columns become the program's arguments.
     pub transform: TransformKind,
+    /// Texts that may be put in front of the (first) input, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prompts: BTreeMap<String, String>,
+    /// Which of them is, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
     /// What executes it.
     pub runtime: RuntimeKind,
     /// What one replica leases.
@@ -43,6 +51,10 @@ pub struct ModelDeclaration {
     pub max_replicas: Option<u32>,
     /// Format of weights and activations.
     pub precision: Precision,
+    /// The half precisions that the program holds, and how far its results are then off; `None` if
+    /// nobody has tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precisions: Option<BTreeMap<String, Number>>,
     /// What the optimizer may assume.
     pub determinism: Determinism,
     /// What becomes of a row whose inference fails.
@@ -201,9 +213,23 @@ impl ModelDeclaration {
         self
     }
 
+    /// The text that is put in front of the (first) input.
+    pub fn prompt_text(&self) -> &str {
+        let text = self.prompt.as_ref().and_then(|name| self.prompts.get(name));
+        text.map_or("", String::as_str)
+    }
+
     /// This declaration with the options' overrides.
-    #[must_use]
-    pub fn with_options(mut self, options: &ModelOptions) -> Self {
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidValue`] for a prompt or a precision that the package does not hold.
+    pub fn with_options(mut self, options: &ModelOptions) -> Result<Self, ModelError> {
+        if let Some(precision) = options.precision {
+            self.check_precision(precision)?;
+        }
+        if let Some(name) = &options.prompt {
+            self.prompt = self.known_prompt(name)?;
+        }
         let asks_gpus = options.gpus.is_some_and(|gpus| !gpus.is_zero());
         let asks_device = options
             .device
@@ -232,7 +258,42 @@ impl ModelDeclaration {
         set(&mut self.on_error, &options.on_error);
         set(&mut self.max_error_ratio, &options.max_error_ratio);
         set(&mut self.output_prefix, &options.output_prefix);
-        self
+        Ok(self)
+    }
+
+    fn check_precision(&self, precision: Precision) -> Result<(), ModelError> {
+        let Some(held) = &self.precisions else { return Ok(()) };
+        if precision == Precision::Fp32 || held.contains_key(&precision.to_string()) {
+            return Ok(());
+        }
+        let known: Vec<&str> =
+            ["fp32"].into_iter().chain(held.keys().map(String::as_str)).collect();
+        Err(ModelError::InvalidValue {
+            option: "precision".to_owned(),
+            value: precision.to_string(),
+            expected: format!(
+                "{}, because the program of model '{}' failed in another when it was exported",
+                known.join(" or "),
+                self.name
+            ),
+        })
+    }
+
+    /// The prompt of this name, which must be one of the package's; no name is no prompt.
+    fn known_prompt(&self, name: &str) -> Result<Option<String>, ModelError> {
+        if name.is_empty() || self.prompts.contains_key(name) {
+            return Ok(Some(name.to_owned()).filter(|name| !name.is_empty()));
+        }
+        let names = self.prompts.keys().map(String::as_str);
+        let expected = match names.len() {
+            0 => format!("none: the package of model '{}' has no prompts", self.name),
+            _ => {
+                let known = names.clone().collect::<Vec<_>>().join(", ");
+                format!("{known}, or '' for none{}", nearest_hint(name, names))
+            }
+        };
+        let option = "prompt".to_owned();
+        Err(ModelError::InvalidValue { option, value: name.to_owned(), expected })
     }
 
     /// As text, in the form of the catalog's files: what a plan that is sent elsewhere carries.

@@ -45,8 +45,15 @@ pub struct Manifest {
     pub labels: Vec<Option<String>>,
     /// How input columns become the program's arguments.
     pub transform: TransformKind,
+    /// Texts that may be put in front of the (first) input, by name.
+    pub prompts: BTreeMap<String, String>,
+    /// Which of them is, unless a call chooses another.
+    pub prompt: Option<String>,
     /// What executes it.
     pub runtime: RuntimeKind,
+    /// The half precisions that the program holds, and how far its results are then off; `None` if
+    /// nobody has tried.
+    pub precisions: Option<BTreeMap<String, Number>>,
     /// What one replica leases.
     pub resources: Resources,
     /// Sizes of its batches.
@@ -71,7 +78,11 @@ struct ManifestText {
     input: Vec<InputText>,
     output: Vec<OutputText>,
     transform: TransformKind,
+    #[serde(default)]
+    prompts: BTreeMap<String, String>,
+    prompt: Option<String>,
     runtime: RuntimeKind,
+    precisions: Option<BTreeMap<String, Number>>,
     resources: Resources,
     batch: BatchLimits,
     #[serde(default)]
@@ -146,7 +157,10 @@ impl Manifest {
             shapes,
             labels,
             transform: parsed.transform,
+            prompts: parsed.prompts,
+            prompt: parsed.prompt,
             runtime: parsed.runtime,
+            precisions: parsed.precisions,
             resources: parsed.resources,
             batch: parsed.batch,
             files: parsed.files,
@@ -165,6 +179,8 @@ impl Manifest {
             content_hash,
             signature: self.signature.clone(),
             transform: self.transform.clone(),
+            prompts: self.prompts.clone(),
+            prompt: self.prompt.clone(),
             runtime: self.runtime.clone(),
             resources: self.resources.clone(),
             batch: self.batch.clone(),
@@ -172,6 +188,7 @@ impl Manifest {
             needs_accelerator: emulated,
             max_replicas: None,
             precision: Precision::Fp32,
+            precisions: self.precisions.clone(),
             determinism: self.determinism,
             on_error: OnError::Fail,
             max_error_ratio: 1.0,
@@ -186,8 +203,10 @@ impl Manifest {
         check_columns("input", &self.signature.inputs)?;
         check_columns("output", &self.signature.outputs)?;
         self.check_transform()?;
+        self.check_prompts()?;
         self.check_shapes()?;
         self.check_runtime()?;
+        self.check_precisions()?;
         self.resources.gpus.check_gpus("resources.gpus").map_err(|e| e.to_string())?;
         let BatchLimits { max_rows, max_tokens, max_bytes, window_rows } = self.batch;
         let limits = [
@@ -264,6 +283,27 @@ impl Manifest {
         }
     }
 
+    fn check_prompts(&self) -> Result<(), String> {
+        let offsets = match &self.transform {
+            TransformKind::Tokenize { arguments, .. } => {
+                arguments.iter().any(|argument| OFFSETS.contains(&argument.as_str()))
+            }
+            TransformKind::Tensor | TransformKind::Image { .. } => true,
+        };
+        if offsets && !self.prompts.is_empty() {
+            return Err("[prompts] is for transform 'tokenize', and not with token_starts or \
+                        token_ends, which would count them"
+                .to_owned());
+        }
+        if self.prompts.contains_key("") {
+            return Err("[prompts] holds one without a name".to_owned());
+        }
+        match self.prompt.as_ref().filter(|name| !self.prompts.contains_key(*name)) {
+            Some(name) => Err(format!("prompt is '{name}', which [prompts] does not hold")),
+            None => Ok(()),
+        }
+    }
+
     fn check_shapes(&self) -> Result<(), String> {
         for (field, shape) in self.signature.inputs.iter().zip(&self.shapes) {
             let Some(shape) = shape else { continue };
@@ -310,6 +350,20 @@ impl Manifest {
                 return Err(format!(
                     "output '{name}' of type {sql_type} has labels, which are for STRING and \
                      STRING[] of runtime 'torch'"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_precisions(&self) -> Result<(), String> {
+        for (name, off) in self.precisions.iter().flatten() {
+            let is_half = matches!(name.parse(), Ok(Precision::Bf16 | Precision::Fp16));
+            if !is_half || !(off.0 >= 0.0 && off.0.is_finite()) {
+                return Err(format!(
+                    "[precisions] holds '{name}' = {}, expected bf16 or fp16 and how far results are \
+                     off",
+                    off.0
                 ));
             }
         }
@@ -431,7 +485,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let cases: [(&str, &str, &str); 24] = [
+        let cases: [(&str, &str, &str); 28] = [
             ("format = 1", "format = 2", "format is 2, this version reads format 1"),
             ("format = 1", "", "format is missing"),
             ("format = 1", "format = ", "line 2:"),
@@ -439,6 +493,26 @@ mod tests {
             ("name = \"test\"", "name = \" \"", "name is empty"),
             ("STRING", "TEXTS", "'TEXTS'"),
             ("STRING", "BIGINT", "one [[input]] of type STRING"),
+            (
+                "version = \"1\"",
+                "version = \"1\"\nprompt = \"query\"",
+                "prompt is 'query', which [prompts] does not hold",
+            ),
+            (
+                "version = \"1\"",
+                "version = \"1\"\nprecisions = { fp8 = 0.1 }",
+                "[precisions] holds 'fp8' = 0.1",
+            ),
+            (
+                "version = \"1\"",
+                "version = \"1\"\nprecisions = { bf16 = nan }",
+                "[precisions] holds 'bf16' = NaN",
+            ),
+            (
+                "version = \"1\"",
+                "version = \"1\"\nprompts = { \"\" = \"x\" }",
+                "[prompts] holds one without a name",
+            ),
             ("FLOAT[3]", "STRING", "cannot give output 'embedding' of type STRING without labels"),
             ("FLOAT[3]", "BINARY", "runtime 'torch' cannot give output 'embedding' of type BINARY"),
             (

@@ -81,12 +81,13 @@ macro_rules! word_enum {
 }
 
 word_enum! {
-    /// Whether equal inputs always give equal outputs: decides what may be shared, merged or moved.
+    /// Whether equal inputs give equal outputs: decides what may be shared, merged or moved. Nothing may
+    /// rely on equal bits unless the model is deterministic; sharing is for those that are stable, too.
     Determinism, "determinism",
-    /// Always.
+    /// Always, to the last bit, whatever else is in the batch.
     #[default]
     Deterministic = "deterministic",
-    /// Within one query.
+    /// Up to rounding, which may depend on the batch that a row is in and on the device.
     Stable = "stable",
     /// Never promised.
     Volatile = "volatile"
@@ -149,11 +150,12 @@ pub struct ModelOptions {
     pub on_error: Option<OnError>,
     pub max_error_ratio: Option<f64>,
     pub output_prefix: Option<String>,
+    pub prompt: Option<String>,
 }
 
 impl ModelOptions {
     /// Every option: key, unit or values, and what it does. The documentation is made from it.
-    pub const KEYS: [(&'static str, &'static str, &'static str); 16] = [
+    pub const KEYS: [(&'static str, &'static str, &'static str); 17] = [
         ("device", "auto, cpu, cuda, cuda:N, emulated", "where the model runs"),
         ("cpus", "number", "cores that one replica leases on a CPU"),
         ("gpus", "0, a fraction up to 1, or a whole number", "share of an accelerator per replica"),
@@ -166,10 +168,20 @@ impl ModelOptions {
         ("max_batch_bytes", "bytes", "bytes of model input in one batch at most"),
         ("batch_window_rows", "1 or more", "rows within which batches are formed by length"),
         ("precision", "fp32, bf16, fp16", "format of weights and activations"),
-        ("determinism", "deterministic, stable, volatile", "what the optimizer may assume"),
+        (
+            "determinism",
+            "deterministic, stable, volatile",
+            "what the optimizer may assume: equal inputs give equal outputs to the last bit, up to \
+             rounding, or not at all",
+        ),
         ("on_error", "fail, null, route", "what becomes of a row whose inference fails"),
         ("max_error_ratio", "0 to 1", "share of rows that may fail before the query does"),
         ("output_prefix", "text", "prepended to the names of the output columns"),
+        (
+            "prompt",
+            "a name, or '' for none",
+            "which of the package's prompts is put in front of texts",
+        ),
     ];
 
     /// Sets one option from its text.
@@ -199,6 +211,7 @@ impl ModelOptions {
             "on_error" => self.on_error = Some(value.parse()?),
             "max_error_ratio" => self.max_error_ratio = Some(ratio("max_error_ratio", value)?),
             "output_prefix" => self.output_prefix = Some(value.to_owned()),
+            "prompt" => self.prompt = Some(value.to_owned()),
             _ => {
                 let known = Self::KEYS.map(|(key, _, _)| key);
                 return Err(ModelError::UnknownOption {
@@ -255,6 +268,9 @@ fn ratio(option: &str, value: &str) -> Result<f64, ModelError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{Folder, TEXT, open};
+    use crate::model::ModelDeclaration;
+    use crate::model::declaration::Number;
 
     #[test]
     fn every_documented_key_is_known() {
@@ -268,6 +284,49 @@ mod tests {
     fn a_misspelt_option_gets_the_nearest_name() {
         let error = ModelOptions::default().set("max_bach_rows", "1").unwrap_err();
         assert!(error.to_string().contains("did you mean 'max_batch_rows'?"), "{error}");
+    }
+
+    #[test]
+    fn precisions_that_a_package_does_not_hold_are_refused() {
+        let (model, _) =
+            open(Folder::new(TEXT, &[("model.pt", b""), ("tokenizer.json", b"{}")]).path());
+        let with = |held: Option<&[&str]>, precision: Precision| {
+            let held = held.map(|held| held.iter().map(|name| ((*name).to_owned(), Number(0.01))));
+            let model =
+                ModelDeclaration { precisions: held.map(Iterator::collect), ..model.clone() };
+            let options = ModelOptions { precision: Some(precision), ..Default::default() };
+            model.with_options(&options).map(|model| model.precision).map_err(|e| e.to_string())
+        };
+        assert_eq!(with(Some(&["bf16"]), Precision::Bf16), Ok(Precision::Bf16));
+        assert_eq!(with(Some(&[]), Precision::Fp32), Ok(Precision::Fp32));
+        // Packages of others, and older ones, do not say.
+        assert_eq!(with(None, Precision::Fp16), Ok(Precision::Fp16));
+        let expected = "invalid value 'fp16' for 'precision': expected fp32 or bf16, because the program \
+                        of model 'm' failed in another when it was exported";
+        assert_eq!(with(Some(&["bf16"]), Precision::Fp16), Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn prompts_that_a_package_does_not_hold_are_refused() {
+        let model = |prompts: &[&str]| ModelDeclaration {
+            prompts: prompts.iter().map(|name| ((*name).to_owned(), format!("{name}: "))).collect(),
+            ..open(Folder::new(TEXT, &[("model.pt", b""), ("tokenizer.json", b"{}")]).path()).0
+        };
+        let with = |prompts: &[&str], prompt: &str| {
+            let options = ModelOptions { prompt: Some(prompt.to_owned()), ..Default::default() };
+            model(prompts).with_options(&options)
+        };
+        assert_eq!(with(&["passage", "query"], "query").unwrap().prompt_text(), "query: ");
+        assert_eq!(with(&["passage", "query"], "").unwrap().prompt_text(), "");
+        assert_eq!(
+            with(&["passage", "query"], "qury").unwrap_err().to_string(),
+            "invalid value 'qury' for 'prompt': expected passage, query, or '' for none (did you mean \
+             'query'?)"
+        );
+        assert_eq!(
+            with(&[], "query").unwrap_err().to_string(),
+            "invalid value 'query' for 'prompt': expected none: the package of model 'm' has no prompts"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Text, or a pair of texts → token ids.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, ListArray};
@@ -100,6 +101,8 @@ pub(super) struct Tokenize {
     model: String,
     inputs: Vec<String>,
     columns: Vec<TokenColumn>,
+    /// In front of each text, of a pair the first.
+    prompt: String,
     tokenizer: Tokenizer,
 }
 
@@ -139,6 +142,7 @@ impl Tokenize {
             model: model.name.clone(),
             inputs: inputs.iter().map(|field| field.name().clone()).collect(),
             columns: TokenColumn::of(model),
+            prompt: model.prompt_text().to_owned(),
             tokenizer,
         })
     }
@@ -151,7 +155,13 @@ impl Tokenize {
         } else {
             self.tokenizer.encode_fast(input, true)
         };
-        encoding.map_err(|e| self.problem(0, format!("the tokenizer failed: {e}")))
+        let encoding =
+            encoding.map_err(|e| self.problem(0, format!("the tokenizer failed: {e}")))?;
+        match encoding.is_empty() {
+            // What a program makes of padding alone would depend on the rows beside it.
+            true => Err(self.problem(0, "the text has no tokens; leave such rows out".to_owned())),
+            false => Ok(encoding),
+        }
     }
 
     fn texts<'a>(
@@ -178,16 +188,26 @@ impl Tokenize {
         match inputs {
             [text] if self.inputs.len() == 1 => {
                 let texts = self.texts(0, text)?.into_iter();
-                Ok(texts.map(|text| text.map(EncodeInput::from)).collect())
+                Ok(texts.map(|text| Some(self.prompted(text?).into())).collect())
             }
             [first, second] if self.inputs.len() == 2 => {
                 let pairs = self.texts(0, first)?.into_iter().zip(self.texts(1, second)?);
-                Ok(pairs.map(|(first, second)| Some((first?, second?).into())).collect())
+                let pair = |(first, second): (Option<&'a str>, Option<&'a str>)| {
+                    Some((self.prompted(first?), second?).into())
+                };
+                Ok(pairs.map(pair).collect())
             }
             _ => {
                 let (found, expected) = (inputs.len(), self.inputs.len());
                 Err(self.problem(0, format!("found {found} columns, expected {expected}")))
             }
+        }
+    }
+
+    fn prompted<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.prompt.is_empty() {
+            true => Cow::Borrowed(text),
+            false => Cow::Owned(format!("{}{text}", self.prompt)),
         }
     }
 
@@ -244,6 +264,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{Folder, TEXT, open};
+    use crate::model::ModelOptions;
 
     /// Words 0 to 9 are their own ids plus 10; padded and truncated in ways that must not count.
     const TOKENIZER: &str = r#"{
@@ -341,6 +362,37 @@ mod tests {
         // A model that takes no types has no column of them.
         let transform = try_load(&pair("\"attention_mask\""), TOKENIZER).unwrap();
         assert_eq!(transform.output_fields().len(), 1);
+    }
+
+    #[test]
+    fn texts_without_tokens_are_refused() {
+        let mut tokenizer: serde_json::Value = serde_json::from_str(TOKENIZER).unwrap();
+        tokenizer["post_processor"] = serde_json::Value::Null;
+        let transform = try_load(TEXT, &tokenizer.to_string()).unwrap();
+        let texts = |texts: &[&str]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
+        assert!(transform.apply(&[texts(&["1 2"])]).is_ok());
+        let error = transform.apply(&[texts(&["1 2", ""])]).unwrap_err().to_string();
+        assert_eq!(error, "model 'm': input 'text': the text has no tokens; leave such rows out");
+    }
+
+    #[test]
+    fn a_prompt_comes_before_each_text_and_of_a_pair_before_the_first() {
+        let prompts = "prompts = { digits = \"8 9 \" }";
+        let load = |description: &str| {
+            let text = description.replacen("version =", &format!("{prompts}\nversion ="), 1);
+            let files: [(&str, &[u8]); 2] =
+                [("model.pt", b""), ("tokenizer.json", TOKENIZER.as_bytes())];
+            let folder = Folder::new(&text, &files);
+            let (model, package) = open(folder.path());
+            let options = ModelOptions { prompt: Some("digits".to_owned()), ..Default::default() };
+            Tokenize::load(&model.with_options(&options).unwrap(), &package).unwrap()
+        };
+        let texts =
+            |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![Some(text), None])) };
+        let single = load(TEXT).apply(&[texts("1 2")]).unwrap();
+        assert_eq!(lists(&single[0]), [Some(vec![1, 18, 19, 11, 12, 2]), None]);
+        let both = load(&pair("\"attention_mask\"")).apply(&[texts("1"), texts("2")]).unwrap();
+        assert_eq!(lists(&both[0]), [Some(vec![1, 18, 19, 11, 2, 12, 2]), None]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One TorchScript program on one device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Int32Array, ListArray};
 use arrow::buffer::OffsetBuffer;
@@ -32,6 +33,8 @@ pub(super) struct TorchReplica {
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
     module: Module,
+    /// Whether it gave results ever, so that what it says of others is about them.
+    has_worked: AtomicBool,
 }
 
 /// Inputs of one forward pass. The tensors may be views of the columns, so they are dropped first.
@@ -67,6 +70,7 @@ impl TorchReplica {
                 Precision::Fp16 => Some(Kind::Half),
             },
             module,
+            has_worked: AtomicBool::new(false),
         };
         replica.warm_up(model);
         Ok(replica)
@@ -94,6 +98,18 @@ impl TorchReplica {
         } else {
             RuntimeError::Program { model, rows, problem }
         }
+    }
+
+    /// Whether no row can be at fault for what the program says: it never worked, and says the same to
+    /// batches of the same size that hold nothing but zeros, or ones.
+    fn says_so_to_any(&self, tensors: &[Tensor], problem: &str) -> bool {
+        let says_so_to = |value: i64| {
+            let filled = tensors.iter().map(|tensor| tensor.f_full_like(value)).collect();
+            let Ok::<Vec<Tensor>, TchError>(filled) = filled else { return false };
+            let result = self.module.forward(&filled, self.outputs.results());
+            result.is_err_and(|message| readable(&message) == problem)
+        };
+        !self.has_worked.load(Ordering::Relaxed) && says_so_to(0) && says_so_to(1)
     }
 
     /// The program's arguments, on its device, and the padded size of tokens.
@@ -203,8 +219,16 @@ impl Replica for TorchReplica {
             self.module.forward(&inputs.tensors, self.outputs.results()).map_err(|message| {
                 // Work that was started before the failure may still read the inputs.
                 shim::synchronize(self.device).ok();
-                self.failed(rows, &message)
+                match self.failed(rows, &message) {
+                    RuntimeError::Program { model, problem, .. }
+                        if self.says_so_to_any(&inputs.tensors, &problem) =>
+                    {
+                        RuntimeError::Broken { model, problem }
+                    }
+                    other => other,
+                }
             })?;
+        self.has_worked.store(true, Ordering::Relaxed);
         self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {
             match mismatch {
                 Mismatch::Torch(error) => self.failed(rows, &error.to_string()),

@@ -13,6 +13,7 @@ use arrow::json::ReaderBuilder;
 use tch::{CModule, Kind, Tensor};
 
 use super::*;
+use crate::error::ErrorClass;
 use crate::fixture::{Folder, open, prepared, tensors};
 use crate::model::Precision;
 use crate::transform;
@@ -371,13 +372,43 @@ fn a_failing_program_is_quoted_in_one_line() {
         vec![x[0].matmul(&weights)]
     });
     let error = run(&*load_on_cpu(&folder).unwrap(), &[vectors(&[[1.0, 2.0, 3.0]])]).unwrap_err();
-    assert!(matches!(error, RuntimeError::Program { rows: 1, .. }), "{error:?}");
     let message = error.to_string();
-    assert_eq!(
-        message,
-        "model 'm' failed on a batch of 1 rows: mat1 and mat2 shapes cannot be multiplied (1x3 and 2x1)"
-    );
+    let expected = "model 'm' fails whatever its rows hold: mat1 and mat2 shapes cannot be multiplied \
+         (1x3 and 2x1); ";
+    assert!(message.starts_with(expected), "{message}");
     assert!(!error.is_retryable());
+}
+
+/// Its integers choose among two numbers.
+fn table() -> Folder {
+    made("table.pt", &[("n", "BIGINT"), ("x", "FLOAT[2]")], &[("y", "FLOAT[2]")])
+}
+
+#[test]
+fn what_concerns_no_row_is_no_rows_fault() {
+    // Half precision, where a layer computes in another: the program says so to any row.
+    let (model, package) = open(&prepared("fixtures/mpnet/package"));
+    let transform = transform::load(&model, &package).unwrap();
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["a cat sat", "a dog"]));
+    let columns = transform.apply(&[texts]).unwrap();
+    let model = ModelDeclaration { precision: Precision::Bf16, ..model };
+    let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
+    let _thread = super::super::enter_thread(&model, Device::Cpu).unwrap();
+    // Together and one at a time: what it says depends on the kernels, and these on the size.
+    for (start, rows) in [(0, 2), (0, 1), (1, 1)] {
+        let columns: Vec<ArrayRef> = columns.iter().map(|c| c.slice(start, rows)).collect();
+        let error = run(&*replica, &columns).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Model, "{error}");
+        assert!(error.to_string().contains("try precision = 'fp32'"), "{error}");
+    }
+
+    // A row that the program refuses is that row's fault, also if it comes first.
+    let replica = load_on_cpu(&table()).unwrap();
+    let row =
+        |n: i64| -> [ArrayRef; 2] { [Arc::new(Int64Array::from(vec![n])), vectors(&[[1.0, 2.0]])] };
+    let error = run(&*replica, &row(7)).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Data, "{error}");
+    run(&*replica, &row(1)).unwrap();
 }
 
 #[test]
@@ -420,7 +451,7 @@ fn damaged_programs_are_load_errors() {
 #[test]
 fn lower_precision_converts_floats_and_nothing_else() {
     // Its integers index its floats: converted, they could not.
-    let folder = made("table.pt", &[("n", "BIGINT"), ("x", "FLOAT[2]")], &[("y", "FLOAT[2]")]);
+    let folder = table();
     let (model, package) = open(folder.path());
     for precision in [Precision::Fp32, Precision::Bf16, Precision::Fp16] {
         let model = ModelDeclaration { precision, ..model.clone() };

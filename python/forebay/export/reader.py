@@ -6,18 +6,21 @@ import tomllib
 from pathlib import Path
 
 import torch
-from PIL import Image
 from tokenizers import Tokenizer
-from torchvision import transforms
 
 Columns = dict[str, list]
 
 
-def run(package: Path, inputs: Columns, rows: int) -> Columns:
-    """The output columns for the input columns, in batches of `rows`."""
+def run(package: Path, inputs: Columns, rows: int, prompt: str | None = None) -> Columns:
+    """The output columns for the input columns, in batches of `rows`.
+
+    `prompt` is the name of one, "" for none; the package's own choice if it is not given.
+    """
     about = tomllib.loads((package / "model.toml").read_text())
-    program = torch.jit.load(package / "model.pt")
+    program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
     columns = [inputs[column["name"]] for column in about["input"]]
+    if name := about.get("prompt") if prompt is None else prompt:
+        columns[0] = [about["prompts"][name] + text for text in columns[0]]
     outputs: Columns = {column["name"]: [] for column in about["output"]}
     for start in range(0, len(columns[0]), rows):
         batch = [column[start : start + rows] for column in columns]
@@ -74,6 +77,9 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
 
 def _pixels(transform: dict, files: list[str]) -> torch.Tensor:
     """Files in hexadecimal → normalized `[rows, 3, crop, crop]`."""
+    from PIL import Image
+    from torchvision import transforms
+
     steps = transforms.Compose(
         [
             transforms.Resize(

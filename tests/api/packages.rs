@@ -1,0 +1,77 @@
+//! What exported packages say of themselves, and what happens where they say nothing.
+
+use std::fs;
+use std::path::Path;
+
+use arrow::array::AsArray;
+use forebay::prelude::*;
+use forebay::{Catalog, Inventory};
+
+const FIXTURES: &str = ".forebay/fixtures";
+
+async fn session() -> ForebayContext {
+    ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_inventory(Inventory::detect().with_cpus(2))
+        .build()
+        .unwrap()
+}
+
+/// The rows of DESCRIBE MODEL of these kinds.
+async fn described(package: &str, kinds: &[&str]) -> Vec<[String; 3]> {
+    let forebay = session().await;
+    forebay.register_model("m", &format!("{FIXTURES}/{package}/package")).await.unwrap();
+    let batches = forebay.sql("DESCRIBE MODEL m").await.unwrap().collect().await.unwrap();
+    let rows = batches.iter().flat_map(|batch| {
+        (0..batch.num_rows()).map(|row| {
+            [0, 1, 2].map(|at| batch.column(at).as_string::<i32>().value(row).to_owned())
+        })
+    });
+    rows.filter(|row| kinds.contains(&row[0].as_str())).collect()
+}
+
+#[tokio::test]
+async fn prompts_are_described() {
+    let rows = described("xlm-roberta", &["prompt"]).await;
+    let expected = [("document", ""), ("passage", "passage: "), ("query", "query: ")];
+    let expected = expected.map(|(name, text)| ["prompt", name, text].map(str::to_owned));
+    assert_eq!(rows, expected);
+}
+
+#[tokio::test]
+async fn precisions_are_described() {
+    let rows = described("bert", &["precision"]).await;
+    let names: Vec<&str> = rows.iter().map(|row| row[1].as_str()).collect();
+    assert_eq!(names, ["bf16", "fp16"]);
+    assert!(rows[0][2].starts_with("differs from fp32 by "), "{rows:?}");
+    assert!(described("mpnet", &["precision"]).await.is_empty());
+}
+
+/// A package that does not say which precisions its program holds, as those of older versions.
+fn silent(folder: &Path) {
+    let package = Path::new(FIXTURES).join("mpnet/package");
+    for file in ["model.pt", "tokenizer.json"] {
+        fs::copy(package.join(file), folder.join(file)).unwrap();
+    }
+    let description = fs::read_to_string(package.join("model.toml")).unwrap();
+    assert!(description.contains("[precisions]\n"));
+    fs::write(folder.join("model.toml"), description.replace("[precisions]\n", "")).unwrap();
+}
+
+#[tokio::test]
+async fn a_program_that_fails_on_any_row_fails_the_query() {
+    let folder = tempfile::tempdir().unwrap();
+    silent(folder.path());
+    let forebay = session().await;
+    forebay.register_model("m", folder.path().to_str().unwrap()).await.unwrap();
+    for on_error in ["fail", "null", "route"] {
+        let query = format!(
+            "SELECT * FROM ml_predict((SELECT 'a cat' AS text UNION ALL SELECT 'a dog'), MODEL m,
+             precision => 'bf16', on_error => '{on_error}')"
+        );
+        let result = forebay.sql(&query).await.unwrap().collect().await;
+        let error = result.map(|batches| batches[0].num_rows()).unwrap_err().to_string();
+        assert!(error.contains("it would on any row: try precision = 'fp32'"), "{error}");
+        assert!(!error.contains("finds the rows at fault"), "{error}");
+    }
+}
