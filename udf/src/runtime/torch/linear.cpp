@@ -88,10 +88,10 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight) {
 // a layer's outputs as cost a millisecond; nothing is known of a shape whose turn comes late. For one
 // thread at a time.
 std::optional<bool> onednn_is_faster(const at::Tensor &weight, steady_clock::time_point deadline) {
-  constexpr int64_t kProducts = 40'000'000;
+  constexpr int64_t kProducts = 30'000'000;
   static std::map<std::tuple<int64_t, int64_t, int>, bool> known;
   const int64_t inputs = weight.size(1);
-  const int64_t outputs = std::min(weight.size(0), std::max<int64_t>(64, kProducts / kRows / inputs));
+  const int64_t outputs = std::min(weight.size(0), std::max<int64_t>(96, kProducts / kRows / inputs));
   const auto key = std::make_tuple(inputs, outputs, at::get_num_threads());
   auto found = known.find(key);
   if (found == known.end()) {
@@ -243,16 +243,22 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
   }
   PackedLayers done;
   std::map<WeightKey, at::Tensor> packed;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> originals;
   while (!layers.empty()) {
     const Layer layer = std::move(layers.back());
     layers.pop_back();
     at::Tensor &weight = packed[key_of(layer.weight)];
-    if (!weight.defined()) weight = pack(layer.weight);
+    if (!weight.defined()) {
+      weight = pack(layer.weight);
+      originals.push_back(layer.weight.storage().getWeakStorageImpl());
+    }
     replace(*graph, layer, weight);
     done.layers++;
     done.activations += layer.activation != nullptr;
   }
   torch::jit::EliminateDeadCode(graph);
   done.weights = static_cast<int64_t>(packed.size());
+  done.twice = std::count_if(originals.begin(), originals.end(),
+                             [](const auto &original) { return !original.expired(); });
   return done;
 }

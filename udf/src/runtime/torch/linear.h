@@ -5,11 +5,13 @@
 
 #include <torch/script.h>
 
-// How many layers oneDNN computes, how many activations with them, and with how many packed weights.
+// How many layers oneDNN computes, how many activations with them, with how many packed weights, and how
+// many of these are in memory in their old layout as well.
 struct PackedLayers {
   int64_t layers = 0;
   int64_t activations = 0;
   int64_t weights = 0;
+  int64_t twice = 0;
 };
 
 // Gives the linear layers of a float32 program on the CPU to oneDNN: all, or those whose shape it

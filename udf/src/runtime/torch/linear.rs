@@ -88,7 +88,7 @@ mod tests {
     const OUTPUTS: usize = 13;
     /// Those with weights of double precision and with weights that are read elsewhere stay; and ReLU,
     /// of which oneDNN's hides what is not a number.
-    const LAYERS: PackedLayers = PackedLayers { layers: 13, activations: 5, weights: 11 };
+    const LAYERS: PackedLayers = PackedLayers { layers: 13, activations: 5, weights: 11, twice: 0 };
 
     #[test]
     fn layers_in_every_place_give_what_pytorch_computed() {
@@ -141,7 +141,8 @@ mod tests {
     #[test]
     fn the_demo_model_is_given_to_onednn_and_computes_the_same() {
         let path = prepared("models/all-minilm-l6-v2").join("model.pt");
-        let [plain, packed] = both(&path, PackedLayers { layers: 36, activations: 6, weights: 36 });
+        let [plain, packed] =
+            both(&path, PackedLayers { layers: 36, activations: 6, weights: 36, twice: 0 });
         shim::set_threads(1).unwrap();
         let _mode = InferenceMode::enter();
         let ids = Tensor::randint_low(1000, 20_000, [5, 24], (Kind::Int64, tch::Device::Cpu));

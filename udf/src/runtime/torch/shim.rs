@@ -140,6 +140,8 @@ pub(super) struct PackedLayers {
     pub(super) activations: i64,
     /// Weights in its layout; layers may have them in common.
     pub(super) weights: i64,
+    /// Weights that are in memory in their old layout as well.
+    pub(super) twice: i64,
 }
 
 /// A TorchScript program with its weights on one device.
