@@ -4,8 +4,9 @@ each, and unset.
     tools/python benches/linear.py path/to/forebay [--rounds 5] [--rows 2000]
 
 Prints one JSON object: rows per second of computing on one replica as `DESCRIBE MODEL` has it, the whole
-process's seconds, and its largest memory. Ratios are over MKL of the same round, which are interleaved;
-the median counts. What the model computes must agree.
+process's seconds, those of its cores, and its largest memory. Ratios are over MKL of the same round, which
+are interleaved; the median counts. Those of cores tell more on a busy machine. What the model computes must
+agree.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def run(binary: Path, kernels: str, rows: int) -> dict[str, float]:
     return {
         "rows_per_second": float(measured[2]),
         "seconds": seconds,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "megabytes": usage.ru_maxrss // 1024,
         "sums": [float(number) for number in lines[1]],
     }
@@ -66,13 +68,15 @@ def main() -> int:
         for _ in range(options.rounds)
     ]
     result = {"name": "linear layers of all-MiniLM-L6-v2 by MKL and oneDNN", "rows": options.rows}
-    for figure in ("rows_per_second", "seconds", "megabytes"):
+    for figure in ("rows_per_second", "seconds", "cpu_seconds", "megabytes"):
         medians = {k: statistics.median(one[k][figure] for one in rounds) for k in KERNELS}
         result[figure] = {kernels: round(value, 2) for kernels, value in medians.items()}
     for kernels in KERNELS[1:]:
         ratios = [one[kernels]["rows_per_second"] / one["mkl"]["rows_per_second"] for one in rounds]
         result[f"speed_up_{kernels}"] = round(statistics.median(ratios), 3)
         result[f"speed_ups_{kernels}"] = [round(ratio, 3) for ratio in sorted(ratios)]
+        ratios = [one["mkl"]["cpu_seconds"] / one[kernels]["cpu_seconds"] for one in rounds]
+        result[f"speed_up_of_cores_{kernels}"] = round(statistics.median(ratios), 3)
         for one in rounds:
             pairs = zip(one["mkl"]["sums"], one[kernels]["sums"], strict=True)
             if any(abs(expected - found) > 1e-5 * options.rows for expected, found in pairs):

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -23,7 +23,6 @@
 
 namespace {
 
-using std::chrono::steady_clock;
 using torch::jit::Block;
 using torch::jit::Graph;
 using torch::jit::Node;
@@ -65,6 +64,13 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &packed, const Optio
 // as in a batch of a thousand tokens.
 constexpr int64_t kRows = 256;
 
+// Seconds. Of the calling thread alone if it computes alone: whoever else wants its core does not count.
+double seconds_now() {
+  timespec now = {};
+  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 // Seconds that one batch takes with aten::linear and with oneDNN, the least of several rounds: what
 // else runs on the machine only adds to them.
 std::array<double, 2> measured_seconds(const at::Tensor &weight) {
@@ -75,10 +81,9 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight) {
   std::array<double, 2> least = {HUGE_VAL, HUGE_VAL};
   for (int round = 0; round < kRounds; round++) {
     for (size_t side = 0; side < least.size(); side++) {
-      const auto start = steady_clock::now();
+      const double start = seconds_now();
       side == 0 ? at::linear(input, weight, bias) : linear(input, packed, bias, "none", "");
-      const std::chrono::duration<double> took = steady_clock::now() - start;
-      least[side] = std::min(least[side], took.count());
+      least[side] = std::min(least[side], seconds_now() - start);
     }
   }
   return least;
@@ -87,7 +92,7 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight) {
 // Whether oneDNN computes layers of a shape faster than MKL. Measured once in a process, on as many of
 // a layer's outputs as cost a millisecond; nothing is known of a shape whose turn comes late. For one
 // thread at a time.
-std::optional<bool> onednn_is_faster(const at::Tensor &weight, steady_clock::time_point deadline) {
+std::optional<bool> onednn_is_faster(const at::Tensor &weight, double deadline) {
   constexpr int64_t kProducts = 30'000'000;
   static std::map<std::tuple<int64_t, int64_t, int>, bool> known;
   const int64_t inputs = weight.size(1);
@@ -95,7 +100,7 @@ std::optional<bool> onednn_is_faster(const at::Tensor &weight, steady_clock::tim
   const auto key = std::make_tuple(inputs, outputs, at::get_num_threads());
   auto found = known.find(key);
   if (found == known.end()) {
-    if (steady_clock::now() > deadline) return std::nullopt;
+    if (seconds_now() > deadline) return std::nullopt;
     const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs));
     found = known.emplace(key, onednn < mkl).first;
   }
@@ -120,7 +125,7 @@ void keep_faster(std::vector<Layer> &layers) {
   const at::Tensor first = at::ones({16, 16});
   at::linear(first, first);
   linear(first, pack(first), std::nullopt, "none", "");
-  const auto deadline = steady_clock::now() + std::chrono::milliseconds(35);
+  const double deadline = seconds_now() + 0.035;
   const auto stays = [&](const Layer &layer) {
     return !onednn_is_faster(layer.weight, deadline).value_or(false);
   };
