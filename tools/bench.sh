@@ -18,5 +18,6 @@ results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
     cargo bench --quiet --bench flight
     tools/python benches/start.py "$binary"
     tools/python benches/memory.py "$binary"
+    tools/python benches/linear.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"

@@ -17,12 +17,16 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The functions that the trampolines stand for, one per line.
 const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
-const SHIM: &str = "src/runtime/torch/shim.cpp";
+/// What `libforebay_torch.so` is built from beside `torch-sys`.
+const SOURCES: [&str; 3] =
+    ["src/runtime/torch/shim.cpp", "src/runtime/torch/linear.h", "src/runtime/torch/linear.cpp"];
 
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={FUNCTIONS}");
-    println!("cargo:rerun-if-changed={SHIM}");
+    for source in SOURCES {
+        println!("cargo:rerun-if-changed={source}");
+    }
     let list = fs::read_to_string(FUNCTIONS)?;
     println!("cargo:rustc-env=FOREBAY_TORCH_INTERFACE={}", interface(&list)?);
     let functions: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
@@ -36,7 +40,9 @@ fn main() -> Result<()> {
 fn interface(list: &str) -> Result<String> {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(list.as_bytes());
-    hasher.update(&fs::read(SHIM)?);
+    for source in SOURCES {
+        hasher.update(&fs::read(source)?);
+    }
     Ok(format!("{:08x}", hasher.finalize()))
 }
 

@@ -473,6 +473,22 @@ async fn run(model: &Arc<ModelDeclaration>, devices: &Arc<Devices>) {
 }
 
 #[tokio::test]
+async fn replicas_on_one_device_have_the_same_weights() {
+    let dir = TempDir::new().unwrap();
+    let model = with_package(emulated_model("m"), dir.path());
+    let devices = Devices::new(Inventory::detect().with_emulated(1, 100));
+    let env = Arc::new(datafusion::execution::runtime_env::RuntimeEnv::default());
+    let load = || devices.replica(&model, DEVICE, &env);
+    let (one, other) = (load().await.unwrap(), load().await.unwrap());
+    assert!(Arc::ptr_eq(&one.replica, &other.replica));
+    // Under another name too.
+    let mut renamed = ModelDeclaration::clone(&model);
+    renamed.name = "n".to_owned();
+    let named = devices.replica(&Arc::new(renamed), DEVICE, &env).await.unwrap();
+    assert!(Arc::ptr_eq(&one.replica, &named.replica));
+}
+
+#[tokio::test]
 async fn the_least_recently_used_model_makes_room() {
     let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 100)));
     let dirs: Vec<TempDir> = (0..3).map(|_| TempDir::new().unwrap()).collect();

@@ -1,12 +1,15 @@
-"""Makes the TorchScript files beside it, which Rust cannot make itself:
+"""Makes the TorchScript files beside it, which Rust cannot make itself, and what PyTorch computes with
+one of them:
 
 tools/python udf/tests/programs/make.py
 """
 
+import json
 import sys
 from pathlib import Path
 
 import torch
+from torch.nn.functional import gelu, linear
 
 
 class Several(torch.nn.Module):
@@ -36,8 +39,68 @@ class Table(torch.nn.Module):
         return self.weights[self.order[n]] + x
 
 
+class Layers(torch.nn.Module):
+    """Linear layers in every place that matters to whoever replaces them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.erf = torch.nn.Linear(8, 16)
+        self.approximate = torch.nn.Linear(8, 16)
+        self.bounded = torch.nn.Linear(8, 8)
+        self.rectified = torch.nn.Linear(8, 8)
+        self.residual = torch.nn.Linear(8, 8, bias=False)
+        self.twice = torch.nn.Linear(8, 8)
+        self.deep = torch.nn.Linear(2, 3)
+        self.strided = torch.nn.Linear(2, 5)
+        self.single = torch.nn.Linear(8, 4)
+        self.early = torch.nn.Linear(8, 8)
+        self.branch = torch.nn.Linear(8, 8)
+        self.table = torch.nn.Embedding(8, 8)
+        self.precise = torch.nn.Linear(8, 8).double()
+
+    def forward(self, x: torch.Tensor):
+        rows = x.size(0)
+        # Computed from what the input was before it changed.
+        changing = x.clone()
+        early = self.early(changing)
+        changing.add_(1.0)
+        if rows > 1:
+            branch = torch.tanh(self.branch(x))
+        else:
+            branch = self.branch(x)
+        return (
+            gelu(self.erf(x)),
+            gelu(self.approximate(x), approximate="tanh"),
+            torch.tanh(self.bounded(x)),
+            torch.relu_(self.rectified(x)),
+            x + self.residual(x),
+            self.twice(self.twice(x)),
+            self.deep(x.view(rows, 2, 2, 2)).view(rows, 12),
+            self.strided(x.view(rows, 2, 4).transpose(1, 2)).reshape(rows, 20),
+            self.single(x.sum(0)).expand(rows, 4),
+            torch.tanh(early) + changing,
+            branch,
+            # A weight that is read elsewhere too.
+            linear(x, self.table.weight) + self.table.weight[1],
+            self.precise(x.double()).float(),
+        )
+
+
+def computed(program: torch.nn.Module) -> dict[str, object]:
+    """What a module computes with some numbers, of which one is none and one is infinite."""
+    x = torch.randn(5, 8) * 3
+    x[3, 2], x[4, 5] = float("nan"), float("inf")
+    with torch.no_grad():
+        outputs = [one.reshape(-1).tolist() for one in program(x)]
+    # As texts: JSON has no such numbers.
+    texts = [[repr(number) for number in numbers] for numbers in (x.reshape(-1).tolist(), *outputs)]
+    return {"x": texts[0], "outputs": texts[1:]}
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[0]).parent
-    for program in (Several(), Nothing(), Table()):
+    for program in (Several(), Nothing(), Table(), layers := Layers()):
         name = type(program).__name__.lower()
         torch.jit.save(torch.jit.script(program), str(folder / f"{name}.pt"))
+    (folder / "layers.json").write_text(json.dumps(computed(layers)), encoding="utf-8")

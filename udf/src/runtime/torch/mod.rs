@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
 mod library;
+mod linear;
 mod memory;
 mod output;
 mod replica;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;
 
+use self::linear::LinearKernels;
 use super::{Device, Replica};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, Resources};
@@ -57,7 +59,7 @@ pub(super) fn load(
     device: Device,
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
     library::usable(device)?;
-    Ok(Arc::new(replica::TorchReplica::load(model, package, device)?))
+    Ok(Arc::new(replica::TorchReplica::load(model, package, device, LinearKernels::wanted())?))
 }
 
 /// Free and total memory of a CUDA device, in bytes.

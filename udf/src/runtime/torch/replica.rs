@@ -10,6 +10,7 @@ use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
 use super::super::{Device, Prepared, Replica, enter_thread};
+use super::linear::LinearKernels;
 use super::output::Outputs;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
@@ -48,15 +49,20 @@ impl TorchReplica {
         model: &ModelDeclaration,
         package: &Package,
         device: Device,
+        kernels: Result<LinearKernels, String>,
     ) -> Result<Self, RuntimeError> {
         let file = match &model.runtime {
             RuntimeKind::Torch { program } => program.clone(),
             RuntimeKind::Emulated { .. } => String::new(),
         };
-        let module = Module::load(&package.file(&file), device, model.precision)
+        let mut module = Module::load(&package.file(&file), device, model.precision)
             // Weights may still be being converted.
             .and_then(|module| shim::synchronize(device).map(|()| module))
             .map_err(|message| load_error(model, &file, device, &message))?;
+        if device == Device::Cpu && model.precision == Precision::Fp32 {
+            let kernels = kernels.map_err(|message| load_error(model, &file, device, &message))?;
+            pack_linear_layers(&mut module, model, kernels)?;
+        }
         let replica = Self {
             model: model.name.clone(),
             transform: model.transform.clone(),
@@ -238,6 +244,30 @@ impl Replica for TorchReplica {
             }
         })
     }
+}
+
+/// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
+/// runs as it is.
+fn pack_linear_layers(
+    module: &mut Module,
+    model: &ModelDeclaration,
+    kernels: LinearKernels,
+) -> Result<(), RuntimeError> {
+    let all = match kernels {
+        LinearKernels::Mkl => return Ok(()),
+        LinearKernels::Measured => false,
+        LinearKernels::OneDnn => true,
+    };
+    // What is faster depends on the number of threads.
+    let _guard = enter_thread(model, Device::Cpu)?;
+    match module.pack_linear_layers(all) {
+        Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),
+        Err(message) => {
+            let reason = readable(&message);
+            tracing::warn!("model '{}' runs with MKL's kernels only: {reason}", model.name);
+        }
+    }
+    Ok(())
 }
 
 /// One row of zeros in each prepared column; `None` for columns that zeros cannot be made of.

@@ -14,6 +14,8 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/script.h>
 
+#include "linear.h"
+
 namespace {
 
 thread_local std::string last_error;
@@ -126,6 +128,14 @@ void *forebay_module_load(const char *path, int device, int kind) {
     module.eval();
     if (kind >= 0) convert(module, static_cast<c10::ScalarType>(kind));
     return new torch::jit::Module(std::move(module));
+  });
+}
+
+// Gives linear layers of a program on the CPU to oneDNN: see linear.h.
+bool forebay_module_pack(void *module, bool all, PackedLayers *packed) {
+  return guarded([&] {
+    *packed = pack_linear_layers(*static_cast<torch::jit::Module *>(module), all);
+    return true;
   });
 }
 

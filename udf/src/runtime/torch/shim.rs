@@ -25,6 +25,7 @@ unsafe extern "C" {
     fn forebay_stream_leave(guard: *mut c_void);
     fn forebay_stream_synchronize(device: c_int) -> bool;
     fn forebay_module_load(path: *const c_char, device: c_int, kind: c_int) -> *mut c_void;
+    fn forebay_module_pack(module: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
     fn forebay_module_free(module: *mut c_void);
     fn forebay_module_forward(
         module: *mut c_void,
@@ -129,6 +130,20 @@ impl Drop for StreamGuard {
     }
 }
 
+/// What [`Module::pack_linear_layers`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct PackedLayers {
+    /// Layers that oneDNN computes.
+    pub(super) layers: i64,
+    /// Activations that it computes with them.
+    pub(super) activations: i64,
+    /// Weights in its layout; layers may have them in common.
+    pub(super) weights: i64,
+    /// Weights that are in memory in their old layout as well.
+    pub(super) twice: i64,
+}
+
 /// A TorchScript program with its weights on one device.
 #[derive(Debug)]
 pub(super) struct Module {
@@ -136,8 +151,8 @@ pub(super) struct Module {
     _owned: PhantomData<c_void>,
 }
 
-// SAFETY: a loaded module in evaluation mode is never written to; libtorch documents concurrent
-// `forward` as safe, and freeing does not depend on the thread.
+// SAFETY: a loaded module in evaluation mode is never written to while it is shared; libtorch
+// documents concurrent `forward` as safe, and freeing does not depend on the thread.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
@@ -160,6 +175,18 @@ impl Module {
         let pointer = unsafe { forebay_module_load(path.as_ptr(), ordinal, kind) };
         let pointer = NonNull::new(pointer).ok_or_else(last_error)?;
         Ok(Self { pointer, _owned: PhantomData })
+    }
+
+    /// Gives the linear layers of an fp32 program on the CPU to oneDNN: `all`, or those whose shape it
+    /// computes faster than MKL on as many threads as the calling thread may use. After a failure the
+    /// program computes the same as before.
+    pub(super) fn pack_linear_layers(&mut self, all: bool) -> Result<PackedLayers, Failure> {
+        let mut packed = PackedLayers::default();
+        // SAFETY: nobody else has the module; linear.h declares the other pointer's type alike.
+        checked(unsafe { forebay_module_pack(self.pointer.as_ptr(), all, &mut packed) })?;
+        // The weights were copied into another layout.
+        give_back_freed();
+        Ok(packed)
     }
 
     /// Runs the program. Exactly `expected` tensors must come back.

@@ -12,6 +12,7 @@ use arrow::datatypes::{DataType, FieldRef, Fields, Float32Type, Float64Type, Int
 use arrow::json::ReaderBuilder;
 use tch::{CModule, Kind, Tensor};
 
+use super::linear::LinearKernels;
 use super::*;
 use crate::error::ErrorClass;
 use crate::fixture::{Folder, open, prepared, tensors};
@@ -162,24 +163,29 @@ fn every_exported_model_gives_what_its_own_library_gives() {
         let rows = inputs[0].len();
         let transform = transform::load(&model, &package).unwrap();
         let columns = transform.apply(&inputs).unwrap();
-        let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
-        let _thread = super::super::enter_thread(&model, Device::Cpu).unwrap();
+        info().unwrap();
+        for kernels in [LinearKernels::Mkl, LinearKernels::OneDnn] {
+            let device = Device::Cpu;
+            let replica =
+                replica::TorchReplica::load(&model, &package, device, Ok(kernels)).unwrap();
+            let _thread = super::super::enter_thread(&model, device).unwrap();
 
-        let batch = replica.prepare(&columns).unwrap();
-        let lists = columns[0].as_list_opt::<i32>();
-        let longest = lists.map_or(1, |lists| lists.offsets().lengths().max().unwrap());
-        assert_eq!(batch.padded, rows * longest, "{what}");
-        let together = replica.forward(batch).unwrap();
-        for (found, expected) in together.iter().zip(&expected) {
-            assert_same(found, expected, &what);
-        }
+            let batch = replica.prepare(&columns).unwrap();
+            let lists = columns[0].as_list_opt::<i32>();
+            let longest = lists.map_or(1, |lists| lists.offsets().lengths().max().unwrap());
+            assert_eq!(batch.padded, rows * longest, "{what}");
+            let together = replica.forward(batch).unwrap();
+            for (found, expected) in together.iter().zip(&expected) {
+                assert_same(found, expected, &what);
+            }
 
-        // Neither padding nor neighbors count.
-        for row in 0..rows {
-            let columns: Vec<ArrayRef> = columns.iter().map(|c| c.slice(row, 1)).collect();
-            let alone = run(&*replica, &columns).unwrap();
-            for (found, together) in alone.iter().zip(&together) {
-                assert_same(found, &together.slice(row, 1), &what);
+            // Neither padding nor neighbors count.
+            for row in 0..rows {
+                let columns: Vec<ArrayRef> = columns.iter().map(|c| c.slice(row, 1)).collect();
+                let alone = run(&replica, &columns).unwrap();
+                for (found, together) in alone.iter().zip(&together) {
+                    assert_same(found, &together.slice(row, 1), &what);
+                }
             }
         }
         count += 1;

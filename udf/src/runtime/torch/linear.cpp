@@ -1,0 +1,269 @@
+#include "linear.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ctime>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/jit/ir/alias_analysis.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/passes/freeze_module.h>
+#include <torch/library.h>
+
+namespace {
+
+using torch::jit::Block;
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Value;
+using OptionalTensor = std::optional<at::Tensor>;
+
+bool is_plain(const at::Tensor &tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
+         tensor.scalar_type() == at::kFloat && tensor.numel() > 0;
+}
+
+at::Tensor pack(const at::Tensor &weight) {
+  using Pack = at::Tensor(const at::Tensor &, std::optional<int64_t>);
+  static const auto pack = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("mkldnn::_reorder_linear_weight", "")
+                               .typed<Pack>();
+  return pack.call(weight.contiguous(), std::nullopt);
+}
+
+// What takes a linear layer's place in a program. Inputs that oneDNN would refuse, or would read
+// otherwise than aten::linear does, go there.
+at::Tensor linear(const at::Tensor &input, const at::Tensor &packed, const OptionalTensor &bias,
+                  std::string_view activation, std::string_view algorithm) {
+  using Scalars = c10::List<std::optional<at::Scalar>>;
+  using Pointwise = at::Tensor(const at::Tensor &, const at::Tensor &, const OptionalTensor &,
+                               std::string_view, Scalars, std::optional<std::string_view>);
+  static const auto pointwise = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                                    .typed<Pointwise>();
+  if (is_plain(input) && input.dim() >= 2 && input.size(-1) == packed.size(1)) {
+    return pointwise.call(input, packed, bias, activation, Scalars(), algorithm);
+  }
+  at::Tensor output = at::linear(input, packed.to_dense(), bias);
+  if (activation == "gelu") return at::gelu(output, algorithm);
+  return activation == "tanh" ? at::tanh(output) : output;
+}
+
+// What a batch is measured with: enough that packing the weights anew, which MKL does, weighs as little
+// as in a batch of a thousand tokens.
+constexpr int64_t kRows = 256;
+
+// Seconds. Of the calling thread alone if it computes alone: whoever else wants its core does not count.
+double seconds_now() {
+  timespec now = {};
+  clock_gettime(at::get_num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Seconds that one batch takes with aten::linear and with oneDNN, the least of several rounds: what
+// else runs on the machine only adds to them.
+std::array<double, 2> measured_seconds(const at::Tensor &weight) {
+  constexpr int kRounds = 4;
+  const at::Tensor input = at::ones({kRows, weight.size(1)});
+  const at::Tensor bias = at::zeros({weight.size(0)});
+  const at::Tensor packed = pack(weight);
+  std::array<double, 2> least = {HUGE_VAL, HUGE_VAL};
+  for (int round = 0; round < kRounds; round++) {
+    for (size_t side = 0; side < least.size(); side++) {
+      const double start = seconds_now();
+      side == 0 ? at::linear(input, weight, bias) : linear(input, packed, bias, "none", "");
+      least[side] = std::min(least[side], seconds_now() - start);
+    }
+  }
+  return least;
+}
+
+// Whether oneDNN computes layers of a shape faster than MKL. Measured once in a process, on as many of
+// a layer's outputs as cost a millisecond; nothing is known of a shape whose turn comes late. For one
+// thread at a time.
+std::optional<bool> onednn_is_faster(const at::Tensor &weight, double deadline) {
+  constexpr int64_t kProducts = 30'000'000;
+  static std::map<std::tuple<int64_t, int64_t, int>, bool> known;
+  const int64_t inputs = weight.size(1);
+  const int64_t outputs = std::min(weight.size(0), std::max<int64_t>(96, kProducts / kRows / inputs));
+  const auto key = std::make_tuple(inputs, outputs, at::get_num_threads());
+  auto found = known.find(key);
+  if (found == known.end()) {
+    if (seconds_now() > deadline) return std::nullopt;
+    const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs));
+    found = known.emplace(key, onednn < mkl).first;
+  }
+  return found->second;
+}
+
+// A linear layer of a program.
+struct Layer {
+  Node *node;
+  at::Tensor weight;
+  // Computed with the layer.
+  Node *activation = nullptr;
+};
+
+// Drops the layers that MKL computes faster, and those of which that is not known in time.
+void keep_faster(std::vector<Layer> &layers) {
+  if (layers.empty()) return;
+  // Models that are loaded at the same time would measure each other.
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  // The first products set up both libraries, which the first batch would otherwise do.
+  const at::Tensor first = at::ones({16, 16});
+  at::linear(first, first);
+  linear(first, pack(first), std::nullopt, "none", "");
+  const double deadline = seconds_now() + 0.035;
+  const auto stays = [&](const Layer &layer) {
+    return !onednn_is_faster(layer.weight, deadline).value_or(false);
+  };
+  layers.erase(std::remove_if(layers.begin(), layers.end(), stays), layers.end());
+}
+
+void each_node(Block *block, const std::function<void(Node *)> &visit) {
+  for (Node *node : block->nodes()) {
+    visit(node);
+    for (Block *inner : node->blocks()) each_node(inner, visit);
+  }
+  visit(block->return_node());
+}
+
+at::Tensor constant_tensor(const Value *value) {
+  const auto constant = torch::jit::toIValue(value);
+  return constant && constant->isTensor() ? constant->toTensor() : at::Tensor();
+}
+
+bool is_packable(const Node *node) {
+  if (node->kind() != c10::aten::linear) return false;
+  const at::Tensor weight = constant_tensor(node->input(1));
+  if (!is_plain(weight) || weight.dim() != 2) return false;
+  if (node->input(2)->type()->kind() == c10::TypeKind::NoneType) return true;
+  const at::Tensor bias = constant_tensor(node->input(2));
+  return is_plain(bias) && bias.is_contiguous() && bias.sizes() == weight.sizes().slice(0, 1);
+}
+
+// Layers with constant weights that nothing else reads: packed, they take the place of the original.
+std::vector<Layer> packable_layers(Graph &graph) {
+  std::vector<Layer> layers;
+  std::set<const void *> read_elsewhere;
+  each_node(graph.block(), [&](Node *node) {
+    const bool is_layer = is_packable(node);
+    if (is_layer) layers.push_back({node, constant_tensor(node->input(1))});
+    for (size_t i = 0; i < node->inputs().size(); i++) {
+      const at::Tensor tensor = constant_tensor(node->input(i));
+      if (tensor.defined() && tensor.has_storage() && !(is_layer && i == 1)) {
+        read_elsewhere.insert(tensor.storage().unsafeGetStorageImpl());
+      }
+    }
+  });
+  const auto is_shared = [&](const Layer &layer) {
+    return read_elsewhere.count(layer.weight.storage().unsafeGetStorageImpl()) > 0;
+  };
+  layers.erase(std::remove_if(layers.begin(), layers.end(), is_shared), layers.end());
+  return layers;
+}
+
+// The activation that alone reads a layer's output. Not ReLU: oneDNN's makes zeros of what is not a
+// number.
+Node *activation_of(Node *layer) {
+  const auto uses = layer->output()->uses();
+  if (uses.size() != 1 || uses[0].user->owningBlock() != layer->owningBlock()) return nullptr;
+  static const std::set<std::string_view> fused = {"aten::gelu", "aten::gelu_", "aten::tanh",
+                                                   "aten::tanh_"};
+  Node *user = uses[0].user;
+  if (fused.count(user->kind().toQualString()) == 0) return nullptr;
+  // The approximation of GELU.
+  const bool is_known = user->inputs().size() < 2 || torch::jit::toIValue(user->input(1));
+  return is_known ? user : nullptr;
+}
+
+void replace(Graph &graph, const Layer &layer, const at::Tensor &weight) {
+  std::string activation = "none", algorithm;
+  if (layer.activation) {
+    const bool is_tanh = layer.activation->inputs().size() < 2;
+    activation = is_tanh ? "tanh" : "gelu";
+    if (!is_tanh) algorithm = torch::jit::toIValue(layer.activation->input(1))->toStringRef();
+  }
+  Node *last = layer.activation ? layer.activation : layer.node;
+  Node *original = layer.node->input(1)->node();
+  const torch::jit::WithInsertPoint before(last);
+  // The kind of constant whose layout no pass of libtorch looks into.
+  Node *packed = graph.insertNode(graph.create(c10::prim::ConstantMKLDNNTensor));
+  packed->t_(c10::attr::value, weight);
+  static const auto symbol = c10::Symbol::fromQualString("forebay::linear");
+  Value *output = graph.insert(
+      symbol, {layer.node->input(0), packed->output(), layer.node->input(2), activation, algorithm});
+  last->output()->replaceAllUsesWith(output);
+  if (layer.activation) layer.activation->destroy();
+  layer.node->destroy();
+  // At once, so that never more than one weight is there twice.
+  if (!original->hasUses()) original->destroy();
+}
+
+// Layers may have a weight in common.
+using WeightKey = std::tuple<const void *, int64_t, int64_t, int64_t>;
+
+WeightKey key_of(const at::Tensor &weight) {
+  return {weight.const_data_ptr(), weight.size(0), weight.size(1), weight.stride(0)};
+}
+
+} // namespace
+
+TORCH_LIBRARY(forebay, library) {
+  library.def("linear(Tensor input, Tensor packed, Tensor? bias, str activation, str algorithm)"
+              " -> Tensor",
+              linear);
+}
+
+PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
+  if (!at::hasMKLDNN()) return {};
+  const torch::NoGradGuard no_grad;
+  torch::jit::Module frozen = torch::jit::freeze_module(module);
+  const std::shared_ptr<Graph> graph = frozen.get_method("forward").graph();
+  std::vector<Layer> layers = packable_layers(*graph);
+  if (!all) keep_faster(layers);
+  if (layers.empty()) return {};
+  // Its owner has the original weights as well.
+  module = std::move(frozen);
+  // An activation may stand further down, with changes of what the layer reads in between: these are
+  // moved behind it where that makes no difference.
+  torch::jit::AliasDb aliases(graph);
+  for (Layer &layer : layers) {
+    Node *activation = activation_of(layer.node);
+    if (activation && aliases.moveBeforeTopologicallyValid(layer.node, activation)) {
+      layer.activation = activation;
+    }
+  }
+  PackedLayers done;
+  std::map<WeightKey, at::Tensor> packed;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> originals;
+  while (!layers.empty()) {
+    const Layer layer = std::move(layers.back());
+    layers.pop_back();
+    at::Tensor &weight = packed[key_of(layer.weight)];
+    if (!weight.defined()) {
+      weight = pack(layer.weight);
+      originals.push_back(layer.weight.storage().getWeakStorageImpl());
+    }
+    replace(*graph, layer, weight);
+    done.layers++;
+    done.activations += layer.activation != nullptr;
+  }
+  torch::jit::EliminateDeadCode(graph);
+  done.weights = static_cast<int64_t>(packed.size());
+  done.twice = std::count_if(originals.begin(), originals.end(),
+                             [](const auto &original) { return !original.expired(); });
+  return done;
+}

@@ -1,0 +1,21 @@
+// Linear layers in a layout of oneDNN's. Part of libforebay_torch.so; called by shim.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include <torch/script.h>
+
+// How many layers oneDNN computes, how many activations with them, with how many packed weights, and how
+// many of these are in memory in their old layout as well.
+struct PackedLayers {
+  int64_t layers = 0;
+  int64_t activations = 0;
+  int64_t weights = 0;
+  int64_t twice = 0;
+};
+
+// Gives the linear layers of a float32 program on the CPU to oneDNN: all, or those whose shape it
+// computes faster than MKL, which aten::linear takes. Their weights are packed once, for all threads
+// that run the program. A program without any such layer stays as it is; after an exception it computes
+// the same as before.
+PackedLayers pack_linear_layers(torch::jit::Module &module, bool all);

@@ -1,0 +1,190 @@
+//! Whose kernels compute the linear layers of fp32 programs on CPUs.
+//!
+//! libtorch takes MKL, whose kernels are not the fastest on every CPU. `linear.cpp` gives layers to
+//! oneDNN, which libtorch brings along as well.
+
+use std::env;
+use std::ffi::OsString;
+
+/// The environment variable that decides.
+const VARIABLE: &str = "FOREBAY_LINEAR";
+
+/// Whose kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LinearKernels {
+    /// For each shape of weights the faster ones, measured when it is first loaded.
+    #[default]
+    Measured,
+    /// MKL's: programs stay as they are.
+    Mkl,
+    /// oneDNN's.
+    OneDnn,
+}
+
+impl LinearKernels {
+    /// As the environment says.
+    pub(super) fn wanted() -> Result<Self, String> {
+        Self::of(env::var_os(VARIABLE))
+    }
+
+    fn of(value: Option<OsString>) -> Result<Self, String> {
+        let Some(value) = value.filter(|value| !value.is_empty()) else {
+            return Ok(Self::default());
+        };
+        match value.to_str() {
+            Some("measured") => Ok(Self::Measured),
+            Some("mkl") => Ok(Self::Mkl),
+            Some("onednn") => Ok(Self::OneDnn),
+            _ => Err(format!(
+                "{VARIABLE} is '{}': expected measured, mkl or onednn; or unset it",
+                value.display()
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use tch::{Kind, Tensor};
+
+    use super::super::super::Device;
+    use super::super::shim::{InferenceMode, Module, PackedLayers};
+    use super::super::{info, shim};
+    use super::*;
+    use crate::fixture::prepared;
+    use crate::model::Precision;
+
+    fn load(path: &Path) -> Module {
+        info().unwrap();
+        Module::load(path, Device::Cpu, Precision::Fp32).unwrap()
+    }
+
+    /// Of `tests/programs`.
+    fn program(file: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(file)
+    }
+
+    /// As it is, and with all layers given to oneDNN.
+    fn both(path: &Path, expected: PackedLayers) -> [Module; 2] {
+        let mut packed = load(path);
+        assert_eq!(packed.pack_linear_layers(true).unwrap(), expected);
+        [load(path), packed]
+    }
+
+    fn numbers(texts: &serde_json::Value) -> Vec<f32> {
+        let texts = texts.as_array().unwrap().iter();
+        texts.map(|text| text.as_str().unwrap().parse().unwrap()).collect()
+    }
+
+    /// Equal also in what is not a number or infinite.
+    fn assert_equal(found: &Tensor, expected: &Tensor, what: &str) {
+        assert_eq!(found.size(), expected.size(), "{what}");
+        assert_eq!(found.kind(), Kind::Float, "{what}");
+        assert!(found.allclose(expected, 1e-5, 1e-5, true), "{what}: {found:?} {expected:?}");
+    }
+
+    const OUTPUTS: usize = 13;
+    /// Those with weights of double precision and with weights that are read elsewhere stay; and ReLU,
+    /// of which oneDNN's hides what is not a number.
+    const LAYERS: PackedLayers = PackedLayers { layers: 13, activations: 5, weights: 11, twice: 0 };
+
+    #[test]
+    fn layers_in_every_place_give_what_pytorch_computed() {
+        let text = std::fs::read_to_string(program("layers.json")).unwrap();
+        let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let x = numbers(&golden["x"]);
+        for module in both(&program("layers.pt"), LAYERS) {
+            let _mode = InferenceMode::enter();
+            let input = Tensor::from_slice(&x).reshape([-1, 8]);
+            let found = module.forward(&[input], OUTPUTS).unwrap();
+            for (at, (found, expected)) in
+                found.iter().zip(golden["outputs"].as_array().unwrap()).enumerate()
+            {
+                let expected = Tensor::from_slice(&numbers(expected)).reshape(found.size());
+                assert_equal(found, &expected, &format!("output {at}"));
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_rows_gives_what_the_program_gives_as_it_is() {
+        let [plain, packed] = both(&program("layers.pt"), LAYERS);
+        let _mode = InferenceMode::enter();
+        for rows in [0, 1, 2, 33] {
+            let input = Tensor::randn([rows, 8], (Kind::Float, tch::Device::Cpu));
+            let expected = plain.forward(&[input.shallow_clone()], OUTPUTS).unwrap();
+            let found = packed.forward(&[input], OUTPUTS).unwrap();
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_equal(found, expected, &format!("{rows} rows"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_program_refuses_is_refused_in_the_same_words() {
+        let modules = both(&program("layers.pt"), LAYERS);
+        let _mode = InferenceMode::enter();
+        for input in [
+            Tensor::zeros([2, 4], (Kind::Float, tch::Device::Cpu)),
+            Tensor::zeros([2, 8], (Kind::Int64, tch::Device::Cpu)),
+        ] {
+            let [plain, packed] = modules.each_ref().map(|module| {
+                let error = module.forward(&[input.shallow_clone()], OUTPUTS).unwrap_err();
+                error.split("Error: ").last().unwrap_or_default().trim().to_owned()
+            });
+            assert_eq!(plain, packed);
+        }
+    }
+
+    #[test]
+    fn the_demo_model_is_given_to_onednn_and_computes_the_same() {
+        let path = prepared("models/all-minilm-l6-v2").join("model.pt");
+        let [plain, packed] =
+            both(&path, PackedLayers { layers: 36, activations: 6, weights: 36, twice: 0 });
+        shim::set_threads(1).unwrap();
+        let _mode = InferenceMode::enter();
+        let ids = Tensor::randint_low(1000, 20_000, [5, 24], (Kind::Int64, tch::Device::Cpu));
+        let mask = ids.ones_like();
+        let _ = mask.narrow(0, 2, 2).narrow(1, 7, 17).zero_();
+        let inputs = [ids, mask];
+        let expected = plain.forward(&inputs, 1).unwrap();
+        let expected = &expected[0];
+        // Several threads read the same weights.
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let inputs = inputs.each_ref().map(Tensor::shallow_clone);
+                let expected = expected.shallow_clone();
+                let packed = &packed;
+                scope.spawn(move || {
+                    let _mode = InferenceMode::enter();
+                    let found = packed.forward(&inputs, 1).unwrap();
+                    assert_equal(&found[0], &expected, "the demo's model");
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn programs_without_layers_stay_as_they_are() {
+        let mut module = load(&program("several.pt"));
+        let none = PackedLayers::default();
+        assert_eq!(module.pack_linear_layers(true).unwrap(), none);
+        assert_eq!(module.pack_linear_layers(false).unwrap(), none);
+    }
+
+    #[test]
+    fn the_variable_names_the_kernels_and_nothing_else() {
+        let of = |text: &str| LinearKernels::of(Some(text.into()));
+        assert_eq!(LinearKernels::of(None), Ok(LinearKernels::Measured));
+        assert_eq!(of(""), Ok(LinearKernels::Measured));
+        assert_eq!(of("measured"), Ok(LinearKernels::Measured));
+        assert_eq!(of("mkl"), Ok(LinearKernels::Mkl));
+        assert_eq!(of("onednn"), Ok(LinearKernels::OneDnn));
+        assert_eq!(
+            of("oneDNN").unwrap_err(),
+            "FOREBAY_LINEAR is 'oneDNN': expected measured, mkl or onednn; or unset it"
+        );
+    }
+}
