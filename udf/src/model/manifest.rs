@@ -359,7 +359,7 @@ impl Manifest {
     fn check_precisions(&self) -> Result<(), String> {
         for (name, off) in self.precisions.iter().flatten() {
             let is_half = matches!(name.parse(), Ok(Precision::Bf16 | Precision::Fp16));
-            if !is_half || !(off.0 >= 0.0 && off.0.is_finite()) {
+            if !(is_half && off.0 >= 0.0 && off.0.is_finite()) {
                 return Err(format!(
                     "[precisions] holds '{name}' = {}, expected bf16 or fp16 and how far results are \
                      off",
