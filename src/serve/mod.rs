@@ -135,12 +135,20 @@ async fn serve_cluster(
     };
     let drain_limit = args.resources.drain_limit;
     let (leave, told_to_leave) = oneshot::channel::<()>();
+    let (works, has_worked) = oneshot::channel();
     // Before the first statement, which may need it.
     let mut working = args.worker.then(|| {
         let line = worker_process::command_line(&args, &address, &host);
         let may_leave = async { drop(told_to_leave.await) };
-        SpawnedTask::spawn(worker_process::keep(line, may_leave))
+        SpawnedTask::spawn(worker_process::keep(line, works, may_leave))
     });
+    if working.is_some() {
+        tokio::select! {
+            Ok(()) = has_worked => {}
+            ended = ended(&mut working) => return ended,
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
     let mut flight = open(context, &args.flight, None).await?;
     say(&format!("listening on {}", scheduler.address()));
     say(&format!("Arrow Flight SQL on {}", flight.address()));

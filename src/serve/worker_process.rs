@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::oneshot;
 
 use crate::{ResourceArgs, ServeArgs, TlsArgs};
 
@@ -24,25 +25,28 @@ const PAUSE_MAX: Duration = Duration::from_millis(800);
 const A_WHILE: Duration = Duration::from_secs(60);
 
 /// Keeps a worker of this command line running until `stop` is ready, then tells it to leave and waits
-/// until it has. It ends with this process, however that one ends, as every worker does with its
-/// scheduler.
+/// until it has. Says when the first one works. It ends with this process, however that one ends, as
+/// every worker does with its scheduler.
 ///
 /// # Errors
 /// If no process can be started, or the first ends before it works: it has said why.
-pub(super) async fn keep(line: Vec<OsString>, stop: impl Future<Output = ()>) -> Result<()> {
+pub(super) async fn keep(
+    line: Vec<OsString>,
+    works: oneshot::Sender<()>,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let mut stop = pin!(stop);
-    let (mut has_worked, mut pause) = (false, PAUSE_MIN);
+    let (mut works, mut pause) = (Some(works), PAUSE_MIN);
     loop {
         let began = Instant::now();
-        let Some(end) = run(&line, stop.as_mut()).await? else { return Ok(()) };
-        has_worked |= end.was_ready;
-        if !has_worked {
-            return exec_err!("the worker ended before it could work ({})", end.how());
+        let Some(end) = run(&line, &mut works, stop.as_mut()).await? else { return Ok(()) };
+        if works.is_some() {
+            return exec_err!("the worker ended before it could work ({})", how(end));
         }
         if began.elapsed() > A_WHILE {
             pause = PAUSE_MIN;
         }
-        tracing::error!("the worker of this server ended ({}); another starts", end.how());
+        tracing::error!("the worker of this server ended ({}); another starts", how(end));
         tokio::select! {
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
             () = stop.as_mut() => return Ok(()),
@@ -51,31 +55,26 @@ pub(super) async fn keep(line: Vec<OsString>, stop: impl Future<Output = ()>) ->
 }
 
 /// How a worker ended that nobody told to.
-struct End {
-    status: ExitStatus,
-    was_ready: bool,
-}
-
-impl End {
-    fn how(&self) -> String {
-        let signal = self.status.signal().and_then(|signal| Signal::try_from(signal).ok());
-        signal.map_or_else(|| self.status.to_string(), |signal| signal.to_string())
-    }
+fn how(end: ExitStatus) -> String {
+    let signal = end.signal().and_then(|signal| Signal::try_from(signal).ok());
+    signal.map_or_else(|| end.to_string(), |signal| signal.to_string())
 }
 
 /// Runs one worker to its end; nothing if it was told to.
 async fn run(
     line: &[OsString],
+    works: &mut Option<oneshot::Sender<()>>,
     mut stop: Pin<&mut impl Future<Output = ()>>,
-) -> Result<Option<End>> {
+) -> Result<Option<ExitStatus>> {
     let mut worker = start(line)?;
     let mut output = pin!(ready(worker.stdout.take()));
-    let mut was_ready = false;
     loop {
         tokio::select! {
-            status = worker.wait() => return Ok(Some(End { status: status?, was_ready })),
+            status = worker.wait() => return Ok(Some(status?)),
             () = stop.as_mut() => break,
-            () = output.as_mut(), if !was_ready => was_ready = true,
+            () = output.as_mut(), if works.is_some() => {
+                works.take().and_then(|works| works.send(()).ok());
+            }
         }
     }
     tell_to_leave(&worker);
