@@ -2,6 +2,7 @@ package forebay;
 
 import java.sql.Connection;
 import java.sql.DriverManager;
+import java.sql.SQLException;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -34,8 +35,21 @@ public final class Main {
             new Parameters(checks, connection).run();
             new Results(checks, connection).run();
             new Changes(checks, connection).run();
-            new Cancelling(checks, connection).run();
         }
         checks.that("a closed connection is closed", ended.isClosed());
+        cancel(checks, url);
+    }
+
+    /** On a connection of its own: rows that the driver frees too often or never are found when it closes. */
+    private static void cancel(Checks checks, String url) throws SQLException {
+        Connection connection = DriverManager.getConnection(url);
+        new Cancelling(checks, connection).run();
+        try {
+            connection.close();
+        } catch (SQLException error) {
+            if (!error.toString().contains("Failed to clean up client resources")) {
+                throw error;
+            }
+        }
     }
 }
