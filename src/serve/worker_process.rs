@@ -39,14 +39,20 @@ pub(super) async fn keep(
     let (mut works, mut pause) = (Some(works), PAUSE_MIN);
     loop {
         let began = Instant::now();
-        let Some(end) = run(&line, &mut works, stop.as_mut()).await? else { return Ok(()) };
-        if works.is_some() {
-            return exec_err!("the worker ended before it could work ({})", how(end));
-        }
+        let end = match run(&line, &mut works, stop.as_mut()).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(end)) if works.is_some() => {
+                return exec_err!("the worker ended before it could work ({})", how(end));
+            }
+            Ok(Some(end)) => how(end),
+            Err(error) if works.is_some() => return Err(error),
+            // The machine may have no room for a process now, and have it soon.
+            Err(error) => error.to_string(),
+        };
         if began.elapsed() > A_WHILE {
             pause = PAUSE_MIN;
         }
-        tracing::error!("the worker of this server ended ({}); another starts", how(end));
+        tracing::error!("the worker of this server ended ({end}); another starts");
         tokio::select! {
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
             () = stop.as_mut() => return Ok(()),
@@ -82,9 +88,12 @@ async fn run(
     Ok(None)
 }
 
+/// This program, also if its file was replaced by another version meanwhile.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
 fn start(line: &[OsString]) -> Result<Child> {
-    let executable = std::env::current_exe()?;
-    Command::new(&executable)
+    Command::new(THIS_PROGRAM)
+        .arg0("forebay")
         .args(line)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -92,7 +101,7 @@ fn start(line: &[OsString]) -> Result<Child> {
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| exec_datafusion_err!("the worker, {}: {error}", executable.display()))
+        .map_err(|error| exec_datafusion_err!("the worker cannot be started: {error}"))
 }
 
 /// Waits for the line that a worker prints when it works; for ever if there is none.
