@@ -39,6 +39,7 @@ use forebay_udf::feature;
 use prost::Message;
 
 use crate::bounded;
+use crate::logical::SingleValue;
 use crate::physical::{FieldExpr, VerdictExec};
 
 const MAGIC: [u8; 8] = *b"\x89FOREBAY";
@@ -376,6 +377,10 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
     }
 
     fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+        // Not among a session's functions, as it is not for users.
+        if name == SingleValue::NAME {
+            return Ok(SingleValue::function());
+        }
         self.inner.try_decode_udaf(name, buf)
     }
 

@@ -1,6 +1,9 @@
-//! The logical plan's one node of our own, and the DataFrame call that builds it.
+//! The logical plan's one node of our own, the DataFrame call that builds it, and an aggregate of plans for
+//! clusters.
 
 pub mod dataframe;
 pub mod inference;
+mod single_value;
 
 pub use inference::Inference;
+pub use single_value::SingleValue;

@@ -15,16 +15,15 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinType, Result, ScalarValue, not_impl_err};
 use datafusion::functions::core::expr_fn::named_struct;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, DistinctOn, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, WriteOp,
-    ident, lit,
+    Aggregate, Distinct, Expr, Filter, Join, LogicalPlan, WriteOp, ident, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
-use super::project_grouping_keys::{has_calls_in_sets, project_grouping_keys};
+use super::lift::{Lift, lift_from_distinct_on, lift_from_unary, restore_columns};
+use super::project_grouping_keys::{has_in_sets, project_grouping_keys};
 use crate::config::ForebayConfig;
 use crate::logical::Inference;
 use crate::sql::scalar::as_call;
@@ -67,13 +66,13 @@ fn extract(plan: LogicalPlan, by_cost: bool) -> Result<Transformed<LogicalPlan>>
     let original = Arc::clone(plan.schema());
     let rewritten = match plan {
         LogicalPlan::Join(join) => extract_from_join(join, by_cost)?,
-        LogicalPlan::Aggregate(aggregate) if has_calls_in_sets(&aggregate.group_expr) => {
-            let (input, groups, aggregates) = project_grouping_keys(aggregate)?;
+        LogicalPlan::Aggregate(aggregate) if has_in_sets(&aggregate.group_expr, &contains_call) => {
+            let (input, groups, aggregates) = project_grouping_keys(aggregate, &contains_call)?;
             let input = Arc::new(extract(input, by_cost)?.data);
             let aggregate = Aggregate::try_new(input, groups, aggregates)?;
             extract(LogicalPlan::Aggregate(aggregate), by_cost)?.data
         }
-        LogicalPlan::Distinct(Distinct::On(distinct)) => extract_from_distinct_on(distinct)?,
+        LogicalPlan::Distinct(Distinct::On(distinct)) => lift_from_distinct_on::<Lifter>(distinct)?,
         LogicalPlan::Filter(filter) => extract_from_filter(filter, by_cost)?,
         plan => extract_from_unary(plan)?,
     };
@@ -81,26 +80,13 @@ fn extract(plan: LogicalPlan, by_cost: bool) -> Result<Transformed<LogicalPlan>>
 }
 
 fn extract_from_unary(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let [input] = plan.inputs()[..] else {
-        return not_impl_err!(
+    match plan.inputs()[..] {
+        [_] => lift_from_unary::<Lifter>(plan),
+        _ => not_impl_err!(
             "ml_predict is not supported in {}; compute it in a subquery",
             plan.display()
-        );
-    };
-    let mut lifter = Lifter::new(input.clone());
-    let names = NamePreserver::new(&plan);
-    // A Sort's expressions name no columns, and an alias there would be in its way.
-    let keep_names = !matches!(plan, LogicalPlan::Sort(_));
-    let exprs = plan
-        .expressions()
-        .into_iter()
-        .map(|expr| {
-            let name = names.save(&expr);
-            let lifted = lifter.lift(expr, &[])?;
-            Ok(if keep_names { name.restore(lifted) } else { lifted })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    plan.with_new_exprs(exprs, vec![lifter.input])
+        ),
+    }
 }
 
 /// Conditions without a call run first, below the inference: the model sees fewer rows, and none
@@ -162,32 +148,6 @@ fn calls_of(expr: &Expr) -> Result<(Vec<Expr>, u64, bool)> {
     Ok((calls, cost, needs_its_rows))
 }
 
-fn extract_from_distinct_on(distinct: DistinctOn) -> Result<LogicalPlan> {
-    let mut lifter = Lifter::new(Arc::unwrap_or_clone(distinct.input));
-    let names = NamePreserver::new_for_projection();
-    let lift = |expr: Expr| {
-        let name = names.save(&expr);
-        Ok(name.restore(lifter.lift(expr, &[])?))
-    };
-    let select = distinct.select_expr.into_iter().map(lift).collect::<Result<Vec<_>>>()?;
-    // These are compared with the sort keys, and name no columns.
-    let mut on = Vec::with_capacity(distinct.on_expr.len());
-    for key in &distinct.on_expr {
-        on.push(lifter.lift(key.clone(), &[])?);
-    }
-    let mut sort = distinct.sort_expr;
-    for key in sort.iter_mut().flatten() {
-        // The same key, also if its model gives something else each time.
-        let known = distinct.on_expr.iter().position(|on| *on == key.expr);
-        key.expr = match known {
-            Some(at) => on[at].clone(),
-            None => lifter.lift(key.expr.clone(), &[])?,
-        };
-    }
-    let distinct = DistinctOn::try_new(on, select, sort, Arc::new(lifter.input))?;
-    Ok(LogicalPlan::Distinct(Distinct::On(distinct)))
-}
-
 /// Conditions with calls over columns of both sides are a filter above an inner join; those of other
 /// joins decide what becomes of a side's rows, which nothing above can do.
 fn extract_from_join(mut join: Join, by_cost: bool) -> Result<LogicalPlan> {
@@ -216,14 +176,14 @@ fn extract_from_join(mut join: Join, by_cost: bool) -> Result<LogicalPlan> {
 
 /// Each call below the side whose columns it is given.
 fn extract_from_sides(join: Join) -> Result<LogicalPlan> {
-    let mut left = Lifter::new(Arc::unwrap_or_clone(join.left));
-    let mut right = Lifter::new(Arc::unwrap_or_clone(join.right));
+    let mut left = Lifter::above(Arc::unwrap_or_clone(join.left));
+    let mut right = Lifter::above(Arc::unwrap_or_clone(join.right));
     let on = join
         .on
         .into_iter()
         .map(|(l, r)| {
-            let l = left.lift(l, &right.column_names())?;
-            Ok((l, right.lift(r, &left.column_names())?))
+            let l = left.lift_beside(l, &right.column_names())?;
+            Ok((l, right.lift_beside(r, &left.column_names())?))
         })
         .collect::<Result<Vec<_>>>()?;
     let filter = join
@@ -234,9 +194,9 @@ fn extract_from_sides(join: Join) -> Result<LogicalPlan> {
                     return Ok(Transformed::no(expr));
                 }
                 let lifted = if left.has_columns_of(&expr) {
-                    left.lift(expr, &right.column_names())
+                    left.lift_beside(expr, &right.column_names())
                 } else if right.has_columns_of(&expr) {
-                    right.lift(expr, &left.column_names())
+                    right.lift_beside(expr, &left.column_names())
                 } else {
                     not_impl_err!(
                         "ml_predict over columns of both sides of a join, or of a subquery and the \
@@ -262,15 +222,6 @@ fn extract_from_sides(join: Join) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Join(join))
 }
 
-/// Hides the lifted columns from operators that pass their input through.
-fn restore_columns(plan: LogicalPlan, original: &DFSchema) -> Result<LogicalPlan> {
-    if plan.schema().fields().len() == original.fields().len() {
-        return Ok(plan);
-    }
-    let columns = original.columns().into_iter().map(Expr::Column);
-    LogicalPlanBuilder::from(plan).project(columns)?.build()
-}
-
 /// Collects the inferences below one operator.
 struct Lifter {
     input: LogicalPlan,
@@ -278,13 +229,23 @@ struct Lifter {
     lifted: Vec<(Expr, Expr)>,
 }
 
-impl Lifter {
-    fn new(input: LogicalPlan) -> Self {
+impl Lift for Lifter {
+    fn above(input: LogicalPlan) -> Self {
         Self { input, lifted: vec![] }
     }
 
+    fn lift(&mut self, expr: Expr) -> Result<Expr> {
+        self.lift_beside(expr, &[])
+    }
+
+    fn into_input(self) -> Result<LogicalPlan> {
+        Ok(self.input)
+    }
+}
+
+impl Lifter {
     /// Replaces every call in `expr`, innermost first. `taken`: names that a join's other side has.
-    fn lift(&mut self, expr: Expr, taken: &[String]) -> Result<Expr> {
+    fn lift_beside(&mut self, expr: Expr, taken: &[String]) -> Result<Expr> {
         expr.transform_up(|expr| {
             if as_call(&expr).is_some() {
                 return self.lift_call(expr, taken).map(Transformed::yes);

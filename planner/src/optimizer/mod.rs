@@ -22,8 +22,9 @@
 //!    runs first
 //! 10. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
-//! Two rules are for queries without a model too, where DataFusion itself fails:
-//! [`refuse_subqueries_in_changes`] and [`remove_repeated_keys`].
+//! Some rules are for queries without a model too, where DataFusion itself fails:
+//! [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`] and
+//! [`values_as_projections`].
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
 //! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
@@ -36,6 +37,7 @@ pub mod decorrelate_calls;
 pub mod drop_empty_inferences;
 pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
+mod lift;
 pub mod merge_equal_inferences;
 mod project_grouping_keys;
 pub mod prune_unused_columns;
@@ -44,7 +46,9 @@ pub mod push_topk_below_inference;
 pub mod refuse_subqueries_in_changes;
 pub mod remove_repeated_keys;
 pub mod resolve_text_chunk;
+pub mod scalar_subqueries;
 mod through;
+pub mod values_as_projections;
 
 use std::sync::Arc;
 
@@ -62,6 +66,8 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
     vec![
         Arc::new(refuse_subqueries_in_changes::RefuseSubqueriesInChanges),
         Arc::new(remove_repeated_keys::RemoveRepeatedKeys),
+        Arc::new(values_as_projections::ValuesAsProjections),
+        Arc::new(scalar_subqueries::ScalarSubqueries),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(decorrelate_calls::DecorrelateCalls::new(Arc::clone(catalog))),
         Arc::new(extract_scalar_inference::ExtractScalarInference),

@@ -1,5 +1,5 @@
-//! Calls in `ROLLUP`, `CUBE` and `GROUPING SETS`: a projection below computes them, and the sets name its
-//! columns. A set's keys are told apart by what they are, so they cannot get other names there.
+//! Calls and subqueries in `ROLLUP`, `CUBE` and `GROUPING SETS`: a projection below computes them, and the
+//! sets name its columns. A set's keys are told apart by what they are, so they cannot get other names there.
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, Result};
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, LogicalPlanBuilder};
 
-use super::extract_scalar_inference::contains_call;
-
-/// What computes the keys that are calls or computed from calls, and the aggregate's groups and
-/// aggregates with columns in their place.
+/// What computes the keys that `is_meant` is said of, and the aggregate's groups and aggregates with
+/// columns in their place.
 pub(super) fn project_grouping_keys(
     aggregate: Aggregate,
+    is_meant: &dyn Fn(&Expr) -> bool,
 ) -> Result<(LogicalPlan, Vec<Expr>, Vec<Expr>)> {
-    let keys = keys_with_calls(&aggregate.group_expr);
+    let keys = keys(&aggregate.group_expr, is_meant);
     let columns = aggregate.input.schema().columns().into_iter().map(Expr::Column);
     let named = keys.iter().map(|key| key.clone().alias(key.schema_name().to_string()));
     let input = LogicalPlanBuilder::from(Arc::unwrap_or_clone(aggregate.input))
@@ -37,12 +36,12 @@ pub(super) fn project_grouping_keys(
     Ok((input, groups, aggregates))
 }
 
-/// Whether there are such keys.
-pub(super) fn has_calls_in_sets(groups: &[Expr]) -> bool {
-    groups.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)) && contains_call(expr))
+/// Whether there are such keys in sets.
+pub(super) fn has_in_sets(groups: &[Expr], is_meant: &dyn Fn(&Expr) -> bool) -> bool {
+    groups.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)) && is_meant(expr))
 }
 
-fn keys_with_calls(groups: &[Expr]) -> Vec<Expr> {
+fn keys(groups: &[Expr], is_meant: &dyn Fn(&Expr) -> bool) -> Vec<Expr> {
     let mut keys: Vec<Expr> = vec![];
     for group in groups {
         let found: Vec<&Expr> = match group {
@@ -50,7 +49,7 @@ fn keys_with_calls(groups: &[Expr]) -> Vec<Expr> {
             expr => vec![expr],
         };
         for key in found {
-            if contains_call(key) && !keys.contains(key) {
+            if is_meant(key) && !keys.contains(key) {
                 keys.push(key.clone());
             }
         }

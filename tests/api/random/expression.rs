@@ -36,6 +36,7 @@ enum Value {
     Key,
     Coalesce,
     Case,
+    Subquery,
 }
 
 impl Writer<'_> {
@@ -86,8 +87,10 @@ impl Writer<'_> {
             (2, Value::Key),
             (1, Value::Coalesce),
             (1, Value::Case),
+            (1, Value::Subquery),
         ]) {
             Value::Column => self.column(&scope.all()),
+            Value::Subquery => self.scalar_subquery(&Scope::default()),
             Value::Call => self.call(scope, room - 1),
             Value::Key => self.key(scope, room - 1),
             Value::Coalesce => {

@@ -64,10 +64,8 @@ impl Writer<'_> {
                 format!("{} AS {alias}", self.choices.one(&common))
             }
             Relation::Values => {
-                // Calls in VALUES are refused.
-                let rows: Vec<String> = (0..=self.choices.below(3))
-                    .map(|_| self.calling(false, Self::row_of_values))
-                    .collect();
+                let rows: Vec<String> =
+                    (0..=self.choices.below(3)).map(|_| self.row_of_values()).collect();
                 format!("(VALUES {}) AS {alias}(id, grp, val)", rows.join(", "))
             }
             Relation::Function => return self.function(&alias),

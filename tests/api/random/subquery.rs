@@ -96,7 +96,7 @@ impl Writer<'_> {
     }
 
     /// Of one row.
-    fn scalar_subquery(&mut self, outer: &Scope) -> String {
+    pub(super) fn scalar_subquery(&mut self, outer: &Scope) -> String {
         let aggregate = self.choices.one(&["max", "min", "count"]);
         self.subquery(outer, true, |writer, scope| {
             format!("{aggregate}({})", writer.value(scope, ROOM))
