@@ -7,6 +7,7 @@
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue, not_impl_err};
+use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion::logical_expr::{Expr, Join, JoinType, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::AnalyzerRule;
 
@@ -22,7 +23,11 @@ impl AnalyzerRule for FlattenLateralInference {
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        plan.transform_up_with_subqueries(flatten).data()
+        plan.transform_up_with_subqueries(|node| {
+            let node = flatten(node)?;
+            node.transform_data(|node| node.map_expressions(|expr| expr.transform_up(named_outside)))
+        })
+        .data()
     }
 }
 
@@ -42,6 +47,22 @@ fn flatten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         flat = flat.filter(condition)?;
     }
     Ok(Transformed::yes(flat.build()?))
+}
+
+/// A subquery that says which columns of the query around it are named in it. What a call in it named of
+/// its own left side is not among them any more.
+fn named_outside(mut expr: Expr) -> Result<Transformed<Expr>> {
+    let subquery = match &mut expr {
+        Expr::Exists(Exists { subquery, .. })
+        | Expr::InSubquery(InSubquery { subquery, .. })
+        | Expr::SetComparison(SetComparison { subquery, .. })
+        | Expr::ScalarSubquery(subquery) => subquery,
+        _ => return Ok(Transformed::no(expr)),
+    };
+    let named = subquery.subquery.all_out_ref_exprs();
+    let is_changed = named != subquery.outer_ref_columns;
+    subquery.outer_ref_columns = named;
+    Ok(Transformed::new_transformed(expr, is_changed))
 }
 
 /// What is left of the join's condition once every row has its partner.

@@ -1,18 +1,15 @@
-//! `VALUES` with subqueries or calls are projections of one row each: DataFusion evaluates the expressions
-//! of VALUES while it plans, when no subquery has run and no model has been asked.
+//! Subqueries and calls in `VALUES` are computed by a projection above: DataFusion evaluates VALUES while it
+//! plans, when no subquery has run and no model has been asked.
 //!
 //! ```text
-//! Values: (1, (<subquery>)), (2, 3)  →  Union
-//!                                         Projection: 1, (<subquery>)
-//!                                           EmptyRelation: rows=1
-//!                                         Projection: 2, 3
-//!                                           EmptyRelation: rows=1
+//!                                       Projection: CASE row WHEN 0 THEN (<subquery>) ELSE a END AS a, b
+//! Values: ((<subquery>), 1), (2, 3)  →    Values: (NULL, 1, 0), (2, 3, 1)
 //! ```
 
-use datafusion::common::Result;
+use datafusion::common::{Result, ScalarValue};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Values};
+use datafusion::logical_expr::{Case, Expr, LogicalPlan, LogicalPlanBuilder, Values, lit};
 use datafusion::optimizer::AnalyzerRule;
 
 use super::extract_scalar_inference::contains_call;
@@ -30,7 +27,7 @@ impl AnalyzerRule for ValuesAsProjections {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         plan.transform_up_with_subqueries(|node| match node {
             LogicalPlan::Values(values) if values.values.iter().flatten().any(is_evaluated_later) => {
-                Ok(Transformed::yes(projections(values)?))
+                Ok(Transformed::yes(projected(values)?))
             }
             node => Ok(Transformed::no(node)),
         })
@@ -42,12 +39,32 @@ fn is_evaluated_later(expr: &Expr) -> bool {
     contains_call(expr) || expr.exists(|expr| Ok(is_subquery(expr))).unwrap_or(false)
 }
 
-fn projections(Values { schema, values }: Values) -> Result<LogicalPlan> {
-    let mut rows = values.into_iter().map(|row| {
-        let names = schema.fields().iter().map(|field| field.name());
-        let columns = row.into_iter().zip(names).map(|(value, name)| value.alias(name));
-        LogicalPlanBuilder::empty(true).project(columns.collect::<Vec<_>>())
+/// Each row with its number, and a projection that computes what rows of these numbers have.
+fn projected(Values { schema, mut values }: Values) -> Result<LogicalPlan> {
+    let types = schema.fields().iter().map(|field| field.data_type());
+    let nulls = types.map(ScalarValue::try_from).collect::<Result<Vec<_>>>()?;
+    let mut later: Vec<Vec<(i64, Expr)>> = vec![vec![]; nulls.len()];
+    for (number, row) in (0..).zip(&mut values) {
+        for ((value, null), later) in row.iter_mut().zip(&nulls).zip(&mut later) {
+            if is_evaluated_later(value) {
+                later.push((number, std::mem::replace(value, lit(null.clone()))));
+            }
+        }
+        row.push(lit(number));
+    }
+    let rows = LogicalPlanBuilder::values(values)?.build()?;
+    let mut columns = rows.schema().columns().into_iter().map(Expr::Column).collect::<Vec<_>>();
+    let number = columns.pop();
+    let columns = columns.into_iter().zip(later).zip(schema.fields()).map(|((column, later), field)| {
+        let case = Case {
+            expr: number.clone().map(Box::new),
+            when_then_expr: later.into_iter().map(|(row, value)| (Box::new(lit(row)), Box::new(value))).collect(),
+            else_expr: Some(Box::new(column.clone())),
+        };
+        match case.when_then_expr.is_empty() {
+            true => column.alias(field.name()),
+            false => Expr::Case(case).alias(field.name()),
+        }
     });
-    let first = rows.next().unwrap_or_else(|| Ok(LogicalPlanBuilder::empty(false)))?;
-    rows.try_fold(first, |all, row| all.union(row?.build()?))?.build()
+    LogicalPlanBuilder::from(rows).project(columns.collect::<Vec<_>>())?.build()
 }

@@ -157,18 +157,30 @@ impl BlockReaderExec {
             bytes: MetricBuilder::new(&self.metrics).counter("bytes_read", partition),
         };
         let reader = Arc::new(reader);
+        let schema = self.schema();
         // One block is decoded while the next one is fetched.
         let rows = stream::iter(blocks)
             .map(move |block| Arc::clone(&reader).fetch(block))
             .buffered(2)
             .map_ok(stream::iter)
             .try_flatten()
+            .map_ok(move |batch| as_declared(batch, &schema))
             .inspect_ok(move |batch| metrics.record_output(batch.num_rows()));
         let rows = Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows));
         Ok(match &self.merged_by {
             Some(order) => in_order(self.name(), order, rows),
             None => rows,
         })
+    }
+}
+
+/// The batch under the plan's schema. On its way to the writer a plan may forget that a column can be NULL:
+/// DataFusion's codec does not keep what a cast was told to say. Whoever puts batches of several stages
+/// together takes the first one's word for all.
+fn as_declared(batch: RecordBatch, schema: &SchemaRef) -> RecordBatch {
+    match batch.schema_ref() == schema {
+        true => batch,
+        false => batch.clone().with_schema(Arc::clone(schema)).unwrap_or(batch),
     }
 }
 
@@ -257,6 +269,7 @@ impl Iterator for Decoded {
 mod tests {
     use arrow::array::{ArrayRef, Int64Array};
     use arrow::compute::SortOptions;
+    use arrow::datatypes::{DataType, Field, Schema};
     use datafusion::datasource::memory::MemorySourceConfig;
     use datafusion::physical_expr::PhysicalSortExpr;
     use datafusion::physical_expr::expressions::col;
@@ -293,6 +306,15 @@ mod tests {
         let reader = BlockReaderExec::new(0, schema, vec![located.collect()]);
         let reader = reader.merged_by(LexOrdering::new([key]).unwrap());
         reader.execute(0, context)?.try_collect().await
+    }
+
+    #[test]
+    fn a_column_can_be_null_if_the_plan_says_so() {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        let batch = RecordBatch::try_from_iter([("n", column)]).unwrap();
+        let nullable = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
+        assert!(!batch.schema().field(0).is_nullable());
+        assert_eq!(as_declared(batch, &nullable).schema(), nullable);
     }
 
     #[tokio::test]
