@@ -174,8 +174,7 @@ impl Session {
     async fn open(plans: &Plans) -> Result<Self, DataFusionError> {
         let engine = match plans {
             Plans::OnCluster(_) => "cluster",
-            Plans::Sent => "wire",
-            Plans::AsTheyAre => "forebay",
+            Plans::AsTheyAre | Plans::Sent => "forebay",
         };
         Ok(Self { forebay: session(plans).await?, engine })
     }

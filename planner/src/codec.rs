@@ -39,7 +39,7 @@ use forebay_udf::feature;
 use prost::Message;
 
 use crate::bounded;
-use crate::logical::SingleValue;
+use crate::logical::{SingleValue, Unknown};
 use crate::physical::{FieldExpr, VerdictExec};
 
 const MAGIC: [u8; 8] = *b"\x89FOREBAY";
@@ -102,7 +102,7 @@ impl ForebayPhysicalCodec {
     /// All that plans may name, also those that no session has by name.
     fn functions(&self) -> impl Iterator<Item = Arc<ScalarUDF>> {
         let ours = feature::functions().into_iter().chain(feature::planned_functions(&self.stores));
-        ours.chain(bounded::functions())
+        ours.chain(bounded::functions()).chain([Unknown::function()])
     }
 
     fn operator(

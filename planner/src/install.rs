@@ -15,6 +15,7 @@ use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
 use crate::physical::{
     ForebayQueryPlanner, InsertExchanges, KeepFields, bound_projections, keep_offsets,
+    meet_requirements,
 };
 use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
@@ -70,6 +71,7 @@ pub fn install(
     physical.rules.insert(0, Arc::new(InsertExchanges));
     physical.rules.insert(0, Arc::new(KeepFields));
     keep_offsets::add_to(&mut physical.rules);
+    meet_requirements::add_to(&mut physical.rules);
     bound_projections::add_to(&mut physical.rules);
     *builder.physical_optimizers() = Some(physical);
     let analyzer_rules = optimizer::analyzer_rules(&catalog);

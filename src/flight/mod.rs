@@ -12,7 +12,8 @@
 //! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
 //!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`,
 //!   `sql_info`: what there is; `actions`: messages that arrow-flight lacks
-//! - `planning`: where statements become plans; `sizes`, `options`: what none may ask for
+//! - `planning`: where statements become plans; `threads`: where these run; `sizes`, `options`: what none
+//!   may ask for
 //! - `ingest`: rows that clients send; `stream`: rows for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
@@ -40,6 +41,7 @@ mod sql_info;
 mod statement;
 mod status;
 mod stream;
+mod threads;
 mod tickets;
 mod users;
 mod uses;

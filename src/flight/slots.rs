@@ -1,4 +1,5 @@
-//! How many queries may run at a time: those of one user in all its sessions, and those of all.
+//! How many queries may run at a time, those of one user in all its sessions and those of all, and on which
+//! threads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -9,22 +10,34 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::Limits;
+use super::threads::Threads;
 
 /// What all sessions share.
 pub(super) struct Slots {
     limits: Limits,
     of_all: Arc<Semaphore>,
     /// Of those who have a session.
-    of_users: Mutex<HashMap<String, Weak<Semaphore>>>,
+    of_users: Mutex<HashMap<String, Weak<Own>>>,
     /// Closed when the server ends.
     running: Gate,
+}
+
+/// What all sessions of a user share.
+struct Own {
+    slots: Arc<Semaphore>,
+    threads: Threads,
+}
+
+impl Own {
+    fn new(slots: usize) -> Arc<Self> {
+        Arc::new(Self { slots: Arc::new(Semaphore::new(slots)), threads: Threads::next() })
+    }
 }
 
 /// What one session may take.
 pub(super) struct Share {
     all: Arc<Slots>,
-    /// Shared by all sessions of a user.
-    own: Arc<Semaphore>,
+    own: Arc<Own>,
     /// The user, and how many slots it may have.
     user: Option<String>,
     most: usize,
@@ -59,21 +72,21 @@ impl Slots {
         };
         let own = match user {
             Some(user) => self.of_user(user, most),
-            None => Arc::new(Semaphore::new(most)),
+            None => Own::new(most),
         };
         let (all, user) = (Arc::clone(self), user.map(str::to_owned));
         Share { all, own, user, most, running: Gate::default() }
     }
 
-    fn of_user(&self, user: &str, most: usize) -> Arc<Semaphore> {
+    fn of_user(&self, user: &str, most: usize) -> Arc<Own> {
         let mut users = self.of_users.lock();
         if let Some(known) = users.get(user).and_then(Weak::upgrade) {
             return known;
         }
-        users.retain(|_, slots| slots.strong_count() > 0);
-        let slots = Arc::new(Semaphore::new(most));
-        users.insert(user.to_owned(), Arc::downgrade(&slots));
-        slots
+        users.retain(|_, own| own.strong_count() > 0);
+        let own = Own::new(most);
+        users.insert(user.to_owned(), Arc::downgrade(&own));
+        own
     }
 
     /// Gives no more slots, and waits until all are given back.
@@ -85,7 +98,7 @@ impl Slots {
 impl Share {
     /// The right to run a query for as long as it is held.
     pub(super) fn take(&self) -> Result<Slot, Status> {
-        let own = Arc::clone(&self.own).try_acquire_owned().map_err(|_| {
+        let own = Arc::clone(&self.own.slots).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(match &self.user {
                 Some(user) => format!(
                     "'{user}' runs {} queries, as many as one user may; read or cancel one",
@@ -106,6 +119,11 @@ impl Share {
         let running = [self.all.running.enter(), self.running.enter()];
         let [Some(of_server), Some(of_session)] = running else { return Err(ending()) };
         Ok(Slot { _own: own, _of_all: of_all, _running: [of_server, of_session] })
+    }
+
+    /// Where its user's queries run.
+    pub(super) fn threads(&self) -> &Threads {
+        &self.own.threads
     }
 
     /// How many streams its user may have, if one is known: as many as queries.

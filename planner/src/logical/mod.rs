@@ -1,9 +1,11 @@
-//! The logical plan's one node of our own, the DataFrame call that builds it, and an aggregate of plans for
-//! clusters.
+//! The logical plan's one node of our own, the DataFrame call that builds it, and functions that rules put
+//! into plans.
 
 pub mod dataframe;
 pub mod inference;
 mod single_value;
+mod unknown;
 
 pub use inference::Inference;
 pub use single_value::SingleValue;
+pub use unknown::Unknown;

@@ -81,7 +81,9 @@ impl Accumulator for Single {
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         let is_set = states[1].as_boolean();
-        (0..is_set.len()).filter(|&row| is_set.value(row)).try_for_each(|row| self.set(&states[0], row))
+        (0..is_set.len())
+            .filter(|&row| is_set.value(row))
+            .try_for_each(|row| self.set(&states[0], row))
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {

@@ -16,14 +16,11 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{DFSchema, JoinType, Result, ScalarValue, not_impl_err};
 use datafusion::functions::core::expr_fn::named_struct;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, Filter, Join, LogicalPlan, WriteOp, ident, lit,
-};
+use datafusion::logical_expr::{Distinct, Expr, Filter, Join, LogicalPlan, WriteOp, ident, lit};
 use datafusion::optimizer::AnalyzerRule;
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
 use super::lift::{Lift, lift_from_distinct_on, lift_from_unary, restore_columns};
-use super::project_grouping_keys::{has_in_sets, project_grouping_keys};
 use crate::config::ForebayConfig;
 use crate::logical::Inference;
 use crate::sql::scalar::as_call;
@@ -66,12 +63,6 @@ fn extract(plan: LogicalPlan, by_cost: bool) -> Result<Transformed<LogicalPlan>>
     let original = Arc::clone(plan.schema());
     let rewritten = match plan {
         LogicalPlan::Join(join) => extract_from_join(join, by_cost)?,
-        LogicalPlan::Aggregate(aggregate) if has_in_sets(&aggregate.group_expr, &contains_call) => {
-            let (input, groups, aggregates) = project_grouping_keys(aggregate, &contains_call)?;
-            let input = Arc::new(extract(input, by_cost)?.data);
-            let aggregate = Aggregate::try_new(input, groups, aggregates)?;
-            extract(LogicalPlan::Aggregate(aggregate), by_cost)?.data
-        }
         LogicalPlan::Distinct(Distinct::On(distinct)) => lift_from_distinct_on::<Lifter>(distinct)?,
         LogicalPlan::Filter(filter) => extract_from_filter(filter, by_cost)?,
         plan => extract_from_unary(plan)?,

@@ -25,7 +25,9 @@ impl AnalyzerRule for FlattenLateralInference {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         plan.transform_up_with_subqueries(|node| {
             let node = flatten(node)?;
-            node.transform_data(|node| node.map_expressions(|expr| expr.transform_up(named_outside)))
+            node.transform_data(|node| {
+                node.map_expressions(|expr| expr.transform_up(named_outside))
+            })
         })
         .data()
     }

@@ -6,8 +6,7 @@
 //! 1. [`flatten_lateral_inference`]: a correlated call becomes a projection over the left side
 //! 2. [`decorrelate_calls`]: other correlated subqueries with calls become joins
 //! 3. [`extract_scalar_inference`]: a call in an expression becomes an [`Inference`] node below the
-//!    operator; conditions of a WHERE run in order of their cost. Keys of grouping sets are columns
-//!    first (`project_grouping_keys`)
+//!    operator; conditions of a WHERE run in order of their cost
 //! 4. [`compute_inputs_below_inference`]: a model's input that needs a subquery's result
 //!    or calls an asynchronous function
 //! 5. [`allow_pushdown`]: what DataFusion's own rules may move below an inference
@@ -23,8 +22,8 @@
 //! 10. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! Some rules are for queries without a model too, where DataFusion itself fails:
-//! [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`] and
-//! [`values_as_projections`].
+//! [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
+//! [`unordered_grouping_sets`] and [`values_as_projections`].
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
 //! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
@@ -39,7 +38,6 @@ pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
 mod lift;
 pub mod merge_equal_inferences;
-mod project_grouping_keys;
 pub mod prune_unused_columns;
 pub mod push_semi_joins_below_inference;
 pub mod push_topk_below_inference;
@@ -48,6 +46,7 @@ pub mod remove_repeated_keys;
 pub mod resolve_text_chunk;
 pub mod scalar_subqueries;
 mod through;
+pub mod unordered_grouping_sets;
 pub mod values_as_projections;
 
 use std::sync::Arc;
@@ -66,6 +65,7 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
     vec![
         Arc::new(refuse_subqueries_in_changes::RefuseSubqueriesInChanges),
         Arc::new(remove_repeated_keys::RemoveRepeatedKeys),
+        Arc::new(unordered_grouping_sets::UnorderedGroupingSets),
         Arc::new(values_as_projections::ValuesAsProjections),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(scalar_subqueries::ScalarSubqueries),

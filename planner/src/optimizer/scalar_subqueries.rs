@@ -9,6 +9,8 @@
 //!                                                 Projection: v, (<subquery>) AS (scalar subquery 1)
 //!                                                   Scan: t
 //! ```
+//! So are those of a filter that stand in front of `IN (SELECT …)`, which makes a join's condition of them.
+//!
 //! A subquery that names no column of the query around it becomes a join only where plans go to other
 //! processes (`datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery` is off there: elsewhere an
 //! operator of its own evaluates it). That join would give a row for each row of the subquery, so one that
@@ -16,16 +18,16 @@
 
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::Result;
+use datafusion::logical_expr::expr::{InSubquery, SetComparison};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, Join, LogicalPlan, LogicalPlanBuilder, Subquery, ident,
+    Distinct, Expr, Join, LogicalPlan, LogicalPlanBuilder, Subquery, ident,
 };
 use datafusion::optimizer::AnalyzerRule;
 
 use super::lift::{Lift, lift_from_distinct_on, lift_from_unary, restore_columns};
-use super::project_grouping_keys::{has_in_sets, project_grouping_keys};
 use crate::logical::SingleValue;
 
 /// See the [module](self).
@@ -58,18 +60,29 @@ impl AnalyzerRule for ScalarSubqueries {
 /// The operator above a projection that computes its scalar subqueries, if DataFusion would leave them.
 fn computed_below(node: LogicalPlan) -> Result<LogicalPlan> {
     match node {
-        LogicalPlan::Aggregate(aggregate) if has_in_sets(&aggregate.group_expr, &contains_any) => {
-            let (input, groups, aggregates) = project_grouping_keys(aggregate, &contains_any)?;
-            let aggregate = Aggregate::try_new(Arc::new(input), groups, aggregates)?;
-            lift_from_unary::<Lifter>(LogicalPlan::Aggregate(aggregate))
-        }
         LogicalPlan::Distinct(Distinct::On(distinct)) => lift_from_distinct_on::<Lifter>(distinct),
         LogicalPlan::Aggregate(_) | LogicalPlan::Sort(_) | LogicalPlan::Window(_) => {
+            lift_from_unary::<Lifter>(node)
+        }
+        LogicalPlan::Filter(_) if node.expressions().iter().any(is_searched_for) => {
             lift_from_unary::<Lifter>(node)
         }
         LogicalPlan::Join(join) => computed_below_join(join),
         node => Ok(node),
     }
+}
+
+/// Whether a scalar subquery says what is looked for among the rows of another one: `(SELECT …) IN (SELECT …)`
+/// becomes the condition of a join.
+fn is_searched_for(expr: &Expr) -> bool {
+    let found = |expr: &Expr| {
+        Ok(match expr {
+            Expr::InSubquery(InSubquery { expr, .. })
+            | Expr::SetComparison(SetComparison { expr, .. }) => contains_any(expr),
+            _ => false,
+        })
+    };
+    expr.exists(found).unwrap_or(false)
 }
 
 /// Below the side whose columns a subquery names, or any if it names none.

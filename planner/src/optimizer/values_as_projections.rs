@@ -6,9 +6,9 @@
 //! Values: ((<subquery>), 1), (2, 3)  →    Values: (NULL, 1, 0), (2, 3, 1)
 //! ```
 
-use datafusion::common::{Result, ScalarValue};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, LogicalPlanBuilder, Values, lit};
 use datafusion::optimizer::AnalyzerRule;
 
@@ -26,7 +26,9 @@ impl AnalyzerRule for ValuesAsProjections {
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         plan.transform_up_with_subqueries(|node| match node {
-            LogicalPlan::Values(values) if values.values.iter().flatten().any(is_evaluated_later) => {
+            LogicalPlan::Values(values)
+                if values.values.iter().flatten().any(is_evaluated_later) =>
+            {
                 Ok(Transformed::yes(projected(values)?))
             }
             node => Ok(Transformed::no(node)),
@@ -55,16 +57,20 @@ fn projected(Values { schema, mut values }: Values) -> Result<LogicalPlan> {
     let rows = LogicalPlanBuilder::values(values)?.build()?;
     let mut columns = rows.schema().columns().into_iter().map(Expr::Column).collect::<Vec<_>>();
     let number = columns.pop();
-    let columns = columns.into_iter().zip(later).zip(schema.fields()).map(|((column, later), field)| {
-        let case = Case {
-            expr: number.clone().map(Box::new),
-            when_then_expr: later.into_iter().map(|(row, value)| (Box::new(lit(row)), Box::new(value))).collect(),
-            else_expr: Some(Box::new(column.clone())),
-        };
-        match case.when_then_expr.is_empty() {
-            true => column.alias(field.name()),
-            false => Expr::Case(case).alias(field.name()),
-        }
-    });
+    let columns =
+        columns.into_iter().zip(later).zip(schema.fields()).map(|((column, later), field)| {
+            let case = Case {
+                expr: number.clone().map(Box::new),
+                when_then_expr: later
+                    .into_iter()
+                    .map(|(row, value)| (Box::new(lit(row)), Box::new(value)))
+                    .collect(),
+                else_expr: Some(Box::new(column.clone())),
+            };
+            match case.when_then_expr.is_empty() {
+                true => column.alias(field.name()),
+                false => Expr::Case(case).alias(field.name()),
+            }
+        });
     LogicalPlanBuilder::from(rows).project(columns.collect::<Vec<_>>())?.build()
 }

@@ -10,7 +10,8 @@
 //! `field_expr` runs before `insert_exchanges`: what a function says of its field beyond the type
 //! survives the way to another process. `bound_projections` runs last: a `BoundedProjectionExec`
 //! takes the place of every projection whose functions may make rows large. `keep_offsets` keeps a rule
-//! of DataFusion's from moving sorts past offsets. Whoever runs DataFusion's rules once more asks for
+//! of DataFusion's from moving sorts past offsets, `meet_requirements` another from refusing plans that lack
+//! one. Whoever runs DataFusion's rules once more asks for
 //! `disguised` plans.
 //!
 //! `describe` answers `DESCRIBE` for tensors, and `verdict` puts the last line under
@@ -23,6 +24,7 @@ mod field_expr;
 mod insert_exchanges;
 pub(crate) mod keep_offsets;
 mod lower_inference;
+pub(crate) mod meet_requirements;
 mod verdict;
 
 use std::sync::Arc;

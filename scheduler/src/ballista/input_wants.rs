@@ -1,6 +1,7 @@
 //! What an operator wants of each of its inputs, so that it is right although every task of a stage
 //! runs it by itself.
 
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use datafusion::common::{JoinType, Result};
@@ -43,6 +44,12 @@ impl Wants {
         let matters = self.is_alone || matches!(self.distribution, Distribution::SinglePartition);
         let (found, equivalences) = (input.output_partitioning(), input.equivalence_properties());
         matters && !found.satisfaction(&self.distribution, equivalences, true).is_satisfied()
+    }
+
+    /// Whether rows with equal keys must be in one partition.
+    pub(super) fn is_by_keys(&self) -> bool {
+        let other = [Distribution::UnspecifiedDistribution, Distribution::SinglePartition];
+        !other.iter().any(|other| discriminant(other) == discriminant(&self.distribution))
     }
 
     /// The input in the order that the operator relies on. Mostly it is: a cut keeps one order of those

@@ -37,7 +37,7 @@ use forebay_planner::physical::{disguised, undisguised};
 use forebay_udf::model::BatchLimits;
 
 use super::asked_order::asked_order;
-use super::input_wants::{Scope, sorted, wants};
+use super::input_wants::{Scope, Wants, sorted, wants};
 use super::stage_traits::{gives_rows_for_nothing, is_light, is_replayable, needs};
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
@@ -247,11 +247,10 @@ impl Stages {
             let piece = self.cut(only_child(plan.children())?, Scope::Own)?;
             return self.collect(piece);
         }
-        let mut children = vec![];
-        let mut inputs = Inputs::default();
+        let mut pieces = vec![];
         for (child, wants) in plan.children().into_iter().zip(wants(&plan, scope)) {
             let piece = self.cut(Arc::clone(child), wants.scope)?;
-            let (child, found) = match () {
+            let piece = match () {
                 () if piece.1.streams() && wants.all_rows => self.collect(piece)?,
                 () if wants.lacks_one_partition(&piece.0) => self.collect(piece)?,
                 () if wants.one_task && holds_model(&piece.0) => self.collect(piece)?,
@@ -263,6 +262,12 @@ impl Stages {
                 }
                 () => piece,
             };
+            pieces.push((piece, wants));
+        }
+        let are_apart = partitioned_apart(&pieces);
+        let (mut children, mut inputs) = (vec![], Inputs::default());
+        for (piece, wants) in pieces {
+            let (child, found) = if are_apart { self.collect(piece)? } else { piece };
             children.push(wants.in_its_order(child)?);
             inputs.0.extend(found.0);
         }
@@ -333,6 +338,17 @@ impl Stages {
         };
         Ok((all, Inputs(vec![(from, EdgeKind::Blocking, Some(Reads::AllApart))])))
     }
+}
+
+/// Whether the inputs of one operator, which are to have equal keys in partitions of the same number, are
+/// partitioned in different ways: where Ballista's planner plans a stage anew, the rows of one side may have
+/// to be dealt out once more, as nobody knows any more that columns of it are equal. Those are in one partition
+/// now (see [`RepartitionExec`] in [`Stages::cut`]).
+fn partitioned_apart(pieces: &[(Piece, Wants)]) -> bool {
+    let by_keys = pieces.iter().filter(|(_, wants)| wants.is_by_keys());
+    let mut counts = by_keys.map(|((plan, _), _)| plan.output_partitioning().partition_count());
+    let first = counts.next();
+    counts.any(|count| Some(count) != first)
 }
 
 const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);

@@ -337,7 +337,8 @@ async fn rows(
         None => Ok(rows),
     };
     let Execution { plan, context } = prepared.execute_changed(session, &[], change).await?;
-    Ok(conforming(execute_stream(plan, context)?, &prepared.schema))
+    let rows = session.slots.threads().rows(plan.schema(), || execute_stream(plan, context))?;
+    Ok(conforming(rows, &prepared.schema))
 }
 
 /// In an order that the seed and the values determine: the same on one machine and on many. Rows

@@ -261,6 +261,28 @@ async fn planning_of_one_client_blocks_no_other() {
     assert!(answers >= 3, "another client was answered {answers} times meanwhile");
 }
 
+/// One batch takes minutes on any machine, and cannot be interrupted.
+const SLOW: &str = "SELECT sum(levenshtein(repeat('a', 3000 + value % 7), repeat('b', 3000 + value % 5))) \
+                    FROM generate_series(1, 100000)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_function_of_one_client_that_computes_for_minutes_blocks_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path());
+    let mut clients = vec![];
+    // More than there are threads.
+    for _ in 0..4 {
+        clients.push(server.hostile().await);
+    }
+    let run = |client| tokio::time::timeout(Duration::from_secs(5), Client::run(client, SLOW));
+    let (given, answers) = server.beside(SLOW, join_all(clients.iter_mut().map(run))).await;
+    assert!(given.iter().all(Result::is_err), "there are rows already: {given:?}");
+    assert!(answers >= 3, "another client was answered {answers} times meanwhile");
+    // Those who asked have gone, what they asked for still computes.
+    let ((), answers) = server.beside(SLOW, tokio::time::sleep(Duration::from_secs(2))).await;
+    assert!(answers >= 1, "another client was not answered when they had gone");
+}
+
 /// What is bound to a statement's parameter, as it is sent.
 async fn bind(client: &mut Client, values: ArrayRef, damage: impl Fn(&mut FlightData)) -> Status {
     let request =
