@@ -54,6 +54,9 @@ pub fn install(
     if options.extensions.get::<ForebayConfig>().is_none() {
         options.extensions.insert(ForebayConfig::default());
     }
+    // Of `coalesce(CASE …, 0)` the logical plan knows that it is never NULL and the physical one does not, which
+    // is no reason to refuse the query.
+    options.execution.skip_physical_aggregate_schema_check = true;
     // Before DataFusion's own, which would take `ml_predict(…)` for a function it does not know.
     let relations = Arc::new(ForebayRelations::new(Arc::clone(&catalog)));
     builder.relation_planners().get_or_insert_default().insert(0, relations);
