@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{Column, JoinType, Result};
+use datafusion::common::{Column, JoinConstraint, JoinType, Result};
 use datafusion::logical_expr::{Expr, Join, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -73,7 +73,8 @@ fn pushed(plan: &LogicalPlan, join: &Join) -> Result<Option<LogicalPlan>> {
             join.on.clone(),
             join.filter.clone(),
             join.join_type,
-            join.join_constraint,
+            // Its keys may be expressions now, as those of USING may not.
+            JoinConstraint::On,
             join.null_equality,
             join.null_aware,
         )?;

@@ -189,8 +189,8 @@ impl Lifter {
             self.inputs.iter().any(|input| has(input, name))
                 || self.lifted.iter().any(|lifted| lifted.name == *name)
         };
-        let names = (1usize..).map(|number| format!("(scalar subquery {number})"));
-        let name = names.skip_while(is_taken).next().unwrap_or_default();
+        let mut names = (1usize..).map(|number| format!("(scalar subquery {number})"));
+        let name = names.find(|name| !is_taken(name)).unwrap_or_default();
         let column = ident(&name);
         self.lifted.push(Lifted { subquery, name, input });
         column

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::common::{
-    DataFusionError, Result, internal_datafusion_err, plan_datafusion_err, plan_err,
+    DataFusionError, Result, internal_datafusion_err, internal_err, plan_datafusion_err, plan_err,
 };
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::logical_expr::{
@@ -18,7 +18,7 @@ use forebay_udf::ModelError;
 use forebay_udf::error::nearest_hint;
 use forebay_udf::model::{Catalog, IfExists};
 
-use super::statement::{ModelStatement, Statement, parse};
+use super::statement::{Change, ModelStatement, Statement, parse};
 use super::{create_model, models_table};
 use crate::config::checked_value;
 use crate::optimizer::calls_model;
@@ -222,6 +222,44 @@ fn no_rows(context: &SessionContext) -> Result<DataFrame> {
     Ok(DataFrame::new(context.state(), LogicalPlanBuilder::empty(false).build()?))
 }
 
+/// The model as if these options had not been given, or none of them. Its package is the one that it was made
+/// of, or nothing changes.
+async fn reset(
+    context: &SessionContext,
+    catalog: &Catalog,
+    name: &str,
+    keys: Option<&[String]>,
+) -> Result<()> {
+    let mut entry = catalog.get(name)?;
+    for key in keys.unwrap_or_default() {
+        if entry.options.remove(&key.trim().to_lowercase()).is_none() {
+            let given: Vec<&str> = entry.options.keys().map(String::as_str).collect();
+            return plan_err!(
+                "ALTER MODEL {name} RESET: '{key}' was not set; its options that were are [{}]",
+                given.join(", ")
+            );
+        }
+    }
+    if keys.is_none() {
+        entry.options.clear();
+    }
+    let created = parse_in(context, &models_table::create_statement(&entry))?.pop();
+    let Some(Statement::Model(ModelStatement::Create(create))) = created else {
+        return internal_err!("what SHOW CREATE MODEL {name} says is no CREATE MODEL");
+    };
+    let renewed = create_model::entry(*create, &context.runtime_env()).await?;
+    let (found, expected) = (&renewed.declaration, &entry.declaration);
+    if found.content_hash != expected.content_hash {
+        return plan_err!(
+            "ALTER MODEL {name} RESET: the package at {} is not the one that the model was made of; \
+             CREATE OR REPLACE MODEL takes it as it is now",
+            expected.location
+        );
+    }
+    catalog.create(renewed, IfExists::Replace)?;
+    Ok(())
+}
+
 async fn execute_on_models(
     context: &SessionContext,
     statement: ModelStatement,
@@ -249,8 +287,14 @@ async fn execute_on_models(
             catalog.create(entry, if_exists)?;
             no_rows(context)
         }
-        ModelStatement::Alter { name, options } => {
-            catalog.alter(&name, &options)?;
+        ModelStatement::Alter { name, change } => {
+            match change {
+                Change::Set(options) => {
+                    catalog.alter(&name, &options)?;
+                }
+                Change::RenameTo(to) => catalog.rename(&name, &to)?,
+                Change::Reset(keys) => reset(context, &catalog, &name, keys.as_deref()).await?,
+            }
             no_rows(context)
         }
         ModelStatement::Drop { name, if_exists } => {

@@ -3,7 +3,8 @@
 //! ```sql
 //! CREATE [OR REPLACE] [TEMPORARY] MODEL [IF NOT EXISTS] m [VERSION 'v'] [INPUT (c type, …)]
 //!     [OUTPUT (c type, …)] [COMMENT '…'] [LOCATION '…'] [WITH ('k' = 'v', …) | OPTIONS ('k' 'v', …)]
-//! ALTER MODEL m SET ('k' = 'v', …)      DROP MODEL [IF EXISTS] m
+//! ALTER MODEL m SET ('k' = 'v', …)      ALTER MODEL m RESET ALL | ('k', …)
+//! ALTER MODEL m RENAME TO n             DROP MODEL [IF EXISTS] m
 //! SHOW MODELS     SHOW CREATE MODEL m     DESCRIBE MODEL m
 //! SHOW JOBS       SHOW WORKERS
 //! ```
@@ -32,12 +33,12 @@ pub enum Statement {
 pub enum ModelStatement {
     /// `CREATE MODEL`
     Create(Box<CreateModel>),
-    /// `ALTER MODEL … SET`
+    /// `ALTER MODEL`
     Alter {
         /// The model.
         name: String,
-        /// Options to set.
-        options: Vec<(String, String)>,
+        /// What becomes of it.
+        change: Change,
     },
     /// `DROP MODEL`
     Drop {
@@ -58,6 +59,17 @@ pub enum ModelStatement {
         /// The model.
         name: String,
     },
+}
+
+/// What `ALTER MODEL` does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `SET`: options, with their values.
+    Set(Vec<(String, String)>),
+    /// `RESET`: options that are as in the package again; `None` for all.
+    Reset(Option<Vec<String>>),
+    /// `RENAME TO`
+    RenameTo(String),
 }
 
 /// The clauses of `CREATE MODEL`.
@@ -160,9 +172,7 @@ fn parse_model_statement(p: &mut Parser) -> Result<Option<ModelStatement>, Parse
         return Ok(Some(ModelStatement::Drop { name: name(p)?, if_exists }));
     }
     if words(p, &["ALTER", "MODEL"]) {
-        let name = name(p)?;
-        expect(p, "SET")?;
-        return Ok(Some(ModelStatement::Alter { name, options: options(p)? }));
+        return Ok(Some(ModelStatement::Alter { name: name(p)?, change: change(p)? }));
     }
     for (prefix, or_replace, temporary) in CREATE_PREFIXES {
         if words(p, prefix) {
@@ -170,6 +180,25 @@ fn parse_model_statement(p: &mut Parser) -> Result<Option<ModelStatement>, Parse
         }
     }
     Ok(None)
+}
+
+fn change(p: &mut Parser) -> Result<Change, ParserError> {
+    if words(p, &["SET"]) {
+        return Ok(Change::Set(options(p)?));
+    }
+    if words(p, &["RENAME", "TO"]) {
+        return Ok(Change::RenameTo(name(p)?));
+    }
+    if words(p, &["RESET", "ALL"]) {
+        return Ok(Change::Reset(None));
+    }
+    if words(p, &["RESET"]) {
+        p.expect_token(&Token::LParen)?;
+        let keys = p.parse_comma_separated(option_text)?;
+        p.expect_token(&Token::RParen)?;
+        return Ok(Change::Reset(Some(keys)));
+    }
+    p.expected_ref("SET, RESET or RENAME TO", p.peek_token_ref())
 }
 
 const CREATE_PREFIXES: &[(&[&str], bool, bool)] = &[
@@ -226,10 +255,6 @@ fn words(p: &mut Parser, expected: &[&str]) -> bool {
         expected.iter().for_each(|_| p.advance_token());
     }
     all
-}
-
-fn expect(p: &mut Parser, word: &str) -> Result<(), ParserError> {
-    if words(p, &[word]) { Ok(()) } else { p.expected_ref(word, p.peek_token_ref()) }
 }
 
 /// A model's name: one identifier, folded to lower case unless quoted.
@@ -337,7 +362,8 @@ mod tests {
                 "SELECT * FROM ml_predict((SELECT 1), MODEL m, DESCRIPTOR(c), MAP {'a': 'b'})",
                 "SELECT ml_predict(MODEL m, c) FROM t; SHOW MODELS;",
                 "DROP MODEL IF EXISTS m; DESCRIBE MODEL m; SHOW CREATE MODEL m",
-                "ALTER MODEL m SET ('gpus' = '1')",
+                "ALTER MODEL m SET ('gpus' = '1'); ALTER MODEL m RESET ('gpus', 'device')",
+                "ALTER MODEL m RESET ALL; ALTER MODEL m RENAME TO n",
             ] {
                 parse_as(sql, dialect).unwrap_or_else(|e| panic!("{dialect}: {sql}: {e}"));
             }
@@ -351,7 +377,9 @@ mod tests {
             ("CREATE MODEL m AT 'x'", "Expected: VERSION, INPUT, OUTPUT"),
             ("CREATE MODEL m LOCATION x", "Expected: a quoted string"),
             ("CREATE MODEL m WITH ('a' = )", "Expected: a quoted string"),
-            ("ALTER MODEL m ('a' = 'b')", "Expected: SET"),
+            ("ALTER MODEL m ('a' = 'b')", "Expected: SET, RESET or RENAME TO"),
+            ("ALTER MODEL m RESET", "Expected: ("),
+            ("ALTER MODEL m RENAME n", "Expected: SET, RESET or RENAME TO"),
             ("SHOW MODELS m", "Expected: end of statement"),
             ("CREATE OR REPLACE MODEL IF NOT EXISTS m", "cannot be combined"),
         ] {

@@ -219,6 +219,22 @@ impl Catalog {
         Ok(entry)
     }
 
+    /// Gives a model another name.
+    ///
+    /// # Errors
+    /// [`ModelError::UnknownModel`], [`ModelError::ModelExists`] or [`ModelError::Catalog`].
+    pub fn rename(&self, name: &str, to: &str) -> Result<(), ModelError> {
+        let mut entry = self.get(name)?;
+        if self.temporary.lock().contains_key(to) {
+            return Err(ModelError::ModelExists { name: to.to_owned() });
+        }
+        entry.declaration.name = to.to_owned();
+        // There under both names for a moment rather than under none.
+        self.create(entry, IfExists::Fail)?;
+        self.remove(name)?;
+        Ok(())
+    }
+
     fn unknown(&self, name: &str) -> ModelError {
         let names = self.list().unwrap_or_default();
         ModelError::UnknownModel {
