@@ -60,7 +60,7 @@ async fn an_onnx_model_is_described_by_its_own_files() {
         ["input", "text", "STRING"],
         ["output", "embedding", "FLOAT[32]"],
         ["option", "precision", "int8"],
-        ["option", "determinism", "stable"],
+        ["option", "determinism", "volatile"],
         ["package", "runtime", "onnx"],
         ["package", "program", "onnx/model_quantized.onnx"],
     ] {

@@ -20,6 +20,8 @@ pub(super) struct Graph {
     pub(super) outputs: Vec<Port>,
     /// Files beside it that hold weights, as it names them.
     pub(super) external: BTreeSet<String>,
+    /// Whether equal rows may give different results: it draws numbers, or measures the whole batch.
+    pub(super) is_volatile: bool,
     /// Of most of its weights.
     pub(super) precision: Precision,
     /// Bytes of all weights.
@@ -73,6 +75,19 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Operators that draw random numbers, and those that quantise by the largest number of a batch.
+const VOLATILE: [&str; 9] = [
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "DynamicQuantizeLSTM",
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeMatMul",
+];
+
 /// Operators of these domains are ONNX Runtime's own.
 const DOMAINS: [&str; 7] = [
     "",
@@ -105,7 +120,10 @@ impl Graph {
         }
         let graph = model.graph.as_ref().ok_or_else(|| damaged("it holds no graph".to_owned()))?;
         check_operators(&model, graph)?;
-        Self::of(graph)
+        let mut read = Self::of(graph)?;
+        let inner = model.functions.iter().flat_map(|function| nodes(&function.node));
+        read.is_volatile |= inner.into_iter().any(is_volatile);
+        Ok(read)
     }
 
     fn of(graph: &proto::Graph) -> Result<Self, (String, String)> {
@@ -117,6 +135,7 @@ impl Graph {
             inputs: inputs.map(port).collect(),
             outputs: graph.output.iter().map(port).collect(),
             external: external_files(&tensors)?,
+            is_volatile: nodes(&graph.node).into_iter().any(is_volatile),
             precision: precision(&tensors),
             weight_bytes: tensors
                 .iter()
@@ -174,6 +193,10 @@ fn check_operators(model: &proto::Model, graph: &proto::Graph) -> Result<(), (St
         )),
         None => Ok(()),
     }
+}
+
+fn is_volatile(node: &proto::Node) -> bool {
+    VOLATILE.contains(&node.op_type.as_str())
 }
 
 /// All of them, those of branches and loops too.

@@ -133,7 +133,10 @@ fn write(
         description: described.about,
         license: None,
         source: None,
-        determinism: Determinism::Stable,
+        determinism: match graph.is_volatile {
+            true => Determinism::Volatile,
+            false => Determinism::Stable,
+        },
         prompt: described.prompt,
         input: described
             .inputs

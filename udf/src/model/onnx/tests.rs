@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 
 use crate::fixture::{created, prepared};
 use crate::model::{
-    Activation, Head, ModelDeclaration, Pooling, Precision, RuntimeKind, Side, TransformKind,
+    Activation, Determinism, Head, ModelDeclaration, Pooling, Precision, RuntimeKind, Side,
+    TransformKind,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -112,6 +113,8 @@ fn a_file_of_a_folder_is_the_folders_model_by_that_program() {
     let program = fixture("quantised/model/onnx/model_quantized.onnx");
     let model = model(&program);
     assert_eq!(model.precision, Precision::Int8);
+    // Its steps depend on the largest number of a batch.
+    assert_eq!(model.determinism, Determinism::Volatile);
     assert_eq!(model.signature.to_string(), "(text STRING) -> (embedding FLOAT[32])");
     assert!(model.location.as_str().ends_with("/onnx/model_quantized.onnx"), "{}", model.location);
     let asked = refusal(&program, Some(Precision::Fp16));
