@@ -24,9 +24,9 @@ pub struct ModelDeclaration {
     pub name: String,
     /// As given in `CREATE MODEL` or in the package.
     pub version: String,
-    /// URL of the package's folder.
+    /// URL of the package's folder, or of the ONNX file in it that is the program.
     pub location: Url,
-    /// SHA-256 of the package's `model.toml`, which holds the hashes of all other files.
+    /// SHA-256 of the package's description, which holds the hashes of all other files.
     pub content_hash: String,
     /// Columns in and out, under the names that SQL shows.
     pub signature: Signature,

@@ -183,3 +183,21 @@ fn classified(scores: Vec<f32>, labels: &[String]) -> Vec<ArrayRef> {
     }
     columns
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_behind_a_row_do_not_count() {
+        let values = [1.0, 2.0, 3.0, 6.0, 9.0, 9.0, 5.0, 5.0, 9.0, 9.0, 9.0, 9.0];
+        let pooled = |mode| pool(&[mode], &values, &[2, 1], 3, 2);
+        let root = 2_f32.sqrt();
+        assert_eq!(pooled(Pooling::Cls), [1.0, 2.0, 5.0, 5.0]);
+        assert_eq!(pooled(Pooling::LastToken), [3.0, 6.0, 5.0, 5.0]);
+        assert_eq!(pooled(Pooling::Max), [3.0, 6.0, 5.0, 5.0]);
+        assert_eq!(pooled(Pooling::Mean), [2.0, 4.0, 5.0, 5.0]);
+        assert_eq!(pooled(Pooling::MeanSqrtLenTokens), [4.0 / root, 8.0 / root, 5.0, 5.0]);
+        assert_eq!(pooled(Pooling::WeightedMean), [7.0 / 3.0, 14.0 / 3.0, 5.0, 5.0]);
+    }
+}
