@@ -46,7 +46,7 @@ async fn run() {
     forebay.register_model("minilm", PACKAGE).await.unwrap();
     let model = Arc::new(forebay.catalog().get("minilm").unwrap().declaration);
     let env = forebay.session().runtime_env();
-    let package = Package::fetch(&model.location, &model.content_hash, &env).await.unwrap();
+    let package = Package::fetch(model.pinned(), &env).await.unwrap();
     let replica = runtime::load(&model, &package, Device::Cpu).unwrap();
     let batches = batches(&model, &package, texts(&forebay).await);
 

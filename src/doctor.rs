@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use forebay::{CatalogEntry, ForebayContext, folders};
 use forebay_engine::device::Driver;
 use forebay_udf::model::{RuntimeKind, packages_dir};
-use forebay_udf::runtime::torch;
+use forebay_udf::runtime::{onnx, torch};
 use nix::sys::statvfs::statvfs;
 
 use crate::shell::errors;
@@ -72,6 +72,7 @@ pub(crate) async fn run(catalog: Option<PathBuf>) -> i32 {
         machine(&report, context);
     }
     libtorch(&mut report);
+    onnx_runtime(&mut report, context.as_ref());
     if let Some(driver) = Driver::detect() {
         nvidia(&report, &driver);
     }
@@ -162,6 +163,28 @@ fn libtorch(report: &mut Report) {
     }
 }
 
+/// Missing, it is a problem for those who have a model for it.
+fn onnx_runtime(report: &mut Report, context: Option<&ForebayContext>) {
+    report.section("ONNX Runtime");
+    let is_onnx =
+        |entry: &CatalogEntry| matches!(entry.declaration.runtime, RuntimeKind::Onnx { .. });
+    let models = context.and_then(|context| context.catalog().list().ok()).unwrap_or_default();
+    match onnx::info() {
+        Ok(info) => {
+            report.fact("version", &info.version);
+            report.fact("library", info.library_path.display().to_string());
+        }
+        Err(error) => {
+            // The problem ends with what mends it.
+            let (problem, fix) = error.problem().rsplit_once("; ").unwrap_or_default();
+            if models.iter().any(is_onnx) || !onnx::is_missing() {
+                return report.problem("library", problem, fix);
+            }
+            report.fact("none", format!("no ONNX model can run; {fix}"));
+        }
+    }
+}
+
 /// All devices of the driver, whether this process may use them or not.
 fn nvidia(report: &Report, driver: &Driver) {
     report.section("NVIDIA driver");
@@ -227,7 +250,7 @@ fn model(report: &mut Report, entry: &CatalogEntry) {
     let model = &entry.declaration;
     let emulated = match model.runtime {
         RuntimeKind::Emulated { .. } => ", emulated",
-        RuntimeKind::Torch { .. } => "",
+        RuntimeKind::Torch { .. } | RuntimeKind::Onnx { .. } => "",
     };
     let fix = |problems: &[String]| {
         // Another description can be accepted; files that are not what theirs says cannot.

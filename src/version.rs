@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
+use forebay_udf::runtime::onnx::ONNXRUNTIME_VERSION;
 use forebay_udf::runtime::torch::LIBTORCH_VERSION;
 use git_version::git_version;
 
@@ -19,7 +20,7 @@ const CHECKED_OUT: &str = git_version!(
 );
 
 /// Names and values, without the version itself.
-pub(crate) fn parts() -> [(&'static str, &'static str); 6] {
+pub(crate) fn parts() -> [(&'static str, &'static str); 7] {
     [
         ("commit", commit(ARCHIVED, CHECKED_OUT)),
         ("profile", if cfg!(debug_assertions) { "dev" } else { "release" }),
@@ -27,6 +28,7 @@ pub(crate) fn parts() -> [(&'static str, &'static str); 6] {
         ("Ballista", ballista_core::BALLISTA_VERSION),
         ("arrow", arrow::ARROW_VERSION),
         ("libtorch", LIBTORCH_VERSION),
+        ("onnxruntime", ONNXRUNTIME_VERSION),
     ]
 }
 

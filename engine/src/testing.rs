@@ -58,6 +58,7 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
         on_error: OnError::Fail,
         max_error_ratio: 1.0,
         output_prefix: String::new(),
+        description: None,
     }
 }
 

@@ -84,7 +84,7 @@ fn find_python() -> Result<PathBuf> {
 
 /// The package's name as one that SQL takes without quotes: `all_minilm_l6_v2`.
 pub(super) fn sql_name(package: &Path) -> Result<String> {
-    let (manifest, _) = Package::verify(package)?;
+    let (manifest, _) = Package::verify(package, None)?;
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     Ok(manifest.name.chars().map(plain).collect())
 }

@@ -14,7 +14,7 @@ use super::folded;
 pub(super) async fn verify(context: &ForebayContext, model: &str) -> Result<i32> {
     let folder = Path::new(model);
     if model.contains('/') || folder.is_dir() && context.catalog().get(&folded(model)).is_err() {
-        return Ok(report(model, check_folder(folder)?));
+        return Ok(report(model, check_folder(folder, None)?));
     }
     let entry = context.catalog().get(&folded(model))?;
     match folder_of(&entry) {
@@ -42,12 +42,11 @@ struct Line {
 
 /// The folder of a package on this machine.
 fn folder_of(entry: &CatalogEntry) -> Option<PathBuf> {
-    let location = &entry.declaration.location;
-    (location.scheme() == "file").then(|| location.to_file_path().ok()).flatten()
+    entry.declaration.pinned().local_folder()
 }
 
-fn check_folder(folder: &Path) -> Result<Vec<Line>, ModelError> {
-    let (_, files) = Package::verify(folder)?;
+fn check_folder(folder: &Path, description: Option<&str>) -> Result<Vec<Line>, ModelError> {
+    let (_, files) = Package::verify(folder, description)?;
     let line = |file: forebay_udf::model::FileCheck| Line {
         name: file.name,
         size_bytes: file.size_bytes,
@@ -58,7 +57,10 @@ fn check_folder(folder: &Path) -> Result<Vec<Line>, ModelError> {
 
 /// The description's own hash is the one that the catalog pinned.
 fn check_entry(entry: &CatalogEntry, folder: &Path) -> Result<Vec<Line>, ModelError> {
-    let mut lines = check_folder(folder)?;
+    let mut lines = check_folder(folder, entry.declaration.description.as_deref())?;
+    if entry.declaration.description.is_some() {
+        return Ok(lines);
+    }
     let pinned = Package::open(folder, Some(&entry.declaration.content_hash));
     if let (Some(description), Err(error)) = (lines.first_mut(), pinned)
         && let ModelError::Package { problem, .. } = error
@@ -98,7 +100,7 @@ fn report(model: &str, lines: Vec<Line>) -> i32 {
 async fn fetch(context: &ForebayContext, entry: &CatalogEntry) -> Result<i32> {
     let model = &entry.declaration;
     let env = context.session().runtime_env();
-    let package = Package::fetch(&model.location, &model.content_hash, &env).await?;
+    let package = Package::fetch(model.pinned(), &env).await?;
     println!("ok       {} in {}", model.location, package.dir.display());
     Ok(0)
 }

@@ -47,6 +47,34 @@ async fn precisions_are_described() {
     assert!(described("mpnet", &["precision"]).await.is_empty());
 }
 
+#[tokio::test]
+async fn an_onnx_model_is_described_by_its_own_files() {
+    let forebay = session().await;
+    let statement = format!(
+        "CREATE MODEL m LOCATION '{FIXTURES}/onnx/quantised/model' WITH ('precision' = 'int8')"
+    );
+    forebay.sql(&statement).await.unwrap().collect().await.unwrap();
+    let batches = forebay.sql("DESCRIBE MODEL m").await.unwrap().collect().await.unwrap();
+    let text = arrow::util::pretty::pretty_format_batches(&batches).unwrap().to_string();
+    for expected in [
+        ["input", "text", "STRING"],
+        ["output", "embedding", "FLOAT[32]"],
+        ["option", "precision", "int8"],
+        ["option", "determinism", "volatile"],
+        ["package", "runtime", "onnx"],
+        ["package", "program", "onnx/model_quantized.onnx"],
+    ] {
+        let has_all = |line: &str| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            cells.get(1..4).is_some_and(|cells| cells == expected)
+        };
+        assert!(text.lines().any(has_all), "{expected:?}: {text}");
+    }
+    let batches = forebay.sql("SHOW CREATE MODEL m").await.unwrap().collect().await.unwrap();
+    let text = arrow::util::pretty::pretty_format_batches(&batches).unwrap().to_string();
+    assert!(text.contains("'precision' = 'int8'"), "{text}");
+}
+
 /// A package that does not say which precisions its program holds, as those of older versions.
 fn silent(folder: &Path) {
     let package = Path::new(FIXTURES).join("mpnet/package");

@@ -63,12 +63,14 @@ fn files_are_read_in_one_sitting() {
 #[test]
 fn fences_between_folders_hold() {
     let torch = "udf/src/runtime/torch";
+    let onnx = "udf/src/runtime/onnx";
     refuse("udf/src", &[torch], &["tch::"], "tch stays in runtime/torch");
+    refuse("udf/src", &[onnx], &["ort::"], "ort stays in runtime/onnx");
     let jpeg = "udf/src/feature/image/jpeg/decompressor.rs";
     let why = "unsafe stays where libraries in C are called";
-    refuse("udf/src", &[torch, jpeg], &["unsafe "], why);
+    refuse("udf/src", &[torch, onnx, jpeg], &["unsafe "], why);
     for folder in ["engine/src", "planner/src", "src"] {
-        refuse(folder, &[], &["tch::", "unsafe "], "tch and unsafe stay in udf/src");
+        refuse(folder, &[], &["tch::", "ort::", "unsafe "], "tch, ort and unsafe stay in udf/src");
     }
     for folder in ["planner/src/sql", "planner/src/logical", "planner/src/optimizer"] {
         refuse(folder, &[], &["forebay_engine"], "only planner/src/physical knows the engine");

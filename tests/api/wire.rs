@@ -27,8 +27,8 @@ use forebay_engine::{
 use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
-    BatchLimits, Determinism, DeviceChoice, ModelDeclaration, Number, OnError, Precision,
-    Resources, RuntimeKind, Share, Signature, TransformKind, parse_type,
+    Activation, BatchLimits, Determinism, DeviceChoice, Head, ModelDeclaration, Number, OnError,
+    Precision, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;
@@ -98,6 +98,7 @@ fn declaration() -> ModelDeclaration {
         prompts: [("query".to_owned(), "query: ".to_owned())].into(),
         prompt: Some("query".to_owned()),
         precisions: Some([("bf16".to_owned(), Number(0.1 + 0.2))].into()),
+        description: Some("format = 1\nname = \"größer\"\n".to_owned()),
     }
 }
 
@@ -113,10 +114,22 @@ fn small(text: bool) -> Arc<ModelDeclaration> {
         vec![field("label", DataType::Utf8), field("score", DataType::Float64)].into();
     if text {
         let arguments = vec!["input_ids".to_owned(), "attention_mask".to_owned()];
-        let tokenizer = "tokenizer.json".to_owned();
-        model.transform =
-            TransformKind::Tokenize { tokenizer, max_tokens: 77, pad_id: -1, arguments };
-        model.runtime = RuntimeKind::Torch { program: "model.pt".to_owned() };
+        let (tokenizer, truncation) = ("tokenizer.json".to_owned(), Side::Left);
+        model.transform = TransformKind::Tokenize {
+            tokenizer,
+            max_tokens: 77,
+            pad_id: -1,
+            truncation,
+            arguments,
+        };
+        let labels = vec!["größer \"als\"".to_owned(), "\n".to_owned()];
+        model.runtime = RuntimeKind::Onnx {
+            program: "onnx/model.onnx".to_owned(),
+            precision: Precision::Int8,
+            results: vec!["logits".to_owned()],
+            one_row: true,
+            head: Some(Head::Classify { activation: Activation::Sigmoid, labels }),
+        };
     }
     Arc::new(model)
 }

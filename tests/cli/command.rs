@@ -28,6 +28,7 @@ fn the_version_names_what_the_binary_was_made_of() {
         ("Ballista", ballista_core::BALLISTA_VERSION),
         ("arrow", arrow::ARROW_VERSION),
         ("libtorch", "2.11.0"),
+        ("onnxruntime", "1.31.1"),
         ("commit", ""),
         ("profile", ""),
     ] {

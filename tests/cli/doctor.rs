@@ -14,9 +14,15 @@ fn doctor_reports_what_is_there_and_what_is_wrong() {
     let kept = libtorch.ancestors().nth(3).unwrap();
     fs::create_dir_all(home.path("cache")).unwrap();
     symlink(kept, home.path("cache").join(kept.file_name().unwrap())).unwrap();
+    let without = home.run(&["doctor"]).stdout;
+    assert!(without.contains("  none        no ONNX model can run; run `tools/setup"), "{without}");
+    let onnxruntime = fs::canonicalize(".forebay/onnxruntime").unwrap();
+    let kept = onnxruntime.ancestors().nth(2).unwrap();
+    symlink(kept, home.path("cache").join(kept.file_name().unwrap())).unwrap();
     let healthy = home.run(&["doctor"]);
     assert_eq!(healthy.status, Some(0), "{}{}", healthy.stdout, healthy.stderr);
-    for expected in ["libtorch", "2.11.0", "cores", "memory", "echo", "no problems found"] {
+    for expected in ["libtorch", "2.11.0", "1.31.1", "cores", "memory", "echo", "no problems found"]
+    {
         assert!(healthy.stdout.contains(expected), "{expected}: {}", healthy.stdout);
     }
     home.write("echo/labels.txt", "changed\n");

@@ -95,3 +95,44 @@ fn export_runs_the_tool_and_adds_the_model() {
     // Found beside the executable if it lies in a checkout, otherwise refused with the remedy.
     assert_eq!(message.status, Some(1), "{}", message.stdout);
 }
+
+/// What `tools/setup onnxruntime` unpacks is not looked for where a folder is named.
+#[test]
+fn onnx_runtime_that_is_missing_or_another_one_is_named_with_a_remedy() {
+    let home = Home::new();
+    let model = fs::canonicalize(".forebay/fixtures/onnx/logistic/model.onnx").unwrap();
+    // Nothing of it is needed to create a model.
+    home.run(&["model", "add", "logistic", model.to_str().unwrap()]).succeeds();
+    let query = "SELECT label FROM ml_predict((SELECT arrow_cast([1.0, 2.0, 3.0, 4.0], \
+                 'FixedSizeList(4, Float32)') AS \"X\"), MODEL logistic)";
+    let with = |folder: &str| {
+        let command = &mut home.command(&["shell", "-q", "-c", query]);
+        Ran::of(command.env("FOREBAY_ONNXRUNTIME", home.path(folder)).output().unwrap())
+    };
+    fs::create_dir_all(home.path("nothing")).unwrap();
+    fs::create_dir_all(home.path("old")).unwrap();
+    home.write("broken/libonnxruntime.so.1.31.1", "this is no library");
+    let source = "struct Base { void *api; const char *(*version)(void); };\n\
+                  static const char *version(void) { return \"1.17.3\"; }\n\
+                  static struct Base base = { 0, version };\n\
+                  struct Base *OrtGetApiBase(void) { return &base; }\n";
+    let source = home.write("old/base.c", source);
+    let library = home.path("old/libonnxruntime.so.1.17.3");
+    let arguments = ["-shared", "-fPIC", "-o"];
+    let made = std::process::Command::new("cc").args(arguments).arg(library).arg(source).status();
+    assert!(made.unwrap().success());
+    for (folder, expected) in [
+        ("nothing", "libonnxruntime.so cannot be loaded: it is not in "),
+        ("broken", "libonnxruntime.so.1.31.1: "),
+        ("old", "libonnxruntime.so.1.17.3 is of ONNX Runtime 1.17.3, expected 1.24 or newer"),
+    ] {
+        let ran = with(folder);
+        assert_ne!(ran.status, Some(0));
+        assert!(ran.stderr.contains(expected), "{folder}: {}", ran.stderr);
+        assert!(ran.stderr.contains("run `tools/setup onnxruntime`"), "{folder}: {}", ran.stderr);
+        let doctor =
+            home.command(&["doctor"]).env("FOREBAY_ONNXRUNTIME", home.path(folder)).output();
+        let report = Ran::of(doctor.unwrap()).stdout;
+        assert!(report.contains("ONNX Runtime\n  library     PROBLEM: "), "{report}");
+    }
+}

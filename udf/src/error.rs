@@ -88,7 +88,7 @@ impl From<ModelError> for DataFusionError {
 /// A model that failed to load or to run.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// libtorch or one of its device libraries cannot be loaded.
+    /// libtorch, ONNX Runtime or one of their device libraries cannot be loaded.
     #[error("{library} cannot be loaded: {problem}; run `forebay doctor`")]
     Library {
         /// File name of the library.

@@ -4,11 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::{Array, ArrayRef, AsArray, ListArray};
+use arrow::datatypes::{DataType, FieldRef, Fields, Float32Type, Schema};
+use arrow::json::ReaderBuilder;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use crate::model::{ModelDeclaration, Package};
+use crate::error::ModelError;
+use crate::model::{Described, ModelDeclaration, Package, Precision, parse_location};
 
 /// A package in a temporary folder.
 pub(crate) struct Folder {
@@ -120,3 +124,92 @@ pub(crate) fn tensors(inputs: &[(&str, &str)], outputs: &[(&str, &str)], runtime
         columns("output", outputs),
     )
 }
+
+pub(crate) fn floats(column: &ArrayRef) -> Vec<f32> {
+    let items = column.as_fixed_size_list_opt().map_or(column, |list| list.values());
+    items.as_primitive::<Float32Type>().values().to_vec()
+}
+
+pub(crate) fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    let worst = differences.fold(0.0, f32::max);
+    assert!(worst <= tolerance, "differs by {worst}");
+}
+
+/// The columns of a fixture's reference.json, of the types that its package declares.
+pub(crate) fn reference(folder: &Path, kind: &str, fields: &Fields) -> Vec<ArrayRef> {
+    let text = fs::read_to_string(folder.join("reference.json")).unwrap();
+    let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = reference[kind][fields[0].name()].as_array().unwrap().len();
+    let row = |row: usize| -> serde_json::Value {
+        let value = |field: &FieldRef| {
+            let name = field.name().clone();
+            let value = reference[kind][&name][row].clone();
+            (name, value)
+        };
+        serde_json::Value::Object(fields.iter().map(value).collect())
+    };
+    let rows: Vec<serde_json::Value> = (0..rows).map(row).collect();
+    let schema = Arc::new(Schema::new(fields.clone()));
+    let mut decoder =
+        ReaderBuilder::new(schema).with_batch_size(rows.len()).build_decoder().unwrap();
+    decoder.serialize(&rows).unwrap();
+    decoder.flush().unwrap().unwrap().columns().to_vec()
+}
+
+/// Equal in all but floats, and these within 1e-5; 2e-3 for models of image files.
+pub(crate) fn assert_same(found: &ArrayRef, expected: &ArrayRef, what: &str) {
+    assert_eq!(found.data_type(), expected.data_type(), "{what}");
+    assert_eq!(found.len(), expected.len(), "{what}");
+    if let (Some(found), Some(expected)) =
+        (found.as_list_opt::<i32>(), expected.as_list_opt::<i32>())
+    {
+        assert!(found.offsets().lengths().eq(expected.offsets().lengths()), "{what}");
+        // A slice's values are those of the whole.
+        let values = |list: &ListArray| {
+            let start = list.value_offsets()[0] as usize;
+            list.values().slice(start, list.offsets().lengths().sum())
+        };
+        return assert_same(&values(found), &values(expected), what);
+    }
+    if let (Some(found), Some(expected)) =
+        (found.as_fixed_size_list_opt(), expected.as_fixed_size_list_opt())
+    {
+        return assert_same(found.values(), expected.values(), what);
+    }
+    match found.data_type() {
+        DataType::Float32 => {
+            // A resized pixel may be rounded otherwise than torchvision rounds it.
+            let tolerance = match what {
+                // This filter rounds more of them otherwise. Another filter would differ by 0.05.
+                "clip-image-files" => 0.015,
+                _ if what.ends_with("-files") => 2e-3,
+                _ => 1e-5,
+            };
+            let (found, expected) = (floats(found), floats(expected));
+            let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(found.len() == expected.len() && worst <= tolerance, "{what}: off by {worst}");
+        }
+        _ => assert_eq!(found, expected, "{what}"),
+    }
+}
+
+/// A model without `model.toml`, and the declaration of it.
+pub(crate) fn created(
+    location: &Path,
+    precision: Option<Precision>,
+) -> Result<Created, ModelError> {
+    let location = parse_location(location.to_str().unwrap())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let described = Package::read(&location, precision, &env()).await?;
+        let Described { manifest, content_hash, description } = described;
+        let mut model = manifest.declaration("m", location, content_hash);
+        model.description = description;
+        let package = Package::fetch(model.pinned(), &env()).await?;
+        Ok((model, package))
+    })
+}
+
+pub(crate) type Created = (ModelDeclaration, Arc<Package>);

@@ -2,7 +2,7 @@
 //!
 //! - [`model`]: declarations, packages on disk, the catalog that gives them SQL names
 //! - [`transform`]: columns → the plain arrays that a model takes (token ids, tensors)
-//! - [`runtime`]: loads a model on a device and runs it (libtorch, or emulated)
+//! - [`runtime`]: loads a model on a device and runs it (libtorch, ONNX Runtime, or emulated)
 //! - [`feature`]: SQL functions for the work around models (vector distance, images)
 //!
 //! This is the lowest crate: it depends on arrow and DataFusion's expression API, and knows

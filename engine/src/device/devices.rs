@@ -184,7 +184,13 @@ impl Devices {
     /// # Errors
     /// [`EngineError::Placement`] with what was asked for, what there is, and what to do.
     pub fn place(&self, model: &ModelDeclaration) -> Result<Placement, EngineError> {
-        place(model, &self.inventory, &|| self.cuda())
+        place(model, &self.inventory, &|| match (self.cuda(), &model.runtime) {
+            // Its library need not be there for models of another one.
+            (Err(_), RuntimeKind::Onnx { .. }) if matches!(self.inventory.cuda, Cuda::Ask) => {
+                ask_driver()
+            }
+            (found, _) => found,
+        })
     }
 
     /// The share of `device` that one batch of `model` needs; waits in line for it.
@@ -343,7 +349,7 @@ impl Devices {
         env: &Arc<RuntimeEnv>,
     ) -> Result<Arc<Package>, EngineError> {
         let fetch = async {
-            let package = Package::fetch(&model.location, &model.content_hash, env);
+            let package = Package::fetch(model.pinned(), env);
             Ok(Box::pin(package).await?)
         };
         self.packages.get(package_key(model), Box::pin(fetch)).await
@@ -404,10 +410,17 @@ async fn blocking<T: Send + 'static>(
 
 fn ask_libtorch() -> Result<Vec<Accelerator>, String> {
     let info = runtime::torch::info().map_err(|error| error.to_string())?;
-    let accelerator = |found: &runtime::torch::CudaDevice| Accelerator {
+    Ok(info.cuda.as_ref().map_err(String::clone)?.iter().map(accelerator).collect())
+}
+
+fn ask_driver() -> Result<Vec<Accelerator>, String> {
+    Ok(runtime::driver_devices()?.iter().map(accelerator).collect())
+}
+
+fn accelerator(found: &runtime::torch::CudaDevice) -> Accelerator {
+    Accelerator {
         device: Device::Cuda(found.ordinal),
         name: found.name.clone(),
         memory: found.memory_bytes,
-    };
-    Ok(info.cuda.as_ref().map_err(String::clone)?.iter().map(accelerator).collect())
+    }
 }

@@ -7,7 +7,8 @@ use datafusion::common::{Result, plan_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_udf::ModelError;
 use forebay_udf::model::{
-    CatalogEntry, HIDDEN_PREFIX, ModelDeclaration, Package, parse_location, parse_type, type_name,
+    CatalogEntry, Described, HIDDEN_PREFIX, ModelDeclaration, Package, Precision, parse_location,
+    parse_type, type_name,
 };
 
 use super::statement::CreateModel;
@@ -24,10 +25,12 @@ pub(super) async fn entry(statement: CreateModel, env: &Arc<RuntimeEnv>) -> Resu
         );
     };
     let location = parse_location(location)?;
-    let (manifest, content_hash) = Package::read(&location, env).await?;
-    // All files, not the description alone: better now than when a query has begun.
-    Box::pin(Package::fetch(&location, &content_hash, env)).await?;
+    let described = Package::read(&location, asked_precision(&options)?, env).await?;
+    let Described { manifest, content_hash, description } = described;
     let mut declaration = manifest.declaration(&name, location, content_hash);
+    declaration.description = description;
+    // All files, not the description alone: better now than when a query has begun.
+    Box::pin(Package::fetch(declaration.pinned(), env)).await?;
     check_provider(&declaration, flink.provider)?;
     if let Some(version) = version {
         declaration.version = version;
@@ -64,6 +67,12 @@ fn split_flink_options(options: &[(String, String)]) -> (FlinkOptions<'_>, Vec<(
         }
     }
     (flink, rest)
+}
+
+/// Chooses among the programs of a folder that holds several.
+fn asked_precision(options: &[(&str, &str)]) -> Result<Option<Precision>> {
+    let asked = options.iter().find(|(key, _)| key.trim().eq_ignore_ascii_case("precision"));
+    Ok(asked.map(|(_, value)| value.parse()).transpose()?)
 }
 
 fn check_provider(model: &ModelDeclaration, provider: Option<&str>) -> Result<()> {

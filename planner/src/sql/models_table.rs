@@ -7,7 +7,9 @@ use datafusion::common::Result;
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::ObjectName;
-use forebay_udf::model::{Catalog, CatalogEntry, Learned, ModelOptions, TransformKind, type_name};
+use forebay_udf::model::{
+    Catalog, CatalogEntry, Learned, ModelOptions, RuntimeKind, TransformKind, type_name,
+};
 
 const SCHEMA: &str = "information_schema";
 const TABLE: &str = "models";
@@ -80,6 +82,9 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
     }
     add("package", "version", model.version.clone());
     add("package", "runtime", model.runtime.name().to_owned());
+    if let RuntimeKind::Onnx { program, .. } = &model.runtime {
+        add("package", "program", program.clone());
+    }
     add("package", "location", model.location.to_string());
     add("package", "content_hash", model.content_hash.clone());
     add("package", "license", entry.license.clone().unwrap_or_else(|| "not stated".to_owned()));

@@ -2,7 +2,7 @@
 
     tools/python -m forebay.export.fixtures OUTPUT
 
-Writes OUTPUT/<name>/package, and beside it reference.json: columns of inputs, and the columns of
+Writes OUTPUT/onnx (onnx_fixtures.py), and OUTPUT/<name>/package, and beside it reference.json: columns of inputs, and the columns of
 outputs that the model's own library gives for them; and OUTPUT/resnet18 with 500 images and their
 labels (resnet.py). Seeded: the same bytes each time.
 """
@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # The models are tiny; more threa
 import transformers  # noqa: E402
 
 from . import command  # noqa: E402
+from . import onnx_fixtures  # noqa: E402
 from . import resnet  # noqa: E402
 from .reference import embed  # noqa: E402
 from .texts import MIXED  # noqa: E402
@@ -50,6 +51,7 @@ def main() -> int:
             outputs = model.expected(source, model.inputs)
         reference = json.dumps({"inputs": model.inputs, "outputs": outputs}, ensure_ascii=False)
         (folder / "reference.json").write_text(reference, encoding="utf-8")
+    onnx_fixtures.make(output / "onnx")
     return resnet.make(output / "resnet18")
 
 

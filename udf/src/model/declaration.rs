@@ -6,7 +6,9 @@ use arrow::datatypes::FieldRef;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::head::Head;
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
+use super::package::Pinned;
 use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
@@ -22,9 +24,9 @@ pub struct ModelDeclaration {
     pub name: String,
     /// As given in `CREATE MODEL` or in the package.
     pub version: String,
-    /// URL of the package's folder.
+    /// URL of the package's folder, or of the ONNX file in it that is the program.
     pub location: Url,
-    /// SHA-256 of the package's `model.toml`, which holds the hashes of all other files.
+    /// SHA-256 of the package's description, which holds the hashes of all other files.
     pub content_hash: String,
     /// Columns in and out, under the names that SQL shows.
     pub signature: Signature,
@@ -63,6 +65,9 @@ pub struct ModelDeclaration {
     pub max_error_ratio: f64,
     /// Prepended to the names of the output columns.
     pub output_prefix: String,
+    /// What `CREATE MODEL` made of a model's own files, in the form of the `model.toml` that they lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
 }
 
 /// How input columns become the program's arguments.
@@ -77,6 +82,9 @@ pub enum TransformKind {
         max_tokens: u32,
         /// Fills a batch up to its longest row.
         pad_id: i64,
+        /// Where a longer text is cut.
+        #[serde(default, skip_serializing_if = "Side::is_right")]
+        truncation: Side,
         /// What the program takes, in order: `input_ids`, `attention_mask`, `token_type_ids`,
         /// `token_starts`, `token_ends`.
         arguments: Vec<String>,
@@ -100,6 +108,23 @@ pub enum TransformKind {
         /// By channel: what the rest is divided by.
         std: [Number; 3],
     },
+}
+
+/// An end of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Its beginning.
+    Left,
+    /// Its end.
+    #[default]
+    Right,
+}
+
+impl Side {
+    fn is_right(&self) -> bool {
+        *self == Self::Right
+    }
 }
 
 /// The order of an image's dimensions.
@@ -140,6 +165,24 @@ pub enum RuntimeKind {
         /// File in the package.
         program: String,
     },
+    /// ONNX Runtime, from an ONNX file in the package.
+    Onnx {
+        /// File in the package.
+        program: String,
+        /// What the program holds; there is no other.
+        #[serde(default)]
+        precision: Precision,
+        /// The program's results that become the outputs, in their order; its first ones if none is
+        /// named.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        results: Vec<String>,
+        /// Whether the program takes one row at a time.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        one_row: bool,
+        /// What is made of the result before it is an output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head: Option<Head>,
+    },
     /// A stand-in with a fixed service time; no real model.
     Emulated {
         /// Milliseconds for which one batch holds its accelerator.
@@ -158,6 +201,7 @@ impl RuntimeKind {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Torch { .. } => "torch",
+            Self::Onnx { .. } => "onnx",
             Self::Emulated { .. } => "emulated",
         }
     }
@@ -261,22 +305,50 @@ impl ModelDeclaration {
         Ok(self)
     }
 
+    /// What names and pins the package.
+    pub fn pinned(&self) -> Pinned<'_> {
+        Pinned {
+            location: &self.location,
+            content_hash: &self.content_hash,
+            description: self.description.as_deref(),
+        }
+    }
+
     fn check_precision(&self, precision: Precision) -> Result<(), ModelError> {
+        let refuse = |expected: String| {
+            let (option, value) = ("precision".to_owned(), precision.to_string());
+            Err(ModelError::InvalidValue { option, value, expected })
+        };
+        match &self.runtime {
+            RuntimeKind::Onnx { precision: held, .. } if *held == precision => return Ok(()),
+            RuntimeKind::Onnx { program, precision: held, .. } => {
+                return refuse(format!(
+                    "{held}, which the program {program} of model '{}' holds; for another one, create \
+                     a model of the folder WITH (precision = '{precision}'), or of the file that \
+                     holds it",
+                    self.name
+                ));
+            }
+            RuntimeKind::Torch { .. } if precision == Precision::Int8 => {
+                return refuse(format!(
+                    "fp32, bf16 or fp16, because model '{}' is of the runtime torch; int8 is for \
+                     quantised ONNX programs",
+                    self.name
+                ));
+            }
+            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => {}
+        }
         let Some(held) = &self.precisions else { return Ok(()) };
         if precision == Precision::Fp32 || held.contains_key(&precision.to_string()) {
             return Ok(());
         }
         let known: Vec<&str> =
             ["fp32"].into_iter().chain(held.keys().map(String::as_str)).collect();
-        Err(ModelError::InvalidValue {
-            option: "precision".to_owned(),
-            value: precision.to_string(),
-            expected: format!(
-                "{}, because the program of model '{}' failed in another when it was exported",
-                known.join(" or "),
-                self.name
-            ),
-        })
+        refuse(format!(
+            "{}, because the program of model '{}' failed in another when it was exported",
+            known.join(" or "),
+            self.name
+        ))
     }
 
     /// The prompt of this name, which must be one of the package's; no name is no prompt.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::datatypes::{DataType, Fields};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, TransformKind};
@@ -16,7 +16,7 @@ use crate::feature::image::Recipe;
 
 /// Name of the description within a package.
 pub(super) const MANIFEST: &str = "model.toml";
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 const ARGUMENTS: [&str; 5] =
     ["input_ids", "attention_mask", "token_type_ids", "token_starts", "token_ends"];
 /// Those that say where in the text a token is; of two texts they would not say in which.
@@ -63,50 +63,50 @@ pub struct Manifest {
 }
 
 /// The file as it is written.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct ManifestText {
-    format: u32,
-    name: String,
-    version: String,
+pub(super) struct ManifestText {
+    pub(super) format: u32,
+    pub(super) name: String,
+    pub(super) version: String,
     #[serde(default)]
-    description: String,
-    license: Option<String>,
-    source: Option<String>,
+    pub(super) description: String,
+    pub(super) license: Option<String>,
+    pub(super) source: Option<String>,
     #[serde(default)]
-    determinism: Determinism,
-    input: Vec<InputText>,
-    output: Vec<OutputText>,
-    transform: TransformKind,
+    pub(super) determinism: Determinism,
+    pub(super) prompt: Option<String>,
+    pub(super) input: Vec<InputText>,
+    pub(super) output: Vec<OutputText>,
+    pub(super) transform: TransformKind,
     #[serde(default)]
-    prompts: BTreeMap<String, String>,
-    prompt: Option<String>,
-    runtime: RuntimeKind,
-    precisions: Option<BTreeMap<String, Number>>,
-    resources: Resources,
-    batch: BatchLimits,
+    pub(super) prompts: BTreeMap<String, String>,
+    pub(super) runtime: RuntimeKind,
+    pub(super) precisions: Option<BTreeMap<String, Number>>,
+    pub(super) resources: Resources,
+    pub(super) batch: BatchLimits,
     #[serde(default)]
-    files: BTreeMap<String, String>,
+    pub(super) files: BTreeMap<String, String>,
 }
 
 /// An `[[input]]`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct InputText {
-    name: String,
+pub(super) struct InputText {
+    pub(super) name: String,
     #[serde(rename = "type")]
-    sql_type: String,
-    shape: Option<Vec<u32>>,
+    pub(super) sql_type: String,
+    pub(super) shape: Option<Vec<u32>>,
 }
 
 /// An `[[output]]`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct OutputText {
-    name: String,
+pub(super) struct OutputText {
+    pub(super) name: String,
     #[serde(rename = "type")]
-    sql_type: String,
-    labels: Option<String>,
+    pub(super) sql_type: String,
+    pub(super) labels: Option<String>,
 }
 
 /// Read first, so that a newer format is called that and not an unknown field.
@@ -171,6 +171,10 @@ impl Manifest {
 
     /// The declaration of a model of this package, before any option.
     pub fn declaration(&self, name: &str, location: Url, content_hash: String) -> ModelDeclaration {
+        let precision = match &self.runtime {
+            RuntimeKind::Onnx { precision, .. } => *precision,
+            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => Precision::Fp32,
+        };
         let emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         ModelDeclaration {
             name: name.to_owned(),
@@ -187,12 +191,13 @@ impl Manifest {
             device: if emulated { DeviceChoice::Emulated } else { DeviceChoice::Auto },
             needs_accelerator: emulated,
             max_replicas: None,
-            precision: Precision::Fp32,
+            precision,
             precisions: self.precisions.clone(),
             determinism: self.determinism,
             on_error: OnError::Fail,
             max_error_ratio: 1.0,
             output_prefix: String::new(),
+            description: None,
         }
     }
 
@@ -271,7 +276,11 @@ impl Manifest {
             // What is no tensor is passed on to a runtime that needs none.
             TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
             TransformKind::Tensor => {
-                match inputs.iter().find(|field| !is_tensor_type(field.data_type())) {
+                let takes_text = matches!(self.runtime, RuntimeKind::Onnx { .. });
+                let is_possible = |data_type: &DataType| {
+                    is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
+                };
+                match inputs.iter().find(|field| !is_possible(field.data_type())) {
                     Some(field) => Err(format!(
                         "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
                         field.name(),
@@ -325,6 +334,16 @@ impl Manifest {
     }
 
     fn check_runtime(&self) -> Result<(), String> {
+        if let RuntimeKind::Onnx { results, head, .. } = &self.runtime {
+            let (found, outputs) = (results.len(), self.signature.outputs.len());
+            let expected = if head.is_some() { 1 } else { outputs };
+            if !results.is_empty() && found != expected {
+                return Err(format!(
+                    "runtime.results names {found} of the program's results, expected {expected}"
+                ));
+            }
+            head.iter().try_for_each(|head| head.check(&self.signature.outputs))?;
+        }
         let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
         let tokenizes = matches!(self.transform, TransformKind::Tokenize { .. });
         for (field, labels) in self.signature.outputs.iter().zip(&self.labels) {
@@ -389,7 +408,9 @@ impl Manifest {
             TransformKind::Tensor | TransformKind::Image { .. } => None,
         };
         let program = match &self.runtime {
-            RuntimeKind::Torch { program } => Some(("runtime.program", program)),
+            RuntimeKind::Torch { program } | RuntimeKind::Onnx { program, .. } => {
+                Some(("runtime.program", program))
+            }
             RuntimeKind::Emulated { .. } => None,
         };
         let labels = self.labels.iter().flatten().map(|name| ("labels", name));

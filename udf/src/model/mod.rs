@@ -6,8 +6,10 @@
 
 mod catalog;
 mod declaration;
+mod head;
 mod learned;
 mod manifest;
+mod onnx;
 mod options;
 mod package;
 mod resources;
@@ -16,12 +18,15 @@ mod signature;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Filter, Layout, ModelDeclaration, Number, RuntimeKind, TransformKind,
+    BatchLimits, Filter, Layout, ModelDeclaration, Number, RuntimeKind, Side, TransformKind,
 };
+pub use head::{Activation, Head, Pooling};
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
-pub use package::{FileCheck, Package, hash_bytes, hash_file, packages_dir, parse_location};
+pub use package::{
+    Described, FileCheck, Package, Pinned, hash_bytes, hash_file, packages_dir, parse_location,
+};
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};

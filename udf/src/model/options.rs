@@ -102,7 +102,9 @@ word_enum! {
     /// bfloat16.
     Bf16 = "bf16",
     /// IEEE half.
-    Fp16 = "fp16"
+    Fp16 = "fp16",
+    /// Integers of 8 bits or fewer, as a quantised ONNX program holds them.
+    Int8 = "int8"
 }
 
 word_enum! {

@@ -4,6 +4,8 @@
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
 mod emulated;
+pub mod onnx;
+mod places;
 pub mod torch;
 
 use std::any::Any;
@@ -70,10 +72,19 @@ pub trait Replica: fmt::Debug + Send + Sync {
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError>;
 }
 
+/// The CUDA devices by the account of NVIDIA's driver, whatever library would use them.
+///
+/// # Errors
+/// Why there are none.
+pub fn driver_devices() -> Result<Vec<torch::CudaDevice>, String> {
+    torch::driver_devices()
+}
+
 /// What [`enter_thread`] has set for the calling thread, undone on drop.
 #[derive(Debug)]
 pub struct ThreadGuard {
     _torch: Option<torch::ThreadGuard>,
+    _onnx: Option<onnx::ThreadGuard>,
     // The settings belong to one thread, so the guard must stay on it.
     _not_send: PhantomData<*const ()>,
 }
@@ -84,11 +95,13 @@ pub struct ThreadGuard {
 /// # Errors
 /// [`RuntimeError::Library`] or [`RuntimeError::Device`].
 pub fn enter_thread(model: &ModelDeclaration, device: Device) -> Result<ThreadGuard, RuntimeError> {
-    let torch = match &model.runtime {
-        RuntimeKind::Torch { .. } => Some(torch::enter_thread(&model.resources, device)?),
-        RuntimeKind::Emulated { .. } => None,
-    };
-    Ok(ThreadGuard { _torch: torch, _not_send: PhantomData })
+    let (mut torch, mut onnx) = (None, None);
+    match &model.runtime {
+        RuntimeKind::Torch { .. } => torch = Some(torch::enter_thread(&model.resources, device)?),
+        RuntimeKind::Onnx { .. } => onnx = Some(onnx::enter_thread(&model.resources, device)?),
+        RuntimeKind::Emulated { .. } => {}
+    }
+    Ok(ThreadGuard { _torch: torch, _onnx: onnx, _not_send: PhantomData })
 }
 
 /// Loads a model on a device. Blocks; takes as long as reading the weights.
@@ -102,6 +115,7 @@ pub fn load(
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
     match &model.runtime {
         RuntimeKind::Torch { .. } => torch::load(model, package, device),
+        RuntimeKind::Onnx { .. } => onnx::load(model, package, device),
         RuntimeKind::Emulated { .. } => emulated::load(model, device),
     }
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int32Array, ListArray};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef};
-use tokenizers::{EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationParams};
+use tokenizers::{
+    EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams,
+};
 
 use super::Transform;
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, TransformKind, type_name};
+use crate::model::{ModelDeclaration, Package, Side, TransformKind, type_name};
 
 /// What is prepared of each token: one column of lists each, all of the same lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +117,10 @@ impl std::fmt::Debug for Tokenize {
 impl Tokenize {
     /// Reads the tokenizer of a package. Its own padding and truncation do not count.
     pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
-        let (file, max_tokens) = match &model.transform {
-            TransformKind::Tokenize { tokenizer, max_tokens, .. } => (tokenizer, *max_tokens),
+        let (file, max_tokens, side) = match &model.transform {
+            TransformKind::Tokenize { tokenizer, max_tokens, truncation, .. } => {
+                (tokenizer, *max_tokens, *truncation)
+            }
             TransformKind::Tensor | TransformKind::Image { .. } => {
                 return Err(load_error(model, "", "it has no tokenizer"));
             }
@@ -132,8 +136,14 @@ impl Tokenize {
             return Err(load_error(model, file, &problem));
         }
         // Of a pair, the longer text is cut first.
-        let truncation =
-            TruncationParams { max_length: max_tokens as usize, ..TruncationParams::default() };
+        let truncation = TruncationParams {
+            max_length: max_tokens as usize,
+            direction: match side {
+                Side::Left => TruncationDirection::Left,
+                Side::Right => TruncationDirection::Right,
+            },
+            ..TruncationParams::default()
+        };
         tokenizer.with_padding(None);
         tokenizer
             .with_truncation(Some(truncation))
@@ -331,6 +341,15 @@ mod tests {
         let long = "1 2 3 4 5 6 7 8 9 ".repeat(20_000);
         let expected = vec![1, 11, 12, 13, 14, 15, 16, 2];
         assert_eq!(tokens(StringArray::from(vec![long.as_str()])), [Some(expected)]);
+    }
+
+    #[test]
+    fn texts_may_be_cut_at_their_beginning() {
+        let description = TEXT.replace("pad_id = 0", "pad_id = 0\ntruncation = \"left\"");
+        let transform = try_load(&description, TOKENIZER).unwrap();
+        let text = StringArray::from(vec!["1 2 3 4 5 6 7 8 9"]);
+        let prepared = transform.apply(&[Arc::new(text)]).unwrap();
+        assert_eq!(lists(&prepared[0]), [Some(vec![1, 14, 15, 16, 17, 18, 19, 2])]);
     }
 
     /// `TEXT` with a second input and these arguments.

@@ -10,18 +10,20 @@ use url::Url;
 
 use super::tokens::ModelTokens;
 use crate::error::{ModelError, RuntimeError};
-use crate::model::{ModelDeclaration, Package, TransformKind};
+use crate::model::{ModelDeclaration, Package, Pinned, TransformKind};
 
 /// How many tokenizers a process keeps.
 const KEPT: usize = 8;
 
 /// The package of a tokenizer, pinned: `https://host/package#minilm@9a1290…`, which are the model's
-/// name and the SHA-256 of the package's description.
+/// name and the SHA-256 of the package's description. If that is in no file of the package, it follows
+/// on lines of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerReference {
     location: Url,
     model: String,
     content_hash: String,
+    description: Option<String>,
 }
 
 impl TokenizerReference {
@@ -43,16 +45,21 @@ impl TokenizerReference {
             location: model.location.clone(),
             model: model.name.clone(),
             content_hash: model.content_hash.clone(),
+            description: model.description.clone(),
         })
     }
 
     /// What [`Display`](fmt::Display) wrote.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let parsed = || {
-            let (location, pinned) = text.rsplit_once('#')?;
+            let (named, description) = match text.split_once('\n') {
+                Some((named, description)) => (named, Some(description.to_owned())),
+                None => (text, None),
+            };
+            let (location, pinned) = named.rsplit_once('#')?;
             let (model, content_hash) = pinned.rsplit_once('@')?;
-            let location = Url::parse(location).ok()?;
-            Some(Self { location, model: model.to_owned(), content_hash: content_hash.to_owned() })
+            let (model, content_hash) = (model.to_owned(), content_hash.to_owned());
+            Some(Self { location: Url::parse(location).ok()?, model, content_hash, description })
         };
         match parsed() {
             Some(reference) => Ok(reference),
@@ -65,11 +72,18 @@ impl TokenizerReference {
         if let Some(tokens) = kept(&self.content_hash) {
             return Ok(tokens);
         }
-        let package = Package::fetch(&self.location, &self.content_hash, stores);
-        let package = Box::pin(package).await.map_err(|error| match error {
-            unreachable @ ModelError::Unreachable { .. } => exec_datafusion_err!("{unreachable}"),
-            other => other.into(),
-        })?;
+        let pinned = Pinned {
+            location: &self.location,
+            content_hash: &self.content_hash,
+            description: self.description.as_deref(),
+        };
+        let package =
+            Box::pin(Package::fetch(pinned, stores)).await.map_err(|error| match error {
+                unreachable @ ModelError::Unreachable { .. } => {
+                    exec_datafusion_err!("{unreachable}")
+                }
+                other => other.into(),
+            })?;
         let TransformKind::Tokenize { tokenizer, .. } = &package.manifest.transform else {
             return exec_err!("model '{}' has no tokenizer", self.model);
         };
@@ -85,7 +99,8 @@ impl TokenizerReference {
 
 impl fmt::Display for TokenizerReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}@{}", self.location, self.model, self.content_hash)
+        write!(f, "{}#{}@{}", self.location, self.model, self.content_hash)?;
+        self.description.iter().try_for_each(|description| write!(f, "\n{description}"))
     }
 }
 

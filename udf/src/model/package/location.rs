@@ -27,8 +27,8 @@ pub fn parse_location(text: &str) -> Result<Url, ModelError> {
         let url = Url::parse(text).map_err(|e| {
             problem(format!("not a URL: {e}"), "write a folder, or a URL such as file:///models/x")
         })?;
-        if let Some(dir) = local_dir(&url)? {
-            return folder_url(&dir, problem);
+        if let Some(path) = local_dir(&url)? {
+            return local_url(&path, problem);
         }
         return Ok(url);
     }
@@ -43,22 +43,65 @@ pub fn parse_location(text: &str) -> Result<Url, ModelError> {
         Some((rest, home)) => Path::new(&home).join(rest),
         None => PathBuf::from(text),
     };
-    folder_url(&path, problem)
+    local_url(&path, problem)
 }
 
-fn folder_url(
-    path: &Path,
-    problem: impl Fn(String, &str) -> ModelError,
-) -> Result<Url, ModelError> {
-    let remedy = "write the path of a folder that holds model.toml";
-    let found = fs::canonicalize(path).map_err(|e| match e.kind() {
+fn local_url(path: &Path, problem: impl Fn(String, &str) -> ModelError) -> Result<Url, ModelError> {
+    let remedy =
+        "write the path of a folder that holds model.toml or an ONNX model, or of an ONNX file";
+    let is_file = path.to_str().is_some_and(is_onnx) && !path.is_dir();
+    // Links among a model's files lead to a store that has no names (huggingface_hub's cache).
+    let resolve = |path: &Path| match (is_file, path.parent(), path.file_name()) {
+        (true, Some(above), Some(name)) => {
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            fs::metadata(path).and_then(|_| Ok(fs::canonicalize(above)?.join(name)))
+        }
+        _ => fs::canonicalize(path),
+    };
+    let found = resolve(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound if is_file => problem("no such file".to_owned(), remedy),
         io::ErrorKind::NotFound => problem("no such folder".to_owned(), remedy),
         _ => problem(e.to_string(), remedy),
     })?;
-    if !found.is_dir() {
-        return Err(problem("not a folder".to_owned(), remedy));
+    if !found.is_dir() && !is_file {
+        return Err(problem("neither a folder nor an ONNX file".to_owned(), remedy));
     }
     Url::from_file_path(&found).map_err(|()| problem("not an absolute path".to_owned(), remedy))
+}
+
+/// A package's folder, and the program in it if the location names that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) folder: Url,
+    pub(super) program: Option<String>,
+}
+
+impl Place {
+    /// An ONNX file belongs to its folder, and one in a folder called `onnx` to the one above: there a
+    /// model's other files are.
+    pub(super) fn of(location: &Url) -> Self {
+        let parts: Vec<&str> = location.path().split('/').collect();
+        let text = |part: &str| Url::parse(&format!("file:///{part}")).ok()?.to_file_path().ok();
+        let name = |part: &str| Some(text(part)?.file_name()?.to_str()?.to_owned());
+        let whole = || Self { folder: location.clone(), program: None };
+        let is_folder = || location.to_file_path().is_ok_and(|path| path.is_dir());
+        let [above @ .., last] = parts.as_slice() else { return whole() };
+        let Some(file) = name(last).filter(|name| is_onnx(name) && !is_folder()) else {
+            return whole();
+        };
+        let (above, program) = match above {
+            [above @ .., "onnx"] => (above, format!("onnx/{file}")),
+            above => (above, file),
+        };
+        let mut folder = location.clone();
+        folder.set_path(&above.join("/"));
+        Self { folder, program: Some(program) }
+    }
+}
+
+/// Whether a file's name says that it is an ONNX model.
+pub(in crate::model) fn is_onnx(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
 }
 
 /// The folder of a `file://` URL; `None` for other URLs.
@@ -103,12 +146,36 @@ mod tests {
             ("", "the location is empty"),
             ("/no/such/folder", "no such folder"),
             ("file:///no/such/folder", "no such folder"),
-            ("/proc/version", "not a folder"),
+            ("/proc/version", "neither a folder nor an ONNX file"),
+            ("/no/such/model.onnx", "no such file"),
             ("s3://[", "not a URL"),
         ] {
             let message = parse_location(text).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
+    }
+
+    #[test]
+    fn an_onnx_file_belongs_to_the_folder_of_its_model() {
+        let place = |text: &str| {
+            let place = Place::of(&Url::parse(text).unwrap());
+            (place.folder.to_string(), place.program)
+        };
+        let program = |name: &str| Some(name.to_owned());
+        for (location, folder, expected) in [
+            ("file:///m/model.onnx", "file:///m", program("model.onnx")),
+            ("file:///m/onnx/a%20b.ONNX", "file:///m", program("onnx/a b.ONNX")),
+            ("s3://bucket/onnx/x.onnx", "s3://bucket", program("onnx/x.onnx")),
+            ("s3://bucket/x", "s3://bucket/x", None),
+            ("file:///m/onnx", "file:///m/onnx", None),
+        ] {
+            assert_eq!(place(location), (folder.to_owned(), expected), "{location}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let named = folder.path().join("package.onnx");
+        fs::create_dir(&named).unwrap();
+        let location = Url::from_file_path(&named).unwrap();
+        assert_eq!(Place::of(&location).program, None);
     }
 
     #[test]

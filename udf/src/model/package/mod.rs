@@ -7,7 +7,8 @@
 //!
 //! `model.toml` holds the SHA-256 of every other file, and a declaration pins the SHA-256 of
 //! `model.toml`: so one hash stands for the whole package, and a changed file is an error instead
-//! of other results.
+//! of other results. An ONNX model comes without one. It is described when the model is created, and
+//! the declaration carries the description.
 
 mod cache;
 mod hashes;
@@ -25,15 +26,17 @@ use url::Url;
 
 use self::cache::Hold;
 use self::hashes::short;
-use self::location::local_dir;
+use self::location::{Place, local_dir};
 use self::remote::Remote;
 use super::manifest::{MANIFEST, Manifest};
+use super::onnx;
+use super::options::Precision;
 use crate::error::ModelError;
 
 pub(super) use self::hashes::hex;
 pub use self::hashes::{hash_bytes, hash_file};
-pub(super) use self::location::is_safe_name;
 pub use self::location::parse_location;
+pub(super) use self::location::{is_onnx, is_safe_name};
 pub use self::remote::packages_dir;
 
 /// A local folder whose files are verified against the hashes in its `model.toml`.
@@ -49,6 +52,53 @@ pub struct Package {
     hold: Option<Hold>,
 }
 
+/// What names a package and pins it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pinned<'a> {
+    /// URL of the package's folder, or of the ONNX file in it that is the program.
+    pub location: &'a Url,
+    /// SHA-256 of its description.
+    pub content_hash: &'a str,
+    /// The description, if it has no `model.toml`.
+    pub description: Option<&'a str>,
+}
+
+impl Pinned<'_> {
+    /// The package's folder, if it is on this machine.
+    pub fn local_folder(&self) -> Option<PathBuf> {
+        local_dir(&Place::of(self.location).folder).ok().flatten()
+    }
+}
+
+/// What a package says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Described {
+    /// Its description.
+    pub manifest: Manifest,
+    /// SHA-256 of the description, which a declaration pins.
+    pub content_hash: String,
+    /// The description as text, if it has no `model.toml`.
+    pub description: Option<String>,
+}
+
+impl Described {
+    fn by_manifest_file(bytes: &[u8], location: &str) -> Result<Self, ModelError> {
+        let manifest = Manifest::parse(bytes, location)?;
+        Ok(Self { manifest, content_hash: hash_bytes(bytes), description: None })
+    }
+
+    /// From the files of a model that has no `model.toml`.
+    fn by_own_files(
+        dir: &Path,
+        program: Option<&str>,
+        precision: Option<Precision>,
+    ) -> Result<Self, ModelError> {
+        let text = onnx::describe(dir, program, precision)?;
+        let manifest = Manifest::parse(text.as_bytes(), &dir.display().to_string())?;
+        Ok(Self { manifest, content_hash: hash_bytes(text.as_bytes()), description: Some(text) })
+    }
+}
+
 /// What became of one file when a package was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileCheck {
@@ -61,44 +111,57 @@ pub struct FileCheck {
 }
 
 impl Package {
-    /// Reads and checks the description of the package at `location`, without its other files.
-    /// Returns it with its hash, which a declaration pins.
+    /// Reads and checks the description of the package at `location`; of a folder with an ONNX model,
+    /// or of a single ONNX file, makes one. Where several programs are, `precision` chooses.
     ///
     /// # Errors
     /// [`ModelError::Package`] if it is missing, malformed or contradicts itself.
     pub async fn read(
         location: &Url,
+        precision: Option<Precision>,
         env: &Arc<RuntimeEnv>,
-    ) -> Result<(Manifest, String), ModelError> {
-        let bytes = match local_dir(location)? {
-            Some(dir) => blocking(location, move || read_manifest_file(&dir)).await?,
-            None => Remote::open(location, env)?.description().await?,
+    ) -> Result<Described, ModelError> {
+        let place = Place::of(location);
+        let Some(dir) = local_dir(&place.folder)? else {
+            if place.program.is_some() {
+                return Err(onnx::only_local(location));
+            }
+            let bytes = Remote::open(location, env)?.description().await?;
+            return Described::by_manifest_file(&bytes, location.as_str());
         };
-        Ok((Manifest::parse(&bytes, location.as_str())?, hash_bytes(&bytes)))
+        blocking(location, move || match place.program {
+            Some(program) => Described::by_own_files(&dir, Some(&program), precision),
+            None if onnx::is_undescribed(&dir) => Described::by_own_files(&dir, None, precision),
+            None => {
+                Described::by_manifest_file(&read_manifest_file(&dir)?, &dir.display().to_string())
+            }
+        })
+        .await
     }
 
-    /// The package at `location`, verified: in place for `file://`, otherwise from the cache
+    /// The package at its location, verified: in place for `file://`, otherwise from the cache
     /// folder, where it is downloaded once.
     ///
     /// # Errors
     /// [`ModelError::Package`] names the file that is missing or has changed.
-    pub async fn fetch(
-        location: &Url,
-        content_hash: &str,
-        env: &Arc<RuntimeEnv>,
-    ) -> Result<Arc<Self>, ModelError> {
-        Self::fetch_into(&packages_dir(), location, content_hash, env).await.map(Arc::new)
+    pub async fn fetch(pinned: Pinned<'_>, env: &Arc<RuntimeEnv>) -> Result<Arc<Self>, ModelError> {
+        Self::fetch_into(&packages_dir(), pinned, env).await.map(Arc::new)
     }
 
     async fn fetch_into(
         packages: &Path,
-        location: &Url,
-        content_hash: &str,
+        pinned: Pinned<'_>,
         env: &Arc<RuntimeEnv>,
     ) -> Result<Self, ModelError> {
-        if let Some(dir) = local_dir(location)? {
+        let Pinned { location, content_hash, description } = pinned;
+        if let Some(dir) = local_dir(&Place::of(location).folder)? {
             let expected = content_hash.to_owned();
-            return blocking(location, move || Self::open(&dir, Some(&expected))).await;
+            let description = description.map(|text| text.as_bytes().to_owned());
+            return blocking(location, move || {
+                let bytes = description.map_or_else(|| read_manifest_file(&dir), Ok)?;
+                Self::with_description(&dir, &bytes, Some(&expected))
+            })
+            .await;
         }
         let target = packages.join(content_hash);
         let (dir, expected) = (target.clone(), content_hash.to_owned());
@@ -140,32 +203,49 @@ impl Package {
     /// # Errors
     /// [`ModelError::Package`] names the file that is missing or has changed.
     pub fn open(dir: &Path, content_hash: Option<&str>) -> Result<Self, ModelError> {
+        Self::with_description(dir, &read_manifest_file(dir)?, content_hash)
+    }
+
+    fn with_description(
+        dir: &Path,
+        bytes: &[u8],
+        content_hash: Option<&str>,
+    ) -> Result<Self, ModelError> {
         let location = dir.display().to_string();
-        let bytes = read_manifest_file(dir)?;
-        let found = hash_bytes(&bytes);
+        let found = hash_bytes(bytes);
         if let Some(expected) = content_hash.filter(|expected| **expected != found) {
             return Err(changed(&location, MANIFEST, expected, &found));
         }
-        let manifest = Manifest::parse(&bytes, &location)?;
+        let manifest = Manifest::parse(bytes, &location)?;
         for (name, expected) in &manifest.files {
             check_file(dir, &location, name, expected)?;
         }
         Ok(Self { dir: dir.to_owned(), manifest, content_hash: found, hold: None })
     }
 
-    /// Checks every file of a local folder, for a report. The description comes first.
+    /// Checks every file of a local package, for a report. The description comes first; it is the
+    /// given one, if there is no `model.toml`.
     ///
     /// # Errors
     /// [`ModelError::Package`] if the description itself cannot be used.
-    pub fn verify(dir: &Path) -> Result<(Manifest, Vec<FileCheck>), ModelError> {
+    pub fn verify(
+        dir: &Path,
+        description: Option<&str>,
+    ) -> Result<(Manifest, Vec<FileCheck>), ModelError> {
         let location = dir.display().to_string();
-        let bytes = read_manifest_file(dir)?;
+        let is_undescribed = description.is_none() && onnx::is_undescribed(dir);
+        let bytes = match description {
+            Some(text) => text.as_bytes().to_owned(),
+            None if is_undescribed => onnx::describe(dir, None, None)?.into_bytes(),
+            None => read_manifest_file(dir)?,
+        };
         let manifest = Manifest::parse(&bytes, &location)?;
         let first = FileCheck {
             name: MANIFEST.to_owned(),
             size_bytes: Some(bytes.len() as u64),
             problem: None,
         };
+        let first = Some(first).filter(|_| description.is_none() && !is_undescribed);
         let others = manifest.files.iter().map(|(name, expected)| FileCheck {
             name: name.clone(),
             size_bytes: fs::metadata(dir.join(name)).ok().map(|metadata| metadata.len()),
@@ -175,7 +255,7 @@ impl Package {
                 Err(other) => Some(other.to_string()),
             },
         });
-        let checks = std::iter::once(first).chain(others).collect();
+        let checks = first.into_iter().chain(others).collect();
         Ok((manifest, checks))
     }
 
@@ -212,8 +292,10 @@ fn read_manifest_file(dir: &Path) -> Result<Vec<u8>, ModelError> {
     read().map_err(|e| {
         let location = dir.display().to_string();
         if e.kind() == io::ErrorKind::NotFound {
-            let problem =
-                if dir.is_dir() { "it holds no model.toml" } else { "no such folder" }.to_owned();
+            let problem = match dir.is_dir() {
+                true => "it holds neither model.toml nor an ONNX model".to_owned(),
+                false => "no such folder".to_owned(),
+            };
             let remedy = "restore the package, or make one with `forebay model export`".to_owned();
             return ModelError::Package { location, problem, remedy };
         }
@@ -285,13 +367,16 @@ mod tests {
     }
 
     async fn fetch(folder: &Folder, hash: &str) -> Result<Arc<Package>, String> {
-        Package::fetch(&folder.url(), hash, &env()).await.map_err(|e| e.to_string())
+        let (location, content_hash) = (&folder.url(), hash);
+        let pinned = Pinned { location, content_hash, description: None };
+        Package::fetch(pinned, &env()).await.map_err(|e| e.to_string())
     }
 
     #[tokio::test]
     async fn a_local_package_is_used_in_place() {
         let folder = folder();
-        let (manifest, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        let described = Package::read(&folder.url(), None, &env()).await.unwrap();
+        let Described { manifest, content_hash: hash, .. } = described;
         let package = fetch(&folder, &hash).await.unwrap();
         assert_eq!(package.dir, folder.path());
         assert_eq!(package.manifest, manifest);
@@ -300,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn a_changed_file_is_named_with_both_hashes_and_a_remedy() {
         let folder = folder();
-        let (_, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        let hash = Package::read(&folder.url(), None, &env()).await.unwrap().content_hash;
         fetch(&folder, &hash).await.unwrap();
         // Same size, so only the hash can tell.
         fs::write(folder.path().join("model.pt"), "weightz").unwrap();
@@ -315,7 +400,7 @@ mod tests {
     #[tokio::test]
     async fn a_missing_file_is_named() {
         let folder = folder();
-        let (_, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        let hash = Package::read(&folder.url(), None, &env()).await.unwrap().content_hash;
         fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
         let message = fetch(&folder, &hash).await.unwrap_err();
         assert!(message.contains("tokenizer.json is missing"), "{message}");
@@ -324,7 +409,7 @@ mod tests {
     #[tokio::test]
     async fn a_new_description_is_not_what_was_pinned() {
         let folder = folder();
-        let (_, hash) = Package::read(&folder.url(), &env()).await.unwrap();
+        let hash = Package::read(&folder.url(), None, &env()).await.unwrap().content_hash;
         folder.describe(
             &TEXT.replace("max_rows = 4", "max_rows = 8"),
             &["model.pt", "tokenizer.json"],
@@ -365,7 +450,7 @@ mod tests {
     fn verify_reports_every_file() {
         let folder = folder();
         fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-        let (_, checks) = Package::verify(folder.path()).unwrap();
+        let (_, checks) = Package::verify(folder.path(), None).unwrap();
         let problems: Vec<(&str, Option<&str>)> =
             checks.iter().map(|check| (check.name.as_str(), check.problem.as_deref())).collect();
         assert_eq!(

@@ -141,7 +141,7 @@ pub(super) fn install(partial: tempfile::TempDir, target: &Path) -> io::Result<(
 mod tests {
     use super::*;
     use crate::fixture::{Folder, TEXT, env};
-    use crate::model::Package;
+    use crate::model::{Package, Pinned};
 
     fn folder() -> Folder {
         Folder::new(TEXT, &[("model.pt", b"weights"), ("tokenizer.json", b"{}")])
@@ -160,16 +160,17 @@ mod tests {
             let bytes = fs::read(folder.path().join(name)).unwrap();
             store.put(&format!("models/x/{name}").into(), bytes.into()).await.unwrap();
         }
-        let (_, hash) = Package::read(&location, &env).await.unwrap();
-        let package = Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap();
+        let hash = Package::read(&location, None, &env).await.unwrap().content_hash;
+        let pinned = Pinned { location: &location, content_hash: &hash, description: None };
+        let package = Package::fetch_into(cache.path(), pinned, &env).await.unwrap();
         assert_eq!(package.dir, cache.path().join(&hash));
 
         fs::write(package.file("model.pt"), "damaged").unwrap();
-        let again = Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap();
+        let again = Package::fetch_into(cache.path(), pinned, &env).await.unwrap();
         assert_eq!(fs::read(again.file("model.pt")).unwrap(), b"weights");
 
         store.delete(&"models/x/model.toml".into()).await.unwrap();
-        Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap();
+        Package::fetch_into(cache.path(), pinned, &env).await.unwrap();
         let left: Vec<_> = fs::read_dir(cache.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "only the package: {left:?}");
     }
@@ -187,8 +188,9 @@ mod tests {
         store.put(&"x/model.toml".into(), description.into()).await.unwrap();
         store.put(&"x/model.pt".into(), "other".into()).await.unwrap();
         store.put(&"x/tokenizer.json".into(), "{}".into()).await.unwrap();
-        let (_, hash) = Package::read(&location, &env).await.unwrap();
-        let error = Package::fetch_into(cache.path(), &location, &hash, &env).await.unwrap_err();
+        let hash = Package::read(&location, None, &env).await.unwrap().content_hash;
+        let pinned = Pinned { location: &location, content_hash: &hash, description: None };
+        let error = Package::fetch_into(cache.path(), pinned, &env).await.unwrap_err();
         let message = error.to_string();
         assert!(
             message.starts_with("model package memory://bucket/x: model.pt has changed"),
@@ -215,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_nobody_registered_is_named() {
         let location = Url::parse("s3://bucket/x").unwrap();
-        let message = Package::read(&location, &env()).await.unwrap_err().to_string();
+        let message = Package::read(&location, None, &env()).await.unwrap_err().to_string();
         assert!(
             message.contains("s3://bucket/x") && message.contains("no object store"),
             "{message}"

@@ -17,6 +17,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub(super) use library::driver_devices;
 pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;
 

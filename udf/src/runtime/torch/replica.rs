@@ -53,7 +53,7 @@ impl TorchReplica {
     ) -> Result<Self, RuntimeError> {
         let file = match &model.runtime {
             RuntimeKind::Torch { program } => program.clone(),
-            RuntimeKind::Emulated { .. } => String::new(),
+            RuntimeKind::Onnx { .. } | RuntimeKind::Emulated { .. } => String::new(),
         };
         let mut module = Module::load(&package.file(&file), device, model.precision)
             // Weights may still be being converted.
@@ -71,7 +71,7 @@ impl TorchReplica {
             outputs: Outputs::load(model, package)?,
             device,
             kind: match model.precision {
-                Precision::Fp32 => None,
+                Precision::Fp32 | Precision::Int8 => None,
                 Precision::Bf16 => Some(Kind::BFloat16),
                 Precision::Fp16 => Some(Kind::Half),
             },

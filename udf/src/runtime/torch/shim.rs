@@ -167,7 +167,7 @@ impl Module {
         };
         // Of c10::ScalarType.
         let kind = match precision {
-            Precision::Fp32 => -1,
+            Precision::Fp32 | Precision::Int8 => -1,
             Precision::Fp16 => 5,
             Precision::Bf16 => 15,
         };

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use arrow::array::ArrayRef;
 use arrow::array::{
-    Array, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, ListArray,
-    StringArray,
+    Array, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, StringArray,
 };
-use arrow::datatypes::{DataType, FieldRef, Fields, Float32Type, Float64Type, Int64Type, Schema};
-use arrow::json::ReaderBuilder;
+use arrow::datatypes::{Float32Type, Float64Type, Int64Type};
 use tch::{CModule, Kind, Tensor};
 
 use super::linear::LinearKernels;
 use super::*;
 use crate::error::ErrorClass;
-use crate::fixture::{Folder, open, prepared, tensors};
+use crate::fixture::{
+    Folder, assert_close, assert_same, floats, open, prepared, reference, tensors,
+};
 use crate::model::Precision;
 use crate::transform;
 
@@ -67,18 +67,6 @@ fn vectors<const N: usize>(rows: &[[f32; N]]) -> ArrayRef {
     Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(rows, N as i32))
 }
 
-fn floats(column: &ArrayRef) -> Vec<f32> {
-    let items = column.as_fixed_size_list_opt().map_or(column, |list| list.values());
-    items.as_primitive::<Float32Type>().values().to_vec()
-}
-
-fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
-    assert_eq!(found.len(), expected.len());
-    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    let worst = differences.fold(0.0, f32::max);
-    assert!(worst <= tolerance, "differs by {worst}");
-}
-
 #[test]
 fn libtorch_is_found_and_says_why_there_is_no_cuda() {
     let info = info().unwrap();
@@ -88,62 +76,6 @@ fn libtorch_is_found_and_says_why_there_is_no_cuda() {
     match &info.cuda {
         Ok(devices) => assert!(!devices.is_empty()),
         Err(reason) => assert!(!reason.is_empty() && !reason.contains('\n'), "{reason}"),
-    }
-}
-
-/// The columns of a fixture's reference.json, of the types that its package declares.
-fn reference(folder: &Path, kind: &str, fields: &Fields) -> Vec<ArrayRef> {
-    let text = fs::read_to_string(folder.join("reference.json")).unwrap();
-    let reference: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let rows = reference[kind][fields[0].name()].as_array().unwrap().len();
-    let row = |row: usize| -> serde_json::Value {
-        let value = |field: &FieldRef| {
-            let name = field.name().clone();
-            let value = reference[kind][&name][row].clone();
-            (name, value)
-        };
-        serde_json::Value::Object(fields.iter().map(value).collect())
-    };
-    let rows: Vec<serde_json::Value> = (0..rows).map(row).collect();
-    let schema = Arc::new(Schema::new(fields.clone()));
-    let mut decoder =
-        ReaderBuilder::new(schema).with_batch_size(rows.len()).build_decoder().unwrap();
-    decoder.serialize(&rows).unwrap();
-    decoder.flush().unwrap().unwrap().columns().to_vec()
-}
-
-/// Equal in all but floats, and these within 1e-5; 2e-3 for models of image files.
-fn assert_same(found: &ArrayRef, expected: &ArrayRef, what: &str) {
-    assert_eq!(found.data_type(), expected.data_type(), "{what}");
-    assert_eq!(found.len(), expected.len(), "{what}");
-    if let (Some(found), Some(expected)) =
-        (found.as_list_opt::<i32>(), expected.as_list_opt::<i32>())
-    {
-        assert!(found.offsets().lengths().eq(expected.offsets().lengths()), "{what}");
-        // A slice's values are those of the whole.
-        let values = |list: &ListArray| {
-            let start = list.value_offsets()[0] as usize;
-            list.values().slice(start, list.offsets().lengths().sum())
-        };
-        return assert_same(&values(found), &values(expected), what);
-    }
-    if let (Some(found), Some(expected)) =
-        (found.as_fixed_size_list_opt(), expected.as_fixed_size_list_opt())
-    {
-        return assert_same(found.values(), expected.values(), what);
-    }
-    match found.data_type() {
-        DataType::Float32 => {
-            // A resized pixel may be rounded otherwise than torchvision rounds it.
-            let tolerance = match what {
-                // This filter rounds more of them otherwise. Another filter would differ by 0.05.
-                "clip-image-files" => 0.015,
-                _ if what.ends_with("-files") => 2e-3,
-                _ => 1e-5,
-            };
-            assert_close(&floats(found), &floats(expected), tolerance);
-        }
-        _ => assert_eq!(found, expected, "{what}"),
     }
 }
 

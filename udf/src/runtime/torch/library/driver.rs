@@ -7,7 +7,7 @@ use super::{CudaDevice, Lookup, describe, open};
 
 /// Its devices. Asked before libtorch is: loading its CUDA part takes seconds and gigabytes of
 /// address space, for nothing on a machine without a GPU.
-pub(super) fn devices() -> Result<Vec<CudaDevice>, String> {
+pub(in crate::runtime) fn devices() -> Result<Vec<CudaDevice>, String> {
     let driver = open(Path::new("libcuda.so.1"), Lookup::AtOnce).map_err(|_| {
         "there is no NVIDIA driver (libcuda.so.1 was not found); install it".to_owned()
     })?;

@@ -14,7 +14,8 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_NOW};
 
-use self::places::{CPU_LIBRARY, INTERFACE_LIBRARY, Places};
+pub(in crate::runtime) use self::driver::devices as driver_devices;
+use self::places::{CPU_LIBRARY, INTERFACE_LIBRARY};
 use super::super::Device;
 use super::shim;
 use crate::error::RuntimeError;
@@ -105,8 +106,8 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
 /// Opens libtorch by its path, so that the library that calls it finds it by its name. Returns how
 /// that one is to be opened.
 fn load_libtorch() -> Result<Lookup, String> {
-    let places = Places::of_libtorch();
-    let found = places.find(CPU_LIBRARY);
+    let looked_at = places::of_libtorch();
+    let found = looked_at.find(CPU_LIBRARY);
     let version = found.as_deref().and_then(places::version_beside);
     if let (Some(path), Some(version)) = (&found, &version) {
         // Before it is opened: calls between libraries that do not fit end the process.
@@ -120,7 +121,7 @@ fn load_libtorch() -> Result<Lookup, String> {
         Ok(_) => Ok(lookup),
         Err(e) if found.is_some() => Err(format!("{e}; {}", places::remedy())),
         Err(_) => {
-            let looked = places.shown();
+            let looked = looked_at.shown();
             Err(format!("PyTorch's library is not in {looked}; {}", places::remedy()))
         }
     }
@@ -128,12 +129,12 @@ fn load_libtorch() -> Result<Lookup, String> {
 
 /// Opens the library that calls libtorch, and fills the table of its functions.
 fn load_interface(lookup: Lookup) -> Result<(), String> {
-    let places = Places::of_interface();
-    let Some(path) = places.find(INTERFACE_LIBRARY) else {
+    let looked_at = places::of_interface();
+    let Some(path) = looked_at.find(INTERFACE_LIBRARY) else {
         return Err(format!(
             "it comes with Forebay and is not in {}; install Forebay again, or run \
              `tools/setup libtorch` in the checkout that this executable was built from",
-            places.shown()
+            looked_at.shown()
         ));
     };
     let library = open(&path, lookup)?;

@@ -1,10 +1,9 @@
-//! Where libtorch and the library that calls it may be. Nothing of it is known when Forebay is
-//! built: the executable may have been copied, and torch may come from anywhere.
+//! Where libtorch and the library that calls it may be.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::super::super::places::{Places, executable_folder, is_of_python, named};
 use super::{INTERFACE, LIBTORCH_VERSION};
 use crate::folders;
 
@@ -14,51 +13,19 @@ const OVERRIDE: &str = "FOREBAY_LIBTORCH";
 pub(super) const INTERFACE_LIBRARY: &str = "libforebay_torch.so";
 pub(super) const CPU_LIBRARY: &str = "libtorch_cpu.so";
 
-/// The folders that are looked through for a library, in order.
-#[derive(Debug)]
-pub(super) struct Places {
-    folders: Vec<PathBuf>,
+pub(super) fn of_libtorch() -> Places {
+    Places::of_package(OVERRIDE, "torch/lib", cache().map(|cache| cache.join("site/torch/lib")))
 }
 
-impl Places {
-    /// Of libtorch. Who names a folder means that one and no other.
-    pub(super) fn of_libtorch() -> Self {
-        if let Some(folder) = named() {
-            return Self { folders: vec![folder] };
-        }
-        let mut folders = Vec::new();
-        if let Some(beside) = executable_folder() {
-            // In a Python environment the executable is in forebay/bin, beside the package torch.
-            folders.extend(beside.ancestors().nth(2).map(|site| site.join("torch/lib")));
-            folders.extend(beside.parent().map(|above| above.join("lib")));
-        }
-        folders.extend(cache().map(|cache| cache.join("site/torch/lib")));
-        Self { folders }
+/// Of the library that comes with Forebay.
+pub(super) fn of_interface() -> Places {
+    let mut folders: Vec<_> = named(OVERRIDE).into_iter().collect();
+    if let Some(beside) = executable_folder() {
+        let above = beside.parent().map(|above| above.join("lib"));
+        folders.extend([beside].into_iter().chain(above));
     }
-
-    /// Of the library that comes with Forebay.
-    pub(super) fn of_interface() -> Self {
-        let mut folders: Vec<_> = named().into_iter().collect();
-        if let Some(beside) = executable_folder() {
-            let above = beside.parent().map(|above| above.join("lib"));
-            folders.extend([beside].into_iter().chain(above));
-        }
-        folders.extend(cache().map(|cache| cache.join(format!("interface-{INTERFACE}"))));
-        Self { folders }
-    }
-
-    /// The first file of that name.
-    pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
-        self.folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file())
-    }
-
-    /// The folders, for a message.
-    pub(super) fn shown(&self) -> String {
-        let tidy = |folder: &PathBuf| {
-            fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()).display().to_string()
-        };
-        self.folders.iter().map(tidy).collect::<Vec<_>>().join(", ")
-    }
+    folders.extend(cache().map(|cache| cache.join(format!("interface-{INTERFACE}"))));
+    Places::new(folders)
 }
 
 /// What to do where libtorch is missing or is another one, for whoever started this process.
@@ -87,11 +54,6 @@ pub(super) fn cuda_remedy() -> String {
     )
 }
 
-/// Whether this process was started by the command that `pip` installs.
-fn is_of_python() -> bool {
-    env::var_os("FOREBAY_PYTHON").is_some()
-}
-
 /// The version of the libtorch that a library is part of, as the files around it say. Both torch's
 /// Python package and libtorch's archive name it, each in its way.
 pub(super) fn version_beside(library: &Path) -> Option<String> {
@@ -118,15 +80,6 @@ pub(super) fn series(version: &str) -> &str {
     &version[..end]
 }
 
-fn named() -> Option<PathBuf> {
-    env::var_os(OVERRIDE).filter(|folder| !folder.is_empty()).map(PathBuf::from)
-}
-
-fn executable_folder() -> Option<PathBuf> {
-    let executable = env::current_exe().and_then(fs::canonicalize).ok()?;
-    executable.parent().map(Path::to_owned)
-}
-
 /// What `tools/setup libtorch` made.
 fn cache() -> Option<PathBuf> {
     Some(folders::cache()?.join(format!("libtorch-{LIBTORCH_VERSION}")))
@@ -141,7 +94,7 @@ mod tests {
     /// The executable would end at the first call of one that is missing.
     #[test]
     fn the_list_of_functions_is_what_the_library_defines() {
-        let library = Places::of_interface().find(INTERFACE_LIBRARY).expect("tools/setup libtorch");
+        let library = of_interface().find(INTERFACE_LIBRARY).expect("tools/setup libtorch");
         let arguments = ["--dynamic", "--defined-only", "--format=posix"];
         let output = Command::new("nm").args(arguments).arg(library).output().unwrap();
         assert!(output.status.success());

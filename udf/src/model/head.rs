@@ -1,0 +1,102 @@
+//! What is made of a program's result before it is an output: the last steps of a model that its
+//! program leaves to whoever calls it, as ONNX programs do.
+
+use arrow::datatypes::{DataType, Fields};
+use serde::{Deserialize, Serialize};
+
+use super::signature::{columns_text, type_name};
+
+/// The last steps of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Head {
+    /// One vector for each of a row's tokens → one of the row.
+    Pool {
+        /// One after the other, side by side; none if the result is one vector already.
+        modes: Vec<Pooling>,
+        /// Whether it gets the length 1.
+        #[serde(default)]
+        normalize: bool,
+        /// How many numbers are kept at last, the first ones; all if it is not said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dimension: Option<u32>,
+    },
+    /// One number per label → the best label, its score, and if there are several the scores of all.
+    Classify {
+        /// Numbers → scores.
+        activation: Activation,
+        /// In the order of the numbers.
+        labels: Vec<String>,
+    },
+    /// One number → one score.
+    Score {
+        /// Number → score.
+        activation: Activation,
+    },
+}
+
+impl Head {
+    /// Checks that the declared outputs are what it makes.
+    pub(super) fn check(&self, outputs: &Fields) -> Result<(), String> {
+        let types: Vec<String> = outputs.iter().map(|field| type_name(field.data_type())).collect();
+        let types: Vec<&str> = types.iter().map(String::as_str).collect();
+        let is_vector = |field: &DataType| match field {
+            DataType::FixedSizeList(item, _) => item.data_type() == &DataType::Float32,
+            _ => false,
+        };
+        let (fits, expected) = match self {
+            Self::Pool { .. } => (
+                matches!(&outputs[..], [output] if is_vector(output.data_type())),
+                "one vector of FLOAT".to_owned(),
+            ),
+            Self::Score { .. } => (types == ["FLOAT"], "one FLOAT".to_owned()),
+            Self::Classify { labels, .. } => {
+                let scores = format!("FLOAT[{}]", labels.len());
+                let expected = match labels.len() {
+                    1 => vec!["STRING", "FLOAT"],
+                    _ => vec!["STRING", "FLOAT", &scores],
+                };
+                (!labels.is_empty() && types == expected, expected.join(", "))
+            }
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(format!(
+                "runtime.head makes {expected} of a result, and the outputs are {}",
+                columns_text(outputs)
+            )),
+        }
+    }
+}
+
+/// How the vectors of tokens become one; sentence-transformers' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// The first token's.
+    Cls,
+    /// By place, the largest number of all.
+    Max,
+    /// The mean.
+    Mean,
+    /// The sum, divided by the square root of how many there are.
+    MeanSqrtLenTokens,
+    /// The mean, later tokens weighing more.
+    #[serde(rename = "weightedmean")]
+    WeightedMean,
+    /// The last token's.
+    #[serde(rename = "lasttoken")]
+    LastToken,
+}
+
+/// What makes scores of a program's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// They are scores.
+    None,
+    /// Each by itself, to between 0 and 1.
+    Sigmoid,
+    /// All of a row together, to a sum of 1.
+    Softmax,
+}
