@@ -16,7 +16,7 @@ mod signature;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Filter, Layout, ModelDeclaration, Number, RuntimeKind, TransformKind,
+    BatchLimits, Filter, Fit, Layout, ModelDeclaration, Number, RuntimeKind, TransformKind,
 };
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
