@@ -1,7 +1,7 @@
 # Forebay. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cold wheel release chaos fuzz random bench bench-peers docs fmt clean
+.PHONY: help setup demo test cold wheel release chaos fuzz random models bench bench-peers docs fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## List the targets
@@ -39,6 +39,10 @@ random: ## Run ten thousand random queries around ml_predict, from a new one on
 	@tools/setup libtorch duckdb
 	@seed=$${FOREBAY_RANDOM_SEED:-$$(date +%s)}; echo "FOREBAY_RANDOM_SEED=$$seed"; \
 		FOREBAY_RANDOM=long FOREBAY_RANDOM_SEED=$$seed cargo test --test api -- random
+
+models: ## Export a tiny model of every tested family; write the table in docs/models.md (minutes)
+	@tools/setup libtorch python
+	@tools/python python/tests/export/kinds.py
 
 bench: ## Measure the ratios that Forebay claims (an optimised build first, which takes long)
 	@tools/setup libtorch python model images fixtures

@@ -409,11 +409,17 @@ struct UserArgs {
 
 #[derive(Debug, Args)]
 struct ExportArgs {
-    /// Folder or Hugging Face name of the model, or torchvision/NAME
+    /// Folder or Hugging Face name of the model, torchvision/NAME, or a program of your own (.pt, .pth, .ts)
     source: String,
-    /// Folder of the package to write
-    #[arg(long, value_name = "DIR")]
-    output: PathBuf,
+    /// Folder of the package to write; for a program of your own also a column that it gives: 'y FLOAT'
+    #[arg(long, value_name = "DIR", required = true)]
+    output: Vec<String>,
+    /// For a program of your own: a column that it takes, such as 'x FLOAT[4]'
+    #[arg(long, value_name = "COLUMN")]
+    input: Vec<String>,
+    /// Run code that comes with the model, with your rights
+    #[arg(long)]
+    trust_remote_code: bool,
     /// Name in the package [default: the source's]
     #[arg(long)]
     name: Option<String>,
@@ -426,13 +432,17 @@ struct ExportArgs {
     /// One line for listings
     #[arg(long)]
     description: Option<String>,
-    /// What the model is for [default: what the source says]: embedding, classification, rerank,
-    /// token-classification, image-classification, clip-image, clip-text
+    /// What the model is for [default: what the source says]: embedding, sparse-embedding,
+    /// classification, rerank, token-classification, image-classification, image-embedding,
+    /// object-detection, clip-image, clip-text, audio-classification, transcription, program
     #[arg(long)]
     task: Option<String>,
     /// Longest input in tokens [default: the source's]
     #[arg(long, value_name = "TOKENS")]
     max_tokens: Option<u32>,
+    /// For sound: length of the windows that the model takes, in seconds [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
     /// For images: a model of image files, which are decoded, resized and normalized for it
     #[arg(long)]
     images: bool,
@@ -442,7 +452,7 @@ struct ExportArgs {
     /// For torchvision: file of the weights [default: downloaded]
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
-    /// For torchvision: file of labels, one per line [default: ImageNet's]
+    /// For torchvision, and programs that give labels: file of them, one per line [default: ImageNet's]
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// Replace the package if it exists

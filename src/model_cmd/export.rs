@@ -21,8 +21,14 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
     let python = find_python()?;
     let mut command = Command::new(&python);
     command.args(["-m", MODULE]).stdin(Stdio::null()).stderr(Stdio::inherit());
-    command.arg("--source").arg(&args.source).arg("--output").arg(&args.output);
+    command.arg("--source").arg(&args.source);
+    for (option, values) in [("--output", &args.output), ("--input", &args.input)] {
+        for value in values {
+            command.arg(option).arg(value);
+        }
+    }
     let max_tokens = args.max_tokens.map(|tokens| tokens.to_string());
+    let seconds = args.seconds.map(|seconds| seconds.to_string());
     for (option, value) in [
         ("--name", &args.name),
         ("--version", &args.version),
@@ -30,6 +36,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
         ("--description", &args.description),
         ("--task", &args.task),
         ("--max-tokens", &max_tokens),
+        ("--seconds", &seconds),
     ] {
         if let Some(value) = value {
             command.arg(option).arg(value);
@@ -40,9 +47,12 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
             command.arg(option).arg(file);
         }
     }
-    for (option, is_given) in
-        [("--images", args.images), ("--normalize", args.normalize), ("--force", args.force)]
-    {
+    for (option, is_given) in [
+        ("--images", args.images),
+        ("--normalize", args.normalize),
+        ("--trust-remote-code", args.trust_remote_code),
+        ("--force", args.force),
+    ] {
         if is_given {
             command.arg(option);
         }

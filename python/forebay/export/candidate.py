@@ -9,8 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 LABELS_FILE = "labels.json"
+# Types of SQL that a tensor may hold.
+KINDS = {
+    "FLOAT": torch.float32,
+    "DOUBLE": torch.float64,
+    "INT": torch.int32,
+    "BIGINT": torch.int64,
+}
 # Pillow's numbers of filters, as preprocessors of images name them.
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
 
@@ -23,6 +31,17 @@ class Column:
     type: str
     labels: str | None = None
     shape: tuple[int, ...] | None = None
+
+    def kind(self) -> torch.dtype:
+        """Of numbers and vectors: what the program gets, or gives."""
+        return KINDS[self.type.partition("[")[0]]
+
+    def sides(self) -> tuple[int, ...]:
+        """Of one row."""
+        if self.shape is not None:
+            return self.shape
+        sides = self.type.partition("[")[2].rstrip("]")
+        return (int(sides),) if sides else ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +114,35 @@ class Tensors:
 
 
 @dataclass(frozen=True)
+class Values:
+    """The transform `tensor` of any number of columns: `[rows]` of a number, `[rows, …]` of a vector."""
+
+    columns: tuple[Column, ...]
+    padding_doubt = ""
+
+    def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
+        """Seeded random values; `length` does not count, shapes are fixed."""
+        generator = torch.Generator().manual_seed(rows * 10_007 + length)
+
+        def values(column: Column) -> torch.Tensor:
+            kind, shape = column.kind(), (rows, *column.sides())
+            if kind.is_floating_point:
+                return torch.randn(shape, generator=generator, dtype=kind)
+            # Most programs look something up by whole numbers.
+            return torch.randint(0, 2, shape, generator=generator, dtype=kind)
+
+        return tuple(values(column) for column in self.columns)
+
+    def lengths(self) -> list[int]:
+        """One: shapes are fixed."""
+        return [1]
+
+    def last_alone(self, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The last row."""
+        return tuple(argument[-1:] for argument in arguments)
+
+
+@dataclass(frozen=True)
 class Images(Tensors):
     """The transform `image`: one `BINARY` column of image files → `[rows, 3, crop, crop]`."""
 
@@ -102,6 +150,13 @@ class Images(Tensors):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     filter: str = "bilinear"
+    # Which sides become `resize` pixels: the "shorter", or "both".
+    fit: str = "shorter"
+    # What the model's own processor makes of images, `[3, crop, crop]` each; None where there is none.
+    processor: Callable[[list[Image.Image]], torch.Tensor] | None = field(default=None, compare=False)
+
+
+Transform = Tokens | Tensors | Values
 
 
 @dataclass(frozen=True)
@@ -110,9 +165,12 @@ class Original:
 
     # As messages name it.
     name: str
-    # One row's texts → its outputs, by name; computed alone, as no padding can disturb it. Of a model
-    # with prompts it takes `prompt`, the name of one.
+    # One row's texts, or its tensors → its outputs, by name; computed alone, as no padding can disturb
+    # it. Of a model with prompts it takes `prompt`, the name of one.
     call: Callable[..., dict[str, object]]
+    # Two outputs of lists that belong together: names, and their weights. A name may be left out that
+    # weighs nothing but for rounding.
+    weights: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,13 +181,13 @@ class Candidate:
     module: torch.nn.Module
     inputs: tuple[Column, ...]
     outputs: tuple[Column, ...]
-    transform: Tokens | Tensors
+    transform: Transform
     description: str
     # Bytes that a batch of so many tokens (rows, for tensors) needs at the widest layer.
     activation_bytes: Callable[[int], int]
     # Writes the files that the transform and the outputs need into a folder.
     write_files: Callable[[Path], None] = field(default=lambda folder: None)
-    # None where the library has no call from the inputs themselves: models of pixels.
+    # None where the model has no library that could be called.
     original: Original | None = None
     # Texts that may be put in front of the (first) input, by name, and the one that is by default.
     prompts: dict[str, str] = field(default_factory=dict)

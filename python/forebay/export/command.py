@@ -17,9 +17,13 @@ from pathlib import Path
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
+from . import trust  # noqa: E402
 from .errors import ExportError  # noqa: E402 (the variables above count at import)
 from .source import Source, check_stages, find_source, read_license  # noqa: E402
 from .tasks import TASKS, check_options, find_task, make_candidate  # noqa: E402
+
+
+_COLUMN = re.compile(r"\w+ +[A-Za-z]+ *(\[[^\]]*\])?")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,9 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"export: {error}", file=sys.stderr)
         return 1
     except Exception as error:  # Of the model's own code, mostly: a traceback helps nobody here.
-        reason = " ".join(str(error).split())[:300]
+        from .reasons import place_of, reason_of
+
         print(
-            f"export: {options.source}: it cannot be exported: {type(error).__name__}: {reason}",
+            f"export: {options.source}: it cannot be exported: {type(error).__name__}{place_of(error)}: "
+            f"{reason_of(error)}",
             file=sys.stderr,
         )
         return 1
@@ -46,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def export(options: argparse.Namespace) -> Path:
     """Does what the options say and returns the package's path."""
+    trust.set_given(options.trust_remote_code)
     output = Path(options.output)
     if output.exists() and not options.force:
         raise ExportError(
@@ -73,10 +80,10 @@ def export(options: argparse.Namespace) -> Path:
 
 def _fill(package: Path, source: Source, task: str, options: argparse.Namespace) -> None:
     """Writes all files of the package."""
-    _say(f"loading {source.folder} for {task}")
+    _say(f"loading {source.program or source.folder} for {task}")
     import transformers
 
-    from .check import check_package
+    from .check import check_package, check_pixels
     from .determinism import determinism_of
     from .package import About, write_description
     from .precision import precisions_of
@@ -103,12 +110,16 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     if license_id is None:
         _say("warning: no license found in README.md; recorded as NOASSERTION (pass --license)")
     is_folder = Path(options.source).is_dir()
+    default = options.source if source.program is None else source.program.stem
+    origin = source.folder.name if is_folder else options.source
+    if source.program is not None:
+        origin = source.program.name
     about = About(
-        name=options.name or _default_name(options.source),
+        name=options.name or _default_name(default),
         version=options.version,
         description=options.description or candidate.description,
         license=license_id or "NOASSERTION",
-        source=options.origin or (source.folder.name if is_folder else options.source),
+        source=options.origin or origin,
         determinism=determinism,
         precisions=precisions,
     )
@@ -116,6 +127,9 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     if candidate.original is not None and determinism == "stable":
         _say(f"comparing the package with {candidate.original.name}")
         _say(f"largest difference: {check_package(package, candidate):.1e}")
+    if getattr(candidate.transform, "processor", None) is not None:
+        steps = check_pixels(package, candidate.transform)
+        _say(f"largest difference of pixels from the model's processor: {steps:.1f} of 255")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -125,7 +139,24 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         required=True,
         help="folder of the model, its Hugging Face name, or torchvision/NAME",
     )
-    parser.add_argument("--output", required=True, help="folder of the package to write")
+    parser.add_argument(
+        "--output",
+        required=True,
+        action="append",
+        help="folder of the package to write; for a program of your own, also a column that it gives: "
+        "'y FLOAT' (its folder is then the program's name, if it is not given)",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        metavar="COLUMN",
+        help="for a program of your own: a column that it takes: 'x FLOAT[4]'",
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that comes with the model, with your rights",
+    )
     parser.add_argument(
         "--task", choices=TASKS, help="what the model is for (default: what the source says)"
     )
@@ -138,6 +169,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--origin", help="where the weights come from (default: the source's name)")
     parser.add_argument(
         "--max-tokens", type=int, help="longest input (default: the model's max_seq_length)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="sound: length of the windows that the model takes (default: 10)",
     )
     parser.add_argument(
         "--normalize",
@@ -156,7 +192,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--labels", type=Path, help="torchvision: file with one label per line (default: ImageNet)"
     )
     parser.add_argument("--force", action="store_true", help="replace the package if it exists")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    # A column has a name and a type; what is no such pair is the folder.
+    folders = [value for value in options.output if not _COLUMN.fullmatch(value)]
+    options.results = [value for value in options.output if _COLUMN.fullmatch(value)]
+    if len(folders) > 1 or (options.results and not options.input):
+        parser.error(f"--output: {', '.join(options.output)}: expected one folder for the package")
+    options.output = folders[0] if folders else _default_name(Path(options.source).stem)
+    return options
 
 
 def _name(text: str) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from .candidate import Candidate
-from .program import graphs
+from .program import call, graphs
 
-RUNS = 3
+RUNS, ROWS = 3, 3
 LENGTH_MAX = 64
 
 
@@ -28,13 +28,10 @@ def determinism_of(candidate: Candidate, path: Path) -> tuple[str, str]:
     if random:
         return "volatile", f"it draws random numbers ({', '.join(random)})"
     length = max(length for length in candidate.transform.lengths() if length <= LENGTH_MAX)
-    arguments = candidate.transform.example(3, length)
+    arguments = candidate.transform.example(ROWS, length)
     runs = []
     for seed in range(RUNS):
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            outputs = program(*arguments)
-        runs.append(outputs if isinstance(outputs, tuple) else (outputs,))
+        runs.append(call(program, arguments, f"{ROWS} rows of length {length}", seed))
     if all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True)):
         return "stable", ""
     return "volatile", "two runs on the same input differ"

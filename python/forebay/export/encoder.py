@@ -4,12 +4,15 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
+from . import trust
 from .candidate import Candidate, Column, Original, encoder_activation_bytes
 from .errors import ExportError
 from .huggingface import load_errors, max_tokens, takes_types, token_features
 from .source import check_stages
 from .tokenizer import token_transform, write_tokenizer
+from .traceable import prepare
 
 
 class Encoder(torch.nn.Module):
@@ -34,6 +37,10 @@ class Encoder(torch.nn.Module):
 def embedding(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of an encoder; `tokens` overrides the limit that the folder states."""
     model = load_model(folder, tokens)
+    if isinstance(model[0], StaticEmbedding):
+        from .static import static_embedding
+
+        return static_embedding(model, tokens, prompts_of(folder, model))
     config = model[0].auto_model.config
     transform = token_transform(model.tokenizer, model[0].auto_model, model.max_seq_length)
     module = Encoder(model).eval()
@@ -76,9 +83,13 @@ def load_model(folder: Path, tokens: int | None = None) -> SentenceTransformer:
             device="cpu",
             local_files_only=True,
             model_kwargs={"dtype": torch.float32},
+            **trust.options(),
         )
     model.float().eval().requires_grad_(False)
+    prepare(model)
     first = model[0]
+    if isinstance(first, StaticEmbedding):
+        return model
     if (
         getattr(first, "transformer_task", "") != "feature-extraction"
         or "text" not in first.modalities

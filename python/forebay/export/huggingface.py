@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 import transformers
 
+from . import trust
 from .candidate import LABELS_FILE
 from .errors import ExportError
+from .traceable import prepare
 
 # No model takes more; tokenizers state 1e30 where there is no limit.
 TOKENS_MAX = 1_000_000
@@ -25,32 +27,51 @@ def load_errors(folder: Path, library: str) -> Iterator[None]:
         raise
     except Exception as error:  # Whatever the library, and what it reads files with, raises.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if "trust_remote_code" in str(error):
+            raise ExportError(
+                f"{folder}: this model needs code of its own, which comes with it; if you trust its "
+                "authors, pass --trust-remote-code"
+            ) from error
         raise ExportError(f"{folder}: {library} cannot load this model: {reason}") from error
 
 
-def load(folder: Path, kind: type) -> transformers.PreTrainedModel:
+def load(folder: Path, kind: type, **options: object) -> transformers.PreTrainedModel:
     """The model on the CPU in 32-bit floats; `kind` is one of the `AutoModelFor…` classes.
 
     Weights that the folder lacks would be random ones: that is an error here.
     """
     with load_errors(folder, "transformers"):
         model, info = kind.from_pretrained(
-            str(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True
+            str(folder),
+            local_files_only=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **trust.options(),
+            **options,
         )
     missing = sorted(info["missing_keys"])
     if missing:
         raise ExportError(
             f"{folder}: it lacks weights of {type(model).__name__}: {', '.join(missing[:3])}"
         )
-    # Of decoders: what they keep for a next token is no use here, and holds constants of one device.
-    model.config.use_cache = False
+    prepare(model)
     return model.float().eval().requires_grad_(False)
 
 
 def load_tokenizer(folder: Path) -> transformers.PreTrainedTokenizerBase:
     """The tokenizer of a model's folder."""
     with load_errors(folder, "transformers"):
-        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, **trust.options()
+        )
+
+
+def load_config(folder: Path) -> transformers.PretrainedConfig:
+    """What a model's folder says of itself."""
+    with load_errors(folder, "transformers"):
+        return transformers.AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, **trust.options()
+        )
 
 
 def takes_types(

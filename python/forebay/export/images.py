@@ -4,8 +4,8 @@
 
 - OUTPUT/good: every format and kind of image that Forebay decodes
 - OUTPUT/bad: files that look like images and are none
-- OUTPUT/expected: of each good one, the bytes of its pixels (`NAME.rgb`), resized (`NAME.resized`), and
-  after the recipe of classifiers (`NAME.recipe`)
+- OUTPUT/expected: of each good one, the bytes of its pixels (`NAME.rgb`), resized (`NAME.resized`), with
+  both sides made equal (`NAME.square`), and after the recipe of classifiers (`NAME.recipe`)
 - OUTPUT/reference.json: names, sizes, and the recipes' sizes
 
 Seeded: the same images each time.
@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from torchvision import transforms
 
-RESIZED = (37, 31)
+RESIZED, SQUARE = (37, 31), (48, 48)
 SMALL, LARGE = (64, 56), (256, 224)
 EXIF_ORIENTATION = 0x0112
 
@@ -55,6 +55,8 @@ def _expect(folder: Path, name: str, data: bytes, recipe: tuple[int, int]) -> di
         (folder / f"{name}.rgb").write_bytes(upright.tobytes())
     resized = upright.resize(RESIZED, Image.Resampling.BILINEAR)
     (folder / f"{name}.resized").write_bytes(resized.tobytes())
+    square = upright.resize(SQUARE, Image.Resampling.BILINEAR)
+    (folder / f"{name}.square").write_bytes(square.tobytes())
     steps = transforms.Compose([transforms.Resize(recipe[0]), transforms.CenterCrop(recipe[1])])
     (folder / f"{name}.recipe").write_bytes(steps(upright).tobytes())
     size = {"width": upright.width, "height": upright.height}

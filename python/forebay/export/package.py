@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from .candidate import Candidate, Column, Images, Tensors, Tokens
+from .candidate import Candidate, Column, Images, Tokens, Transform
 
 MIB = 1024 * 1024
 BATCH_ROWS = 64
@@ -90,20 +90,21 @@ def _column(kind: str, column: Column) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _transform(transform: Tokens | Tensors) -> tuple[str, str, int]:
+def _transform(transform: Transform) -> tuple[str, str, int]:
     """The sections [transform] and [batch], and the tokens (or rows) in the largest batch."""
     if isinstance(transform, Images):
         rows = BATCH_ROWS_TENSORS
         section = f"""\
 kind = "image"
 resize = {transform.resize}
+fit = {_quote(transform.fit)}
 crop = {transform.shape[-1]}
 filter = {_quote(transform.filter)}
 layout = "chw"
 mean = {list(transform.mean)}
 std = {list(transform.std)}"""
         return section, f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows
-    if isinstance(transform, Tensors):
+    if not isinstance(transform, Tokens):
         rows = BATCH_ROWS_TENSORS
         return 'kind = "tensor"', f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows
     batch_tokens = max(BATCH_TOKENS, transform.max_tokens)

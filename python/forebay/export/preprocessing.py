@@ -1,15 +1,21 @@
 """How a folder's processor makes pixels of images, as far as a package can say it.
 
-A package says: the shorter side becomes `resize` pixels, the middle of `crop` times `crop` stays, and
-values from 0 to 1 are normalized. Processors can do other things; those are refused, because a model
-would be given other pixels than it was trained with.
+A package says: the shorter side, or both, become `resize` pixels, the middle of `crop` times `crop` stays,
+and values from 0 to 1 are normalized. Processors can do other things; those are refused, because a model
+would be given other pixels than it was trained with. What a package says is compared with what the
+processor itself makes of images.
 """
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+import transformers
+from PIL import Image
+
+from . import trust
 from .candidate import FILTERS, Images
 from .errors import ExportError
 
@@ -17,8 +23,6 @@ from .errors import ExportError
 CONVNEXT_WHOLE = 384
 # What it resizes to before the crop, where a folder does not say it.
 CONVNEXT_CROP_PCT = 224 / 256
-# Processors for which a size of one number is that of both sides.
-BOTH_SIDES = ("ViT", "DeiT", "Beit", "EfficientNet", "Swin", "Siglip")
 
 
 @dataclass(frozen=True)
@@ -26,14 +30,26 @@ class Preprocessing:
     """What preprocessor_config.json of a folder says; nothing if there is none."""
 
     path: Path
+    # What the processor does, with its own defaults; what the file says, if there is no such processor.
     stated: dict
+    processor: object = field(default=None, compare=False)
 
     @classmethod
     def of(cls, folder: Path) -> "Preprocessing":
         """Reads a folder's."""
         path = folder / "preprocessor_config.json"
-        stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return cls(path, stated)
+        if not path.exists():
+            return cls(path, {})
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            # Of Pillow, whose pixels packages have too.
+            processor = transformers.AutoImageProcessor.from_pretrained(
+                str(folder), backend="pil", local_files_only=True, **trust.options()
+            )
+        except (ValueError, OSError, KeyError, ImportError):
+            return cls(path, stated)
+        known = {name: value for name, value in processor.to_dict().items() if value is not None}
+        return cls(path, known, processor)
 
     def normalization(self, mean: tuple, deviation: tuple) -> tuple[tuple, tuple]:
         """Mean and deviation, or these if none are stated."""
@@ -56,43 +72,56 @@ class Preprocessing:
         self.check_values()
         if self.stated.get("do_resize") is False:
             raise self._refused("do_resize is false")
-        number = self.stated.get("resample", resample)
+        number = int(self.stated.get("resample", resample))
         if number not in FILTERS:
             raise ExportError(
                 f"{self.path}: there is no filter {number}, expected one of {sorted(FILTERS)}"
             )
-        return Images((3, size, size), self._resize(size), *self.normalization(*default), FILTERS[number])
+        resize, fit = self._resize(size)
+        normalization = self.normalization(*default)
+        process = None if self.processor is None else self._process
+        return Images((3, size, size), resize, *normalization, FILTERS[number], fit, process)
 
-    def _resize(self, size: int) -> int:
-        """What the shorter side becomes before the middle of `size` times `size` is cut out."""
-        shorter, is_convnext = self._shorter_side(size), self._processor().startswith("ConvNext")
+    def _process(self, images: list[Image.Image]) -> torch.Tensor:
+        made = [self.processor(images=image, return_tensors="pt") for image in images]
+        return torch.cat([pixels["pixel_values"] for pixels in made])
+
+    def _resize(self, size: int) -> tuple[int, str]:
+        """What the sides become before the middle of `size` times `size` is cut out, and which."""
+        resize, fit = self._sides(size)
+        is_convnext = self._processor().startswith("ConvNe")
         percentage = self.stated.get("crop_pct") or (CONVNEXT_CROP_PCT if is_convnext else None)
         crops = self.stated.get("do_center_crop")
-        if percentage is not None and not crops:
-            if shorter >= CONVNEXT_WHOLE:
-                raise self._refused(f"from {CONVNEXT_WHOLE} pixels on, both sides are resized")
-            crop, shorter = shorter, int(shorter / percentage)
-        elif crops is False:
-            raise self._refused("do_center_crop is false, so that images keep their proportions")
-        else:
+        if percentage is not None and not crops and fit == "shorter":
+            crop = resize
+            if resize >= CONVNEXT_WHOLE:
+                fit = "both"
+            else:
+                resize = int(resize / percentage)
+        elif crops or (crops is None and self.processor is None):
             crop = self._crop(size)
-        if crop != size or shorter < size:
+        elif fit == "both":
+            crop = resize
+        else:
+            raise self._refused("nothing is cut out, so that images keep their proportions")
+        if crop != size or resize < size:
+            sides = "both sides become" if fit == "both" else "the shorter side becomes"
             raise self._refused(
-                f"the shorter side becomes {shorter} and the crop {crop} pixels, expected a crop of "
-                f"{size}, and {size} or more for the side"
+                f"{sides} {resize} and the crop {crop} pixels, expected a crop of {size}, and {size} or "
+                "more for the side"
             )
-        return shorter
+        return resize, fit
 
-    def _shorter_side(self, size: int) -> int:
-        resize = self.stated.get("size", size)
-        if isinstance(resize, dict):
-            shorter = resize.get("shortest_edge")
-            if not isinstance(shorter, int) or resize.keys() - {"shortest_edge"}:
-                raise self._refused(f"both sides become {resize}, whatever the image's proportions are")
-            return shorter
-        if not isinstance(resize, int) or self._processor().startswith(BOTH_SIDES):
-            raise self._refused(f"both sides become {resize}, whatever the image's proportions are")
-        return resize
+    def _sides(self, size: int) -> tuple[int, str]:
+        stated = self.stated.get("size", size)
+        if isinstance(stated, int):
+            return stated, "shorter"
+        stated = {name: pixels for name, pixels in dict(stated).items() if pixels is not None}
+        if stated.keys() == {"shortest_edge"}:
+            return stated["shortest_edge"], "shorter"
+        if stated.keys() == {"height", "width"} and stated["height"] == stated["width"]:
+            return stated["height"], "both"
+        raise self._refused(f"the sides become {stated}, which is neither the shorter one nor both alike")
 
     def _crop(self, size: int) -> object:
         crop = self.stated.get("crop_size", size)
@@ -107,7 +136,7 @@ class Preprocessing:
 
     def _refused(self, why: str) -> ExportError:
         return ExportError(
-            f"{self.path}: {why}; a package resizes the shorter side, cuts out the middle, and "
+            f"{self.path}: {why}; a package resizes the shorter side or both, cuts out the middle, and "
             "normalizes values from 0 to 1. Leave out --images and --normalize to pass pixels that "
             "were made by the model's own processor"
         )

@@ -4,7 +4,11 @@ In: a `Candidate`. Out: a file. A trace bakes in the device it ran on; such cons
 by the device of the arguments, and none may remain. Must not know about tokenizers or packages.
 """
 
+import contextlib
+import io
+import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -12,31 +16,74 @@ from torch.jit._recursive import wrap_cpp_module
 
 from .candidate import Candidate
 from .errors import ExportError
+from .reasons import place_of, reason_of
+from .traceable import traceable
 
-# Absolute up to 1, relative above: logits of 20 have no digit at 1e-5 of which one could be sure.
+# As `relative_difference` counts: logits of 20 have no digit at 1e-5 of which one could be sure.
 TOLERANCE = 1e-5
 ROWS_TESTED = (1, 2, 7)
 # Several rows are tested up to this padded size; a longer row is tested alone, once for minutes.
 TOKENS_TESTED = 4096
+# What makes tensors of numbers, on the CPU if no device is named.
+_MAKERS = tuple(f"aten::{name}" for name in ("arange", "empty", "eye", "full", "linspace", "ones", "zeros"))
+# Of the buffers that a program's constants become.
+_KEPT = "kept_"
+# How PyTorch says that a result's shape depends on values, which a device of shapes does not have.
+_DEPENDS_ON_VALUES = ("Tensor.item() cannot be called on meta tensors", "nonzero() raises")
 
 
 def write_program(candidate: Candidate, path: Path) -> None:
     """Traces the candidate's module and saves it at `path`."""
+    is_program = isinstance(candidate.module, torch.jit.ScriptModule)
+    traced = _copy(candidate.module) if is_program else _trace(candidate)
+    _lay_out_kernels(traced)
+    for module, graph in _methods(traced):
+        _replace_device_constants(graph)
+        _keep_tensor_constants(module, graph)
+        _free_convolutions(graph)
+    try:
+        traced.save(str(path))
+    except RuntimeError as error:
+        raise ExportError(f"the model cannot be saved as TorchScript: {reason_of(error)}") from error
+
+
+def _copy(program: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    """The same program, to be changed."""
+    buffer = io.BytesIO()
+    torch.jit.save(program, buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer, map_location="cpu").eval()
+
+
+def _trace(candidate: Candidate) -> torch.jit.ScriptModule:
     example = candidate.transform.example(rows=3, length=6)
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), traceable(), _plain_names(candidate.module):
         # Warnings of baked-in values: `test_program` is what decides.
         warnings.simplefilter("ignore")
         try:
             traced = torch.jit.trace(candidate.module, example, check_trace=False)
-            traced = _fold_normalization(traced)
+            return _fold_normalization(traced)
         except Exception as error:  # Whatever the model's own code raises.
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ExportError(f"the model cannot be traced to TorchScript: {reason}") from error
-    _lay_out_kernels(traced)
-    for graph in graphs(traced):
-        _replace_device_constants(graph)
-        _free_convolutions(graph)
-    traced.save(str(path))
+            where = place_of(error, candidate.module)
+            raise ExportError(
+                f"the model cannot be traced to TorchScript: it fails{where}: {reason_of(error)}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _plain_names(module: torch.nn.Module) -> Iterator[None]:
+    """Programs name their classes by the files these are from. Code that comes with a model is in a folder
+    that is named by a hash, which TorchScript cannot read again."""
+    kinds = {type(part) for part in module.modules()}
+    odd = [kind for kind in kinds if not all(map(str.isidentifier, kind.__module__.split(".")))]
+    names = {kind: kind.__module__ for kind in odd}
+    try:
+        for kind in odd:
+            kind.__module__ = re.sub(r"\W|\.(?=\d)", "_", kind.__module__)
+        yield
+    finally:
+        for kind, name in names.items():
+            kind.__module__ = name
 
 
 def test_program(candidate: Candidate, path: Path, determinism: str) -> float:
@@ -53,16 +100,20 @@ def test_program(candidate: Candidate, path: Path, determinism: str) -> float:
                 continue
             arguments = transform.example(rows, length)
             where = f"{rows} rows of length {length}"
-            expected = _call(candidate.module, arguments, where)
-            found = _call(program, arguments, where)
+            with traceable():
+                expected = call(candidate.module, arguments, where)
+            found = call(program, arguments, where)
             worst = max(worst, _difference(found, expected, where))
             if rows == 1 or determinism == "volatile":
                 continue  # The same batch again; or one that draws other numbers.
             # The first row has no padding; more of it must not change the others.
-            single = _call(program, transform.last_alone(arguments), where)
+            single = call(program, transform.last_alone(arguments), where)
             # Lists of tokens are longer by the padding.
             last = [f[-1:][tuple(map(slice, s.shape))] for f, s in zip(found, single, strict=True)]
-            doubt = f"the last of {where}, alone{transform.padding_doubt}"
+            doubt = (
+                f"the last of {where} and the same row alone: what it gives depends on how far rows are "
+                f"padded, so that equal rows of a query would differ{transform.padding_doubt}"
+            )
             worst = max(worst, _difference(last, single, doubt))
     return worst
 
@@ -80,8 +131,9 @@ def check_moves(candidate: Candidate, path: Path) -> None:
         with torch.no_grad():
             program(*arguments)
     except (RuntimeError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ExportError(f"the program runs on the CPU only: {reason}") from error
+        if any(sign in str(error) for sign in _DEPENDS_ON_VALUES):
+            return  # Shapes alone do not tell what comes next; so far, all was on one device.
+        raise ExportError(f"the program runs on the CPU only: {reason_of(error)}") from error
 
 
 def baked_constants(program: torch.jit.ScriptModule) -> list[str]:
@@ -91,19 +143,19 @@ def baked_constants(program: torch.jit.ScriptModule) -> list[str]:
         for node in graph.findAllNodes("prim::Constant", recurse=True):
             if _is_device(node):
                 found.append(f"device {node.s('value')}")
-            elif (
-                node.hasAttribute("value")
-                and node.kindOf("value") == "t"
-                and node.t("value").dim() > 0
-            ):
+            elif _is_tensor(node):
                 found.append(f"tensor of shape {list(node.t('value').shape)}")
     return found
 
 
 def graphs(program: torch.jit.ScriptModule) -> list[torch.Graph]:
     """The graphs of the module and of all modules below it: one for each time it is called."""
+    return [graph for _, graph in _methods(program)]
+
+
+def _methods(program: torch.jit.ScriptModule) -> list[tuple[torch.jit.ScriptModule, torch.Graph]]:
     return [
-        module._c._get_method(name).graph
+        (module, module._c._get_method(name).graph)
         for module in program.modules()
         for name in module._c._method_names()
     ]
@@ -128,21 +180,20 @@ def _lay_out_kernels(traced: torch.jit.ScriptModule) -> None:
     """As convolutions want their weights, which otherwise are copied for each batch."""
     for module in traced.modules():
         weight = getattr(module, "weight", None)
-        if weight is not None and weight.dim() == 4:
+        if isinstance(weight, torch.Tensor) and weight.dim() == 4:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
-def _call(
-    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], where: str
+def call(
+    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], where: str, seed: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """The outputs, always as a tuple; random numbers are the same at every call."""
-    torch.manual_seed(0)
+    """The outputs of a module or program, always as a tuple; random numbers are the same for a seed."""
+    torch.manual_seed(seed)
     try:
         with torch.no_grad():
             outputs = module(*arguments)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ExportError(f"the program fails on {where}: {reason}") from error
+        raise ExportError(f"the program fails on {where}: {reason_of(error)}") from error
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
@@ -158,12 +209,23 @@ def _difference(
             )
         if one.numel() == 0:
             continue
-        one, other = one.double(), other.double()
-        difference = ((one - other).abs() / other.abs().clamp(min=1)).max().item()
+        difference = relative_difference(one.double(), other.double())
         if not difference <= TOLERANCE:  # Also when it is not a number.
-            raise ExportError(f"the program differs from the model by {difference:.2g} for {where}")
+            raise ExportError(
+                f"the program differs from the model by {difference:.2g} for {where}; the model cannot "
+                "be exported"
+            )
         worst = max(worst, difference)
     return worst
+
+
+def relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference: absolute up to 1, above relative to the largest value of its vector, of
+    which smaller ones have the rounding."""
+    scale = expected.abs()
+    if scale.dim() > 1:
+        scale = scale.amax(dim=-1, keepdim=True)
+    return ((found - expected).abs() / scale.clamp(min=1)).max().item()
 
 
 def _is_device(node: torch.Node) -> bool:
@@ -171,15 +233,21 @@ def _is_device(node: torch.Node) -> bool:
 
 
 def _replace_device_constants(graph: torch.Graph) -> None:
-    """Makes every constant device in `graph` the device of the graph's first tensor argument."""
+    """Makes every constant device in `graph`, and the one that is meant where none is named, the device of
+    the graph's first tensor argument."""
     constants = [
         node for node in graph.findAllNodes("prim::Constant", recurse=True) if _is_device(node)
     ]
-    if not constants:
+    makers = [node for kind in _MAKERS for node in graph.findAllNodes(kind, recurse=True)]
+    if not constants and not makers:
         return
     tensors = [
         value for value in graph.inputs() if value.type().isSubtypeOf(torch._C.TensorType.get())
     ]
+    # A trace passes sizes as tensors of no dimension, which stay on the CPU.
+    tensors = [value for value in tensors if value.type().dim() != 0] or tensors
+    if not tensors and not constants:
+        return
     if not tensors:
         raise ExportError("the program fixes a device where it has no tensor argument to follow")
     device = graph.create("prim::device", [tensors[0]], 1)
@@ -188,6 +256,34 @@ def _replace_device_constants(graph: torch.Graph) -> None:
     for node in constants:
         node.output().replaceAllUsesWith(device.output())
         node.destroy()
+    for node in makers:
+        names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+        at = names.index("device")
+        if list(node.inputs())[at].node().mustBeNone():
+            node.replaceInput(at, device.output())
+
+
+def _keep_tensor_constants(module: torch.jit.ScriptModule, graph: torch.Graph) -> None:
+    """Makes the tensors that `graph` holds buffers of its module, which move with it to a device."""
+    for node in list(graph.findAllNodes("prim::Constant", recurse=True)):
+        if not _is_tensor(node):
+            continue
+        tensor = node.t("value")
+        number = sum(name.startswith(_KEPT) for name, _ in module.named_buffers(recurse=False))
+        name = f"{_KEPT}{number}"
+        module._c._register_attribute(name, torch._C.TensorType.get(), tensor)
+        found = graph.create("prim::GetAttr", [next(iter(graph.inputs()))], 1)
+        found.s_("name", name)
+        found.output().setType(torch._C.TensorType.get())
+        found.insertBefore(node)
+        node.output().replaceAllUsesWith(found.output())
+        node.destroy()
+
+
+def _is_tensor(node: torch.Node) -> bool:
+    """Whether a constant is a tensor of any shape; numbers go to any device."""
+    held = node.hasAttribute("value") and node.kindOf("value") == "t"
+    return held and node.t("value").dim() > 0
 
 
 def _free_convolutions(graph: torch.Graph) -> None:

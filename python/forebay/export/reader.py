@@ -3,6 +3,7 @@
 import io
 import json
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -17,21 +18,35 @@ def run(package: Path, inputs: Columns, rows: int, prompt: str | None = None) ->
     `prompt` is the name of one, "" for none; the package's own choice if it is not given.
     """
     about = tomllib.loads((package / "model.toml").read_text())
-    program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
     columns = [inputs[column["name"]] for column in about["input"]]
     if name := about.get("prompt") if prompt is None else prompt:
         columns[0] = [about["prompts"][name] + text for text in columns[0]]
+    starts = range(0, len(columns[0]), rows)
+    batches = ([column[start : start + rows] for column in columns] for start in starts)
+    return _outputs(package, about, (_arguments(package, about, batch) for batch in batches))
+
+
+def run_tensors(package: Path, rows: list[tuple[torch.Tensor, ...]], size: int) -> Columns:
+    """The same for what the transform makes of rows: the program's arguments of each, in batches."""
+    about = tomllib.loads((package / "model.toml").read_text())
+    batches = (zip(*rows[start : start + size], strict=True) for start in range(0, len(rows), size))
+    return _outputs(package, about, ([torch.cat(a) for a in batch] for batch in batches))
+
+
+def _outputs(package: Path, about: dict, batches: Iterable[list[torch.Tensor]]) -> Columns:
+    program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
     outputs: Columns = {column["name"]: [] for column in about["output"]}
-    for start in range(0, len(columns[0]), rows):
-        batch = [column[start : start + rows] for column in columns]
+    for arguments in batches:
         with torch.no_grad():
-            results = program(*_arguments(package, about, batch))
+            results = program(*arguments)
         results = list(results) if isinstance(results, tuple) else [results]
         lists = any(column["type"].endswith("[]") for column in about["output"])
         kept = results.pop() if lists else None
         for column, result in zip(about["output"], results, strict=True):
             labels = column.get("labels")
             names = json.loads((package / labels).read_text()) if labels else None
+            if "[" not in column["type"]:
+                result = result.flatten()  # A number may come as a vector of one.
             for row, values in enumerate(result):
                 if column["type"].endswith("[]"):
                     values = values[kept[row]]
@@ -46,10 +61,9 @@ def run(package: Path, inputs: Columns, rows: int, prompt: str | None = None) ->
 def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tensor]:
     transform = about["transform"]
     if transform["kind"] == "tensor":
-        shapes = [column["shape"] for column in about["input"]]
-        return [torch.tensor(v).reshape(-1, *s) for v, s in zip(batch, shapes, strict=True)]
+        return [_tensor(*pair) for pair in zip(about["input"], batch, strict=True)]
     if transform["kind"] == "image":
-        return [_pixels(transform, batch[0])]
+        return [pixels(transform, batch[0])]
     tokenizer = Tokenizer.from_file(str(package / transform["tokenizer"]))
     tokenizer.enable_truncation(transform["max_tokens"])
     tokenizer.enable_padding(pad_id=transform["pad_id"])
@@ -75,17 +89,22 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
     return [torch.tensor(made[name]) for name in transform["arguments"]]
 
 
-def _pixels(transform: dict, files: list[str]) -> torch.Tensor:
+def _tensor(column: dict, values: list) -> torch.Tensor:
+    kinds = {"DOUBLE": torch.float64, "INT": torch.int32, "BIGINT": torch.int64}
+    tensor = torch.tensor(values, dtype=kinds.get(column["type"].partition("[")[0], torch.float32))
+    return tensor.reshape(-1, *column["shape"]) if "shape" in column else tensor
+
+
+def pixels(transform: dict, files: list[str]) -> torch.Tensor:
     """Files in hexadecimal → normalized `[rows, 3, crop, crop]`."""
     from PIL import Image
     from torchvision import transforms
 
+    resize, recipe = transform["resize"], transform.get("filter", "bilinear")
+    size = (resize, resize) if transform.get("fit") == "both" else resize
     steps = transforms.Compose(
         [
-            transforms.Resize(
-                transform["resize"],
-                transforms.InterpolationMode(transform.get("filter", "bilinear")),
-            ),
+            transforms.Resize(size, transforms.InterpolationMode(recipe)),
             transforms.CenterCrop(transform["crop"]),
             transforms.ToTensor(),
             transforms.Normalize(transform["mean"], transform["std"]),

@@ -56,7 +56,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if not options.source.is_dir():
-            raise ExportError(f"{options.source}: no such folder")
+            what = "this is a file, no folder" if options.source.exists() else "no such folder"
+            raise ExportError(f"{options.source}: {what}")
         texts = [json.loads(line) for line in options.texts]
         write(options.output, texts, embed(options.source, texts))
     except (ExportError, json.JSONDecodeError) as error:

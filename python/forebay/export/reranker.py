@@ -6,12 +6,14 @@ from pathlib import Path
 import torch
 from sentence_transformers import CrossEncoder
 
+from . import trust
 from .candidate import Candidate, Column, Original, encoder_activation_bytes
 from .classifier import best_of, label_columns
 from .encoder import prompts_of
 from .errors import ExportError
 from .huggingface import labels_of, load_errors, max_tokens, takes_types, write_labels
 from .tokenizer import token_transform, write_pair_tokenizer
+from .traceable import prepare
 
 
 class Reranker(torch.nn.Module):
@@ -88,8 +90,10 @@ def load_model(folder: Path, tokens: int | None = None) -> CrossEncoder:
             device="cpu",
             local_files_only=True,
             model_kwargs={"dtype": torch.float32},
+            **trust.options(),
         )
     model.float().eval().requires_grad_(False)
+    prepare(model)
     stages = [type(stage).__name__ for stage in model]
     task = getattr(model[0], "transformer_task", "")
     if len(model) != 1 or task != "sequence-classification":

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import yaml
 
+from . import trust
 from .errors import ExportError
 
-SUPPORTED_STAGES = ("Transformer", "Pooling", "Dense", "Normalize")
+SUPPORTED_STAGES = ("Transformer", "Pooling", "StaticEmbedding", "Dense", "Normalize")
 
 # Hugging Face writes licenses in lower case; these are the SPDX identifiers of the common ones.
 _SPDX = """
@@ -19,6 +20,8 @@ _SPDX = """
 
 
 TORCHVISION = "torchvision/"
+# How the files of users' own programs are called.
+PROGRAMS = (".pt", ".pth", ".ts")
 # How a file begins that Git LFS has not fetched.
 _LFS = b"version https://git-lfs"
 
@@ -33,12 +36,16 @@ class Source:
     folder: Path
     # The name of torchvision's model, if it is one.
     torchvision: str | None = None
+    # A program of the user's own, if it is one; then `folder` is the file's.
+    program: Path | None = None
 
 
 def find_source(name: str) -> Source:
     """A folder, a Hugging Face name, or `torchvision/NAME`."""
     if name.startswith(TORCHVISION) and not Path(name).is_dir():
         return Source(name, Path(name), name.removeprefix(TORCHVISION))
+    if Path(name).is_file() and Path(name).suffix in PROGRAMS:
+        return Source(name, Path(name).parent, program=Path(name))
     return Source(name, _find_folder(name))
 
 
@@ -53,14 +60,17 @@ def _find_folder(source: str) -> Path:
         _check_files(folder)
         return folder
     if folder.exists():
-        raise ExportError(f"{source}: this is a file; give the folder that the model is in")
+        raise ExportError(
+            f"{source}: this is a file; give the folder that the model is in, or a program of your own, "
+            f"whose name ends in {' or '.join(PROGRAMS)}"
+        )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source) or source.startswith("."):
         raise ExportError(
             f"{source}: no such folder; give a folder or a Hugging Face name (owner/model)"
         )
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.txt", "*.model", "*.md", "*.safetensors"]
+    wanted = ["*.json", "*.txt", "*.model", "*.md", "*.safetensors", *["*.py"] * trust.given()]
     unwanted = ["onnx/*", "openvino/*"]
     try:
         return Path(snapshot_download(source, allow_patterns=wanted, ignore_patterns=unwanted))
@@ -103,8 +113,10 @@ def check_stages(folder: Path) -> None:
             raise ExportError(
                 f"{path}: module {stage!r} is not supported; these are: {', '.join(SUPPORTED_STAGES)}"
             )
-    if stages[:2] != ["Transformer", "Pooling"]:
-        raise ExportError(f"{path}: expected a Transformer, then a Pooling module, found {stages}")
+    if stages[:2] != ["Transformer", "Pooling"] and stages[:1] != ["StaticEmbedding"]:
+        raise ExportError(
+            f"{path}: expected a Transformer, then a Pooling module, or a StaticEmbedding, found {stages}"
+        )
 
 
 def read_license(folder: Path) -> str | None:

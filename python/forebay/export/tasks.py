@@ -6,6 +6,7 @@ first in config.json's `architectures`. `--task` decides where a folder leaves a
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 from .candidate import Candidate
@@ -15,37 +16,79 @@ from .source import Source
 # Task → what it takes, as messages name it. The keys are the values of --task.
 TASKS = {
     "embedding": "encoders of sentence-transformers, and plain ones (…Model, …ForMaskedLM)",
+    "sparse-embedding": "sparse encoders of sentence-transformers (SPLADE)",
     "classification": "…ForSequenceClassification",
     "rerank": "cross-encoders, …ForSequenceClassification over two texts",
     "token-classification": "…ForTokenClassification",
     "image-classification": "…ForImageClassification, torchvision/NAME",
-    "clip-image": "CLIPModel, its half for images",
-    "clip-text": "CLIPModel, its half for texts",
+    "image-embedding": "encoders of images (ViTModel, Dinov2Model, CLIPVisionModelWithProjection)",
+    "audio-classification": "Wav2Vec2ForSequenceClassification, and of HuBERT, WavLM and others",
+    "transcription": "…ForCTC of the same",
+    "program": "a file of your own: TorchScript, or a module of PyTorch",
+    "object-detection": "…ForObjectDetection of DETR, Table Transformer, YOLOS",
+    "clip-image": "CLIPModel and SiglipModel, their half for images",
+    "clip-text": "CLIPModel and SiglipModel, their half for texts",
 }
-_IMAGES = ("image-classification", "clip-image")
+_IMAGES = ("image-classification", "image-embedding", "object-detection", "clip-image")
+_SOUNDS = ("audio-classification", "transcription")
 # The tasks that an option counts for; for the others it is refused.
 _OPTIONS = {
-    "max_tokens": tuple(task for task in TASKS if task not in _IMAGES),
+    "max_tokens": tuple(task for task in TASKS if task not in (*_IMAGES, *_SOUNDS, "program")),
+    "seconds": _SOUNDS,
+    "input": ("program",),
     "images": _IMAGES,
     "normalize": ("image-classification",),
 }
-# Those that count for models of torchvision only.
+# Those that count for models of torchvision only; labels for users' own programs, too.
 _TORCHVISION_OPTIONS = ("weights", "labels")
-# In this order: the ends of class names of transformers, and `None` for those of no task.
+# In this order: the ends of class names of transformers.
 _BY_HEAD = {
-    "LMHeadModel": None,
-    "DoubleHeadsModel": None,
     "ForSequenceClassification": "classification",
+    "ForCTC": "transcription",
+    "ForObjectDetection": "object-detection",
     "ForTokenClassification": "token-classification",
     "ForImageClassification": "image-classification",
     "ForMaskedLM": "embedding",
     "ForPreTraining": "embedding",
+    "CLIPVisionModelWithProjection": "image-embedding",
+    "VisionModel": "image-embedding",
     "CLIPModel": "clip-text",
+    "SiglipModel": "clip-text",
+    "Siglip2Model": "clip-text",
     "Model": "embedding",
 }
-_FAMILIES = """
-    BERT, DistilBERT, RoBERTa, XLM-RoBERTa, MPNet, MiniLM, ELECTRA, ModernBERT; ResNet, ViT; CLIP
-""".strip()
+# What sentence-transformers calls a model that is saved with modules.
+_BY_LIBRARY = {"CrossEncoder": "rerank", "SparseEncoder": "sparse-embedding"}
+# What models are for that no task is for, by their names; the first that is found counts.
+_NO_TASK = {
+    r"LayoutLMv[23]|LayoutXLM|Udop|Donut|MarkupLM": "it takes images beside texts, as scans of pages are",
+    r"^AST|Audio(?!ForSequenceClassification$|ForCTC$)|Clap|XVector|"
+    r"Speech(?!(Sat)?For(SequenceClassification|CTC)$)|"
+    r"ForAudioFrameClassification$|Whisper(?!ForConditionalGeneration$)|^Wav2Vec2(Bert|Model|ForPreTraining)|"
+    r"^(Hubert|WavLM)Model$": "it takes audio in a way that no task does; classifiers and …ForCTC of "
+    "Wav2Vec2, HuBERT and WavLM can be exported",
+    r"Video|Timesformer|Vivit": "it takes videos",
+    r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$": "it continues texts, which no task does; to embed texts "
+    "with it, save it by sentence-transformers, with a pooling",
+    r"(ForConditionalGeneration|EncoderDecoderModel|ForImageTextToText|ForVision2Seq)$": "it writes texts, "
+    "which no task does; an encoder of texts or images can be exported",
+    r"ForQuestionAnswering$": "it finds answers in texts, for which transformers has no call any "
+    "more, so that there is nothing to compare a package with",
+    r"ForMultipleChoice$": "it chooses among several texts",
+    r"ForNextSentencePrediction$": "it tells whether a text follows another; models that score pairs of "
+    "texts end in ForSequenceClassification",
+    r"ForZeroShotObjectDetection$": "it finds objects in images by their names",
+    r"(Segmentation|DepthEstimation|ForSuperResolution|ForMaskedImageModeling|ForKeypointDetection)$": "it "
+    "gives images, which no task does",
+    r"^Sam": "it takes points and boxes beside images",
+    r"ForPrediction$": "it goes on with series of numbers",
+}
+# Classes of models of sound, whose classifiers are named as those of texts.
+_SOUND = r"Wav2Vec2|Hubert|WavLM|UniSpeech|SEW|Data2VecAudio"
+_FAMILIES = (
+    "BERT, RoBERTa, MPNet, DeBERTa, ModernBERT, T5, BART, Qwen3, Gemma; ViT, DINOv2, Swin, ResNet; CLIP, "
+    "SigLIP; Wav2Vec2 (docs/models.md has all)"
+)
 
 
 def find_task(source: Source, requested: str | None) -> str:
@@ -72,6 +115,8 @@ def check_options(source: Source, task: str, options: argparse.Namespace) -> Non
                 f"for {task}; leave it out"
             )
     for name in _TORCHVISION_OPTIONS:
+        if name == "labels" and source.program is not None:
+            continue
         if name in given and source.torchvision is None:
             raise ExportError(
                 f"{source.name}: --{name} is for torchvision/NAME; this folder has its own; leave it out"
@@ -86,6 +131,10 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .encoder import embedding
 
             return embedding(folder, tokens)
+        case "sparse-embedding":
+            from .sparse import sparse_embedding
+
+            return sparse_embedding(folder, tokens)
         case "classification":
             from .classifier import classification
 
@@ -98,6 +147,26 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .tagger import token_classification
 
             return token_classification(folder, tokens)
+        case "audio-classification":
+            from .audio import audio_classification
+
+            return audio_classification(folder, options.seconds)
+        case "transcription":
+            from .audio import transcription
+
+            return transcription(folder, options.seconds)
+        case "program":
+            from .user_program import program
+
+            return program(source.program, options.input, options.results, options.labels)
+        case "object-detection":
+            from .detection import object_detection
+
+            return object_detection(folder, options.images)
+        case "image-embedding":
+            from .image_embedding import image_embedding
+
+            return image_embedding(folder, options.images)
         case "clip-image":
             from .clip import clip_image
 
@@ -115,31 +184,39 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
 def _stated_task(source: Source) -> str:
     if source.torchvision is not None:
         return "image-classification"
+    if source.program is not None:
+        return "program"
     config = _read(source.folder / "config.json")
     if "modules.json" in {path.name for path in source.folder.iterdir()}:
         about = _read(source.folder / "config_sentence_transformers.json")
-        return "rerank" if about.get("model_type") == "CrossEncoder" else "embedding"
+        return _BY_LIBRARY.get(about.get("model_type"), "embedding")
     architectures = config.get("architectures") or []
     if not architectures:
         return "embedding"
     tasks = (task for head, task in _BY_HEAD.items() if architectures[0].endswith(head))
     task = next(tasks, None)
-    if task is None:
+    if task is None or _why(architectures[0]):
         supported = "; ".join(f"{task}: {what}" for task, what in TASKS.items())
         raise ExportError(
             f"{source.name}: the architecture {architectures[0]} is not supported"
             f"{_why(architectures[0])}; these are: {supported}. Tested families: {_FAMILIES}"
         )
+    if task == "classification" and re.match(_SOUND, architectures[0]):
+        return "audio-classification"
+    if task == "embedding" and _is_of_images(config):
+        return "image-embedding"
     return "rerank" if task == "classification" and _scores_pairs(config) else task
 
 
+def _is_of_images(config: dict) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_MAPPING_NAMES
+
+    return config.get("model_type") in MODEL_FOR_IMAGE_MAPPING_NAMES
+
+
 def _why(architecture: str) -> str:
-    if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
-        return ""
-    return (
-        ": it continues texts, which no task does; to embed texts with it, save it by "
-        "sentence-transformers, with a pooling"
-    )
+    what = next((what for sign, what in _NO_TASK.items() if re.search(sign, architecture)), None)
+    return "" if what is None else f": {what}"
 
 
 def _scores_pairs(config: dict) -> bool:

@@ -25,9 +25,9 @@ class TextModel:
     def load(cls, folder: Path, kind: type, tokens: int | None) -> "TextModel":
         """From a folder; `tokens` overrides the limit that it states."""
         model, tokenizer = load(folder, kind), load_tokenizer(folder)
-        stated = min(
-            tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 2**62)
-        )
+        made_for = getattr(model.config, "max_position_embeddings", None) or 0
+        # XLNet says -1: no limit.
+        stated = min(tokenizer.model_max_length, made_for if made_for > 0 else 2**62)
         # What the tokenizer, and so the library's pipeline, cuts a text at.
         tokenizer.model_max_length = max_tokens(model, tokenizer, stated, tokens)
         transform = token_transform(tokenizer, model, tokenizer.model_max_length)

@@ -13,7 +13,9 @@ from pathlib import Path
 import torch
 import transformers
 from PIL import Image
-from sentence_transformers import CrossEncoder
+from sentence_transformers import CrossEncoder, SparseEncoder
+from sentence_transformers.sentence_transformer.modules import Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torchvision import transforms
 
 from . import tiny
@@ -91,6 +93,24 @@ def _rank(folder: Path, inputs: Columns) -> Columns:
     return {"label": labels, "score": best.tolist(), "scores": scores.tolist()}
 
 
+def _build_sparse(folder: Path) -> None:
+    tiny.build_encoder("bert", folder / "mlm", transformers.AutoModelForMaskedLM)
+    first = Transformer(str(folder / "mlm"), transformer_task="fill-mask")
+    SparseEncoder(modules=[first, SpladePooling("max")], device="cpu").save(str(folder))
+
+
+def embed_sparse(folder: Path, inputs: Columns) -> Columns:
+    """What `SparseEncoder.encode` gives, one text at a time, in the order of the vocabulary."""
+    model = SparseEncoder(str(folder), device="cpu")
+    outputs: Columns = {"tokens": [], "weights": []}
+    for text in inputs["text"]:
+        weights = model.encode([text], convert_to_sparse_tensor=False)[0]
+        held = weights.nonzero().flatten().tolist()
+        outputs["tokens"].append(model.tokenizer.convert_ids_to_tokens(held))
+        outputs["weights"].append(weights[held].tolist())
+    return outputs
+
+
 def _tagger(architecture: str) -> Tiny:
     names = {"id2label": dict(enumerate(TAGS))}
     auto = transformers.AutoModelForTokenClassification
@@ -138,20 +158,24 @@ def _classify_images(folder: Path, inputs: Columns) -> Columns:
     return {"label": labels, "score": best.tolist(), "scores": scores.tolist()}
 
 
-def _image_files(kind: type, **config: object) -> Tiny:
-    """As `_images`, of files: the recipe is Pillow's and torchvision's here, and ours there."""
+def _image_files(kind: type, *, square: bool = False, **config: object) -> Tiny:
+    """As `_images`, of files: the recipe is Pillow's and torchvision's here, and ours there. Either the
+    shorter side is resized and the middle cut out, or both sides are resized."""
     of_pixels = _images(kind, **config)
 
     def build(folder: Path) -> None:
         of_pixels.build(folder)
-        steps = {"size": {"shortest_edge": RESIZE}, "crop_size": PIXELS}
+        steps = {"image_processor_type": "BitImageProcessor", "resample": 2, "do_center_crop": True}
+        steps |= {"size": {"shortest_edge": RESIZE}, "crop_size": PIXELS}
+        if square:
+            steps = {"image_processor_type": "ViTImageProcessor", "size": PIXELS}
         text = json.dumps({**steps, "image_mean": MEAN, "image_std": DEVIATION})
         (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
 
     def expected(folder: Path, inputs: Columns) -> Columns:
         steps = transforms.Compose(
             [
-                transforms.Resize(RESIZE),
+                transforms.Resize((PIXELS, PIXELS) if square else RESIZE),
                 transforms.CenterCrop(PIXELS),
                 transforms.ToTensor(),
                 transforms.Normalize(MEAN, DEVIATION),
@@ -278,6 +302,7 @@ MODELS: dict[str, Tiny] = {
     "rerank-xlm-roberta": _reranker("xlm-roberta", torch.nn.Sigmoid()),
     "rerank-electra": _reranker("electra", torch.nn.Identity(), labels=3),
     "rerank-modernbert": _reranker("modernbert", torch.nn.Sigmoid()),
+    "sparse-bert": Tiny(_build_sparse, {"text": list(MIXED)}, embed_sparse),
     "tokens-bert": _tagger("bert"),
     "tokens-roberta": _tagger("roberta"),
     "tokens-distilbert": _tagger("distilbert"),
@@ -288,6 +313,7 @@ MODELS: dict[str, Tiny] = {
     "images-resnet": _images(transformers.ResNetConfig, **_RESNET),
     "images-resnet-files": _image_files(transformers.ResNetConfig, **_RESNET),
     "images-vit-files": _image_files(transformers.ViTConfig, **_VIT),
+    "images-vit-square-files": _image_files(transformers.ViTConfig, square=True, **_VIT),
     "images-vit": _images(transformers.ViTConfig, **_VIT),
     "clip-text": _clip("clip-text", {"text": list(MIXED)}),
     "clip-image": _clip("clip-image", {"pixels": _pixels()}),

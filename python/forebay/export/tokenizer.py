@@ -41,7 +41,7 @@ def token_transform(
             f"the tokenizer knows no words, so every text would be the same to the model; a folder "
             f"with one of these files is expected: {files}"
         )
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = _embeddings(model)
     beyond = sorted((index, token) for token, index in vocabulary.items() if index >= rows)
     beyond = [(index, token) for index, token in beyond if token != tokenizer.pad_token]
     if beyond:
@@ -62,8 +62,20 @@ def token_transform(
     return Tokens(max_tokens, pad_id, vocabulary_size, padding_doubt=doubt)
 
 
+def _embeddings(model: PreTrainedModel) -> int:
+    """How many tokens the model knows."""
+    try:
+        return model.get_input_embeddings().weight.shape[0]
+    except (NotImplementedError, AttributeError) as error:
+        raise ExportError(
+            f"{type(model).__name__} has no table of token embeddings, as models of characters and of "
+            "bytes have none; models of tokens can be exported"
+        ) from error
+
+
 def _pad_id(tokenizer: PreTrainedTokenizerBase, rows: int) -> int:
-    """The id that fills a batch, provided that the model pads at the end."""
+    """The id that fills a batch. Packages are padded at the end, whatever side the tokenizer pads: the
+    checks tell whether the model minds."""
     if tokenizer.pad_token_id is None:
         raise ExportError(
             "the tokenizer has no padding token; set pad_token in tokenizer_config.json"
@@ -73,10 +85,6 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase, rows: int) -> int:
             f"the tokenizer fills batches with {tokenizer.pad_token!r} ({tokenizer.pad_token_id}), "
             f"and the model has embeddings for {rows} tokens; set pad_token in tokenizer_config.json "
             "to a token that the model knows"
-        )
-    if tokenizer.padding_side != "right":
-        raise ExportError(
-            "the tokenizer pads on the left; only models that pad on the right can be exported"
         )
     return tokenizer.pad_token_id
 

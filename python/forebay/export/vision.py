@@ -1,4 +1,5 @@
-"""The task `image-classification`: pixels → the best label, its score, and the scores of all.
+"""The task `image-classification`: pixels → the best label, its score, and the scores of all, which are
+those of transformers' `ImageClassificationPipeline`.
 
 The input is a `FLOAT[n]` column with the pixels of one image, channel by channel and row by row
 (`[3, height, width]`), normalized as the model wants them; with `--normalize`, as values from 0 to
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from .candidate import Candidate, Column, Images, Tensors
-from .classifier import best_of, label_columns
+from .candidate import Candidate, Column, Images, Original, Tensors
+from .classifier import Scores, best_of, label_columns
 from .errors import ExportError
 from .huggingface import labels_of, load, write_labels
 from .preprocessing import Preprocessing
@@ -34,11 +35,13 @@ class ImageClassifier(torch.nn.Module):
         self,
         model: torch.nn.Module,
         logits: Callable[[torch.Tensor], torch.Tensor],
+        scores: torch.nn.Module,
         normalize: tuple[tuple[float, ...], tuple[float, ...]] | None,
     ) -> None:
         super().__init__()
         self.model = model
         self.logits = logits
+        self.scores = scores
         self.normalize = normalize is not None
         if normalize is not None:
             mean, deviation = (torch.tensor(values).reshape(1, -1, 1, 1) for values in normalize)
@@ -49,7 +52,7 @@ class ImageClassifier(torch.nn.Module):
         """Classifies `[rows, channels, height, width]` pixels."""
         if self.normalize:
             pixels = (pixels - self.mean) / self.deviation
-        return best_of(self.logits(pixels).softmax(-1))
+        return best_of(self.scores(self.logits(pixels)))
 
 
 def image_classification(source: Source, options: argparse.Namespace) -> Candidate:
@@ -65,13 +68,16 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
 
         def logits(pixels: torch.Tensor) -> torch.Tensor:
             return model(pixels)
+
+        scores, original = torch.nn.Softmax(-1), None
     else:
         import transformers
 
         model = load(source.folder, transformers.AutoModelForImageClassification)
-        labels, channels = labels_of(model.config), model.config.num_channels
+        labels = labels_of(model.config)
+        channels = getattr(getattr(model.config, "vision_config", model.config), "num_channels", 3)
         preprocessing = Preprocessing.of(source.folder)
-        size = _size(preprocessing, model.config)
+        size = image_size(preprocessing, model.config)
         normalize = preprocessing.normalization(MEAN, DEVIATION)
         if options.normalize:
             preprocessing.check_values()
@@ -82,13 +88,23 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
         def logits(pixels: torch.Tensor) -> torch.Tensor:
             return model(pixel_values=pixels).logits
 
+        scores, original = Scores(model.config), _pipeline(model, labels)
+
     shape = (channels, size, size)
     if options.images and (options.normalize or channels != 3):
         raise ExportError(
             "--images is for models of three channels, and normalizes; leave out --normalize"
         )
-    module = ImageClassifier(model, logits, normalize if options.normalize else None).eval()
+    by_itself = normalize if options.normalize else None
+    module = ImageClassifier(model, logits, scores, by_itself).eval()
     transform, column = Tensors(shape), Column("pixels", f"FLOAT[{math.prod(shape)}]", shape=shape)
+    with torch.no_grad():
+        classes = logits(*transform.example(1, 1)).shape[-1]
+    if classes != len(labels):
+        raise ExportError(
+            f"{source.name}: the model gives {classes} scores, and config.json names {len(labels)} labels; "
+            "make id2label name each of them"
+        )
     if options.images:
         transform, column = files(), Column("image", "BINARY")
     # Of the early layers, which are the widest: 64 channels at half the size, several at a time.
@@ -101,12 +117,38 @@ def image_classification(source: Source, options: argparse.Namespace) -> Candida
         description=f"Image classification, {len(labels)} labels",
         activation_bytes=lambda rows: rows * row_bytes,
         write_files=lambda package: write_labels(labels, package),
+        # It takes normalized pixels.
+        original=None if options.normalize else original,
     )
 
 
-def _size(preprocessing: Preprocessing, config: object) -> int:
+def _pipeline(model: torch.nn.Module, labels: list[str]) -> Original:
+    """The library's own way from pixels to what the model says of them."""
+    import transformers
+
+    pipeline = transformers.ImageClassificationPipeline(
+        model=model, image_processor=transformers.ViTImageProcessor(), device="cpu"
+    )
+
+    @torch.no_grad()
+    def classify(pixels: torch.Tensor) -> dict[str, object]:
+        outputs = pipeline._forward({"pixel_values": pixels})
+        ranked = pipeline.postprocess(outputs, top_k=len(labels))
+        found = {"label": ranked[0]["label"], "score": ranked[0]["score"]}
+        scores = {entry["label"]: entry["score"] for entry in ranked}
+        if len(scores) == len(labels) > 1:
+            found["scores"] = [scores[label] for label in labels]
+        return found
+
+    return Original("transformers' pipeline", classify)
+
+
+def image_size(preprocessing: Preprocessing, config: object) -> int:
     """The side of the images that a model takes."""
-    size, stated = getattr(config, "image_size", None), preprocessing.stated
+    stated, config = preprocessing.stated, getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", None)
+    if isinstance(size, (list, tuple)) and len(set(size)) == 1:
+        size = size[0]
     if size is None:
         # After resizing, some processors crop.
         size = stated.get("crop_size") or stated.get("size") or IMAGE_SIZE

@@ -197,7 +197,7 @@ def test_padding_ids_that_do_not_matter_may_differ(tmp_path: Path) -> None:
         (("--max-tokens", "0"), "--max-tokens 0: expected 3 to 66"),
         (("--max-tokens", "2"), "2 of each input are special tokens"),
         (("--max-tokens", "100000"), "the model takes 66 tokens at the most"),
-        (("--images",), "--images is for image-classification, clip-image"),
+        (("--images",), "--images is for image-classification"),
         (("--normalize",), "--normalize is for image-classification"),
         (("--weights", "w.pth"), "--weights is for torchvision/NAME"),
         (("--labels", "labels.txt"), "--labels is for torchvision/NAME"),

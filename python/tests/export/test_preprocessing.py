@@ -46,14 +46,27 @@ def test_mean_deviation_and_filter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stated", "resize"),
+    [
+        ({"size": {"height": 224, "width": 224}, "do_center_crop": False}, 224),
+        ({"size": 224, "image_processor_type": "ViTImageProcessor"}, 224),
+        ({"size": {"height": 256, "width": 256}, "crop_size": 224, "do_center_crop": True}, 256),
+        ({"size": {"height": 224, "width": 224}, "image_processor_type": "SiglipImageProcessor"}, 224),
+    ],
+)
+def test_both_sides(stated: dict, resize: int, tmp_path: Path) -> None:
+    found = _images(tmp_path, 224, **stated)
+    assert (found.resize, found.fit) == (resize, "both")
+
+
+@pytest.mark.parametrize(
     ("stated", "why"),
     [
-        ({"size": {"height": 224, "width": 224}}, "both sides become"),
-        ({"size": 224, "image_processor_type": "ViTImageProcessor"}, "both sides become 224"),
-        ({"size": {"height": 256, "width": 256}, "crop_size": 224}, "both sides become"),
-        ({"size": {"shortest_edge": 224, "longest_edge": 300}}, "both sides become"),
-        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, "from 384 pixels on, both sides"),
-        ({"size": {"shortest_edge": 224}, "do_center_crop": False}, "do_center_crop is false"),
+        ({"size": {"height": 224, "width": 200}}, "neither the shorter one nor both alike"),
+        ({"size": 256, "image_processor_type": "ViTImageProcessor"}, "both sides become 256 and the crop 256"),
+        ({"size": {"shortest_edge": 224, "longest_edge": 300}}, "neither the shorter one nor both alike"),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, "both sides become 384 and the crop 384"),
+        ({"size": {"shortest_edge": 224}, "do_center_crop": False}, "images keep their proportions"),
         ({"size": {"shortest_edge": 256}, "crop_size": 240}, "the crop 240 pixels"),
         ({"size": {"shortest_edge": 200}, "crop_size": 224}, "the shorter side becomes 200"),
         ({"crop_size": {"height": 224, "width": 200}}, "expected a crop of 224"),

@@ -50,7 +50,7 @@ def test_package_gives_what_the_original_gives(exported: tuple[str, Path, Path])
 def test_rows_are_told_apart(exported: tuple[str, Path, Path]) -> None:
     name, source, _ = exported
     expected = MODELS[name].expected(source, MODELS[name].inputs)
-    scores = next(expected[key] for key in ("scores", "score", "embedding") if key in expected)
+    scores = next(expected[key] for key in ("scores", "score", "embedding", "weights") if key in expected)
     assert torch.tensor(_flat(scores)).std().item() > 0.005
 
 
@@ -137,6 +137,11 @@ def test_labels_are_a_file_of_the_package(exported: tuple[str, Path, Path]) -> N
         assert labelled == []
         return
     assert [column["type"] for column in labelled] in (["STRING"], ["STRING[]"])
+    if name.startswith("sparse"):
+        # The whole vocabulary.
+        tokens = json.loads((package / labelled[0]["labels"]).read_text())
+        assert "[CLS]" in tokens and len(set(tokens)) == len(tokens)
+        return
     labels = json.loads((package / "labels.json").read_text())
     wanted = tiny_tasks.TAGS if name.startswith("tokens") else tiny_tasks.LABELS
     if name != "rerank-electra":

@@ -13,7 +13,7 @@ use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
 use crate::error::{ModelError, nearest_hint};
-pub use crate::feature::image::Filter;
+pub use crate::feature::image::{Filter, Fit};
 
 /// A named, versioned function from input columns to output columns, with what it needs.
 ///
@@ -94,8 +94,11 @@ pub enum TransformKind {
     /// One column of image files → pixels of one size. They stay bytes until they are on the
     /// model's device, which converts, normalizes and arranges them.
     Image {
-        /// Pixels of the shorter side, before the crop.
+        /// Pixels of the sides that are resized, before the crop.
         resize: u32,
+        /// Which sides are.
+        #[serde(default)]
+        fit: Fit,
         /// Pixels of both sides of what the program gets, the middle.
         crop: u32,
         /// How pixels are resampled.

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use super::Transform;
 use crate::error::RuntimeError;
 use crate::feature::arguments::BytesColumn;
-use crate::feature::image::{Filter, Recipe, Workspace};
+use crate::feature::image::{Filter, Fit, Recipe, Workspace};
 use crate::model::{ModelDeclaration, type_name};
 
 /// What is prepared of each image: `crop` times `crop` pixels of three bytes.
@@ -32,12 +32,14 @@ impl Images {
     pub(super) fn new(
         model: &ModelDeclaration,
         (resize, crop): (u32, u32),
-        filter: Filter,
+        (filter, fit): (Filter, Fit),
     ) -> Result<Self, RuntimeError> {
         let input = model.signature.inputs.first().map(|field| field.name().clone());
         let (model, input) = (model.name.clone(), input.unwrap_or_default());
         match Recipe::try_new(resize, crop) {
-            Ok(recipe) => Ok(Self { model, input, recipe: recipe.with_filter(filter) }),
+            Ok(recipe) => {
+                Ok(Self { model, input, recipe: recipe.with_filter(filter).with_fit(fit) })
+            }
             Err(problem) => Err(RuntimeError::Transform { model, input, problem }),
         }
     }

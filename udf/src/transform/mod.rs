@@ -53,8 +53,8 @@ pub fn load(
     Ok(match &model.transform {
         TransformKind::Tokenize { .. } => Arc::new(text::Tokenize::load(model, package)?),
         TransformKind::Tensor => Arc::new(tensor::Tensors::new(model)),
-        TransformKind::Image { resize, crop, filter, .. } => {
-            Arc::new(image::Images::new(model, (*resize, *crop), *filter)?)
+        TransformKind::Image { resize, crop, filter, fit, .. } => {
+            Arc::new(image::Images::new(model, (*resize, *crop), (*filter, *fit))?)
         }
     })
 }

@@ -1,4 +1,4 @@
-//! The recipe of image classifiers in one step: the shorter side to `resize`, then the middle.
+//! The recipe of image classifiers in one step: the shorter side to `resize` (or both), then the middle.
 //!
 //! ```text
 //!  bytes ──> what stays of it and around ──> resampled, made upright ──> crop x crop x 3
@@ -7,6 +7,8 @@
 //!
 //! Only the part that stays is resampled, which gives the same pixels as resampling all and cutting
 //! out the middle.
+
+use serde::{Deserialize, Serialize};
 
 use super::decode::{Format, decode_stored, guarded};
 use super::jpeg::Jpeg;
@@ -19,15 +21,28 @@ use super::resize::{Filter, Resampler};
 /// fewer, the difference to an image that was resampled as a whole can be seen.
 const HEADROOM: u32 = 2;
 
+/// Which sides of an image are resized to the number of pixels that a recipe says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fit {
+    /// The shorter one; the image keeps its proportions.
+    #[default]
+    Shorter,
+    /// Both, whatever the proportions are.
+    Both,
+}
+
 /// What an image becomes: `crop` times `crop` pixels of RGB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Recipe {
-    /// Pixels of the shorter side, before the crop.
+    /// Pixels of the sides that are resized, before the crop.
     pub(crate) resize: u32,
     /// Pixels of the sides of the result, which is the middle. Not more than `resize`.
     pub(crate) crop: u32,
     /// How pixels are resampled.
     filter: Filter,
+    /// Which sides are resized.
+    fit: Fit,
 }
 
 /// Memory that one image after the other uses.
@@ -51,7 +66,7 @@ impl Recipe {
     /// If no such image can be made.
     pub(crate) fn try_new(resize: u32, crop: u32) -> Result<Self, String> {
         match resize > 0 && crop > 0 && crop <= resize && check_size(resize, resize).is_ok() {
-            true => Ok(Self { resize, crop, filter: Filter::default() }),
+            true => Ok(Self { resize, crop, filter: Filter::default(), fit: Fit::default() }),
             false => Err(format!(
                 "resize is {resize} and crop is {crop}, expected a crop of 1 to resize, and no \
                  more than {PIXELS_MAX} pixels"
@@ -62,6 +77,11 @@ impl Recipe {
     /// The same by another filter.
     pub(crate) fn with_filter(self, filter: Filter) -> Self {
         Self { filter, ..self }
+    }
+
+    /// The same with other sides that are resized.
+    pub(crate) fn with_fit(self, fit: Fit) -> Self {
+        Self { fit, ..self }
     }
 
     /// Bytes of the result.
@@ -121,7 +141,8 @@ impl Recipe {
         let (shorter, longer) = (width.min(height), width.max(height));
         let resized_longer = u64::from(self.resize) * u64::from(longer) / u64::from(shorter);
         let side = |side: u32| {
-            let resized = if side == shorter { u64::from(self.resize) } else { resized_longer };
+            let is_resized = side == shorter || self.fit == Fit::Both;
+            let resized = if is_resized { u64::from(self.resize) } else { resized_longer };
             let start = margin(resized, self.crop);
             let pixels = f64::from(side) / resized as f64;
             (start * pixels, f64::from(self.crop) * pixels)

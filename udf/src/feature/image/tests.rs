@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::decode::{decode, info};
 use super::encode::{Encoding, encode};
 use super::pixels::{Mode, Pixels};
-use super::preprocess::{Recipe, Workspace};
+use super::preprocess::{Fit, Recipe, Workspace};
 use super::resize::{Filter, Resampler};
 use crate::fixture::prepared;
 
@@ -104,6 +104,23 @@ fn the_recipe_is_that_of_torchvision() {
             () => (0.5, 1),
         };
         assert_close(&found, &reference.expected("recipe"), mean, max, &reference.name);
+    }
+}
+
+#[test]
+fn both_sides_become_one_size_as_pillow_makes_them() {
+    let mut workspace = Workspace::default();
+    for reference in Reference::all() {
+        let recipe = Recipe::try_new(48, 48).unwrap().with_fit(Fit::Both);
+        let found = recipe.apply(&reference.bytes(), &mut workspace).unwrap();
+        let (mean, max) = match () {
+            // Decoded at a part of the size.
+            () if reference.name.starts_with("large") => (0.9, 8),
+            () if reference.name.starts_with("wide") => (0.5, 1),
+            () if reference.is_rounded() => (0.6, 6),
+            () => (0.5, 1),
+        };
+        assert_close(&found, &reference.expected("square"), mean, max, &reference.name);
     }
 }
 
