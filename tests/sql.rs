@@ -174,7 +174,8 @@ impl Session {
     async fn open(plans: &Plans) -> Result<Self, DataFusionError> {
         let engine = match plans {
             Plans::OnCluster(_) => "cluster",
-            Plans::AsTheyAre | Plans::Sent => "forebay",
+            Plans::Sent => "wire",
+            Plans::AsTheyAre => "forebay",
         };
         Ok(Self { forebay: session(plans).await?, engine })
     }

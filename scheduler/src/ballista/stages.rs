@@ -20,10 +20,11 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::physical_expr::LexOrdering;
+use datafusion::physical_expr::{Distribution, LexOrdering};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
@@ -257,7 +258,7 @@ impl Stages {
                 () if wants.one_task => in_one_partition(piece),
                 () if !is_light(&plan) && holds_model(&piece.0) => self.stream_in_order(piece)?,
                 // Restricted to no partition at all, such a branch would still have some, or not be made.
-                () if plan.is::<UnionExec>() && (reads_shuffle(&piece.0) || sorts(&piece.0)) => {
+                () if plan.is::<UnionExec>() && !can_be_left_out(&piece.0) => {
                     self.stream_in_order(piece)?
                 }
                 () => piece,
@@ -436,12 +437,17 @@ pub(super) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.is::<InferenceExec>() || plan.children().into_iter().any(holds_model)
 }
 
-fn reads_shuffle(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<UnresolvedShuffleExec>() || plan.children().into_iter().any(reads_shuffle)
-}
-
-fn sorts(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<SortExec>() || plan.children().into_iter().any(sorts)
+/// Whether a branch of a UNION has no partitions where it is restricted to none, as tasks have it of which the
+/// partition is another branch's.
+fn can_be_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let wanted = plan.input_distribution_requirements().into_per_child();
+    let takes_all = wanted.iter().any(|wanted| matches!(wanted, Distribution::SinglePartition))
+        || plan.is::<CoalescePartitionsExec>()
+        || plan.is::<SortPreservingMergeExec>();
+    let stays = plan.is::<UnresolvedShuffleExec>()
+        || plan.is::<PlaceholderRowExec>()
+        || plan.is::<SortExec>();
+    !takes_all && !stays && plan.children().into_iter().all(can_be_left_out)
 }
 
 fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
