@@ -75,7 +75,7 @@ impl Query {
         let (values, schema) = made.await.map_err(|error| status::of(&error))?;
         let done = match prepared.kind {
             Kind::Query => None,
-            Kind::Definition | Kind::Update => Some(update(session, Arc::clone(&prepared)).await?),
+            Kind::Definition | Kind::Update => Some(update(session, &prepared).await?),
         };
         Ok(Arc::new(Self {
             prepared,
@@ -295,30 +295,28 @@ impl Drop for Rows {
 }
 
 /// Runs an update with each row of values; gives back what it says.
-async fn update(
-    session: &Arc<Session>,
-    prepared: Arc<Prepared>,
-) -> Result<Vec<RecordBatch>, Status> {
+async fn update(session: &Arc<Session>, prepared: &Prepared) -> Result<Vec<RecordBatch>, Status> {
     let _slot = session.slot()?;
-    let (of, to_run) = (Arc::clone(session), Arc::clone(&prepared));
-    let work = async move {
+    let work = async {
         let mut said = vec![];
-        for values in to_run.values()?.iter() {
-            let Execution { plan, context } = to_run.execute(&of, values).await?;
-            said.extend(whole_writes::execute(plan, context)?.try_collect::<Vec<_>>().await?);
+        for values in prepared.values()?.iter() {
+            let Execution { plan, context } = prepared.execute(session, values).await?;
+            let write =
+                async { whole_writes::execute(plan, context)?.try_collect::<Vec<_>>().await };
+            said.extend(session.slots.threads().run(write).await?);
         }
         Ok::<_, DataFusionError>(said)
     };
     tokio::select! {
         () = session.closed.cancelled() => Err(Status::cancelled("the session has ended")),
-        said = session.slots.threads().run(work) => said.map_err(|error| prepared.status(&error)),
+        said = work => said.map_err(|error| prepared.status(&error)),
     }
 }
 
 /// The same; gives back how many rows it changed in all.
 pub(super) async fn count_changed(
     session: &Arc<Session>,
-    prepared: Arc<Prepared>,
+    prepared: &Prepared,
 ) -> Result<i64, Status> {
     let said = update(session, prepared).await?;
     let counts = said.iter().filter_map(|batch| batch.columns().first());

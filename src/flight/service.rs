@@ -308,7 +308,7 @@ impl FlightSqlService for Service {
         if values.iter().any(|batch| batch.num_rows() > 0) {
             or_status(prepared.bind(&values))?;
         }
-        query::count_changed(&session, prepared).await
+        query::count_changed(&session, &prepared).await
     }
 
     async fn do_put_statement_update(
@@ -318,7 +318,7 @@ impl FlightSqlService for Service {
     ) -> Result<i64, Status> {
         let session = session(request.extensions())?;
         let prepared = Prepared::new(&session, &command.query).await?;
-        query::count_changed(&session, Arc::new(prepared)).await
+        query::count_changed(&session, &prepared).await
     }
 
     async fn do_put_statement_ingest(

@@ -213,7 +213,9 @@ impl Prepared {
             Planned::Rows(execution) => Ok(execution),
             // It may run a query, which takes its time.
             Planned::Definition(plan, text) => {
-                let done = execute_plan(session.context.session(), plan, text).await?;
+                let of = Arc::clone(session);
+                let define = async move { execute_plan(of.context.session(), plan, text).await };
+                let done = session.slots.threads().run(define).await?;
                 physical(session, done).await
             }
         }
