@@ -5,6 +5,7 @@ use std::error::Error;
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
+use forebay_engine::RemoteError;
 
 use crate::stores::in_words;
 
@@ -77,6 +78,9 @@ fn external(error: &(dyn Error + 'static)) -> String {
     }
     if let Some(error) = error.downcast_ref::<object_store::Error>() {
         return in_words(error);
+    }
+    if let Some(error) = error.downcast_ref::<RemoteError>() {
+        return plain(&error.message);
     }
     error.to_string()
 }

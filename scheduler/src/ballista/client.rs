@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_err};
+use forebay_engine::{ErrorKind, RemoteError};
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::session;
 use crate::rpc::ClusterClient;
@@ -111,6 +112,21 @@ impl Cluster {
     }
 
     pub(super) fn failed(&self, status: &Status) -> DataFusionError {
-        exec_datafusion_err!("the scheduler at {}: {}", self.scheduler, said(status))
+        let message = format!("the scheduler at {}: {}", self.scheduler, said(status));
+        let kind = match status.code() {
+            Code::InvalidArgument => ErrorKind::InvalidArgument,
+            Code::NotFound => ErrorKind::NotFound,
+            // Of another version, or another kind of server.
+            Code::FailedPrecondition | Code::Unimplemented => ErrorKind::FailedPrecondition,
+            Code::ResourceExhausted | Code::OutOfRange => ErrorKind::ResourceExhausted,
+            Code::Internal => ErrorKind::Internal,
+            _ => ErrorKind::Unavailable,
+        };
+        RemoteError::new(kind, message).into()
+    }
+
+    pub(super) fn stopped(&self) -> DataFusionError {
+        let message = format!("the scheduler at {} stopped", self.scheduler);
+        RemoteError::new(ErrorKind::Unavailable, message).into()
     }
 }

@@ -16,6 +16,7 @@ use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStre
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use datafusion::common::{Result as DataFusionResult, internal_err};
+use forebay_engine::RemoteError;
 use parking_lot::Mutex;
 
 use super::execution_graph::{ForebayGraph, queued_at};
@@ -77,7 +78,7 @@ impl ForebayClusterState {
         let (problem, staged, made) = match made {
             Ok(made) => made,
             Err(error) => {
-                (Some(error.strip_backtrace()), StagedPlan::default(), JobGraph::nothing())
+                (Some(RemoteError::of(&error)), StagedPlan::default(), JobGraph::nothing())
             }
         };
         let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
@@ -92,7 +93,7 @@ impl ForebayClusterState {
         ));
         let event = match problem {
             None => Event::Started,
-            Some(reason) => Event::Canceled { reason },
+            Some(error) => Event::Canceled(error),
         };
         self.registry.apply(&running, event);
         running
@@ -118,12 +119,12 @@ impl ForebayClusterState {
             let devices = fleet::leased(workers, &binding.worker, &binding.lease);
             match no_panic(|| guards[binding.job].task(&binding.bound, &devices, &addresses)) {
                 Ok(task) => bound.push((binding.worker.as_str().to_owned(), task)),
-                Err(error) => failed.push((binding, error.strip_backtrace())),
+                Err(error) => failed.push((binding, RemoteError::of(&error))),
             }
         }
         drop(guards);
-        for (binding, message) in failed {
-            let failure = Failure::new(FailureKind::User, message);
+        for (binding, error) in failed {
+            let failure = Failure::new(FailureKind::Final(error.kind), error.message);
             let event = Event::TaskFailed { task: binding.bound.task, failure };
             self.registry.apply(&jobs[binding.job], event);
         }

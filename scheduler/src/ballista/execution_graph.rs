@@ -24,6 +24,7 @@ use ballista_scheduler::state::execution_graph::{
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
+use forebay_engine::{ErrorKind, RemoteError};
 use parking_lot::Mutex;
 
 use super::registry::Registry;
@@ -142,7 +143,7 @@ impl ForebayGraph {
         }
         Some(QueryStageSchedulerEvent::JobRunningFailed {
             job_id,
-            fail_message: failure.unwrap_or_default(),
+            fail_message: failure.map_or_else(String::new, |error| error.message),
             queued_at,
             failed_at: self.ended_at,
         })
@@ -316,10 +317,11 @@ impl ExecutionGraph for ForebayGraph {
     }
 
     fn fail_job(&mut self, error: String) {
-        self.apply(Event::Canceled { reason: error.clone() });
+        let stopped = RemoteError::new(ErrorKind::Unavailable, error.clone());
+        self.apply(Event::Canceled(stopped));
         let mut job = self.job.lock();
         job.end_is_told = true;
-        let error = job.failure().unwrap_or(error);
+        let error = job.failure().map_or(error, |failure| failure.message);
         drop(job);
         self.ended_at = timestamp_millis();
         self.set_status(JobState::Failed(FailedJob {

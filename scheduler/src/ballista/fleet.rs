@@ -1,5 +1,6 @@
 //! The workers as placement sees them, and what a job needs that none of them has.
 
+use forebay_engine::{ErrorKind, RemoteError};
 use forebay_udf::runtime::Device as Placed;
 
 use crate::graph::{JobGraph, StageId, StageState, WorkerId};
@@ -47,16 +48,17 @@ pub(super) const NO_WORKER: &str =
     "there is no worker; start one with `forebay worker --scheduler HOST:PORT`";
 
 /// What no worker has and some stage that is not done needs.
-pub(super) fn missing(workers: &[WorkerState], graph: &JobGraph) -> Option<String> {
+pub(super) fn missing(workers: &[WorkerState], graph: &JobGraph) -> Option<RemoteError> {
     if !graph.is_running_job() {
         return None;
     }
     if workers.is_empty() {
-        return Some(NO_WORKER.to_owned());
+        return Some(RemoteError::new(ErrorKind::Unavailable, NO_WORKER));
     }
     let stages = graph.consumers_first().filter(|id| graph.stage_state(*id) != StageState::Done);
     let lacks = |id: StageId| could_ever_fit(workers, &graph.stage(id).need).err();
-    stages.filter_map(lacks).map(|missing| missing.to_string()).next()
+    let missing = stages.filter_map(lacks).next()?;
+    Some(RemoteError::new(ErrorKind::ResourceExhausted, missing.to_string()))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use ballista_core::serde::protobuf::{JobStatus, KeyValuePair};
 use ballista_scheduler::scheduler_server::timestamp_millis;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
+use forebay_engine::{ErrorKind, RemoteError};
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -108,7 +109,7 @@ impl Jobs for BallistaJobs {
         let id = interest.job.to_string();
         let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
         let given_up = stream::once(unattended)
-            .map(|reason| Ok(RunUpdate { news: Some(News::Failed(reason)) }));
+            .map(|error| Ok(RunUpdate { news: Some(News::Failed(error.into())) }));
         let ticks = IntervalStream::new(tokio::time::interval(PROGRESS_EVERY))
             .map(move |_| watched.progress(&id))
             .take_while(|progress| std::future::ready(*progress != Reached::End))
@@ -117,7 +118,7 @@ impl Jobs for BallistaJobs {
         let states = ReceiverStream::new(states).chain(stream::pending());
         let updates = states.flat_map(move |status| {
             let last = registry.reached(&status.job_id);
-            let news = news(status);
+            let news = news(status, &registry);
             if news.is_some() {
                 interest.ends();
             }
@@ -154,7 +155,7 @@ impl Jobs for BallistaJobs {
 
 /// Ends if no worker comes for so long. Ballista plans a job for workers only, and waits for them for
 /// ever; once it is planned, the registry gives it up.
-async fn unattended(registry: Registry, job: String, patience: Duration) -> String {
+async fn unattended(registry: Registry, job: String, patience: Duration) -> RemoteError {
     let mut ticks = tokio::time::interval(PROGRESS_EVERY);
     let mut lonely_since = Instant::now();
     while registry.get(&job).is_none() {
@@ -162,17 +163,23 @@ async fn unattended(registry: Registry, job: String, patience: Duration) -> Stri
         if registry.has_workers() {
             lonely_since = now;
         } else if now.duration_since(lonely_since) >= patience {
-            return format!("{NO_WORKER}; none has come for {} s", patience.as_secs());
+            let message = format!("{NO_WORKER}; none has come for {} s", patience.as_secs());
+            return RemoteError::new(ErrorKind::Unavailable, message);
         }
     }
     std::future::pending().await
 }
 
 /// What a state says that a client has waited for.
-fn news(status: JobStatus) -> Option<News> {
+fn news(status: JobStatus, registry: &Registry) -> Option<News> {
     match status.status? {
         JobState::Queued(_) | JobState::Running(_) => None,
-        JobState::Failed(failed) => Some(News::Failed(failed.error)),
+        JobState::Failed(failed) => {
+            let known = registry.get(&status.job_id).and_then(|job| job.lock().failure());
+            // Ballista could not even make a graph of it.
+            let error = known.unwrap_or(RemoteError::new(ErrorKind::Internal, failed.error));
+            Some(News::Failed(error.into()))
+        }
         JobState::Successful(_) => Some(News::Finished(Finished {})),
     }
 }

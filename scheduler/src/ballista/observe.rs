@@ -217,7 +217,7 @@ fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
         rows,
         bytes,
         waits_for: fleet::waits_for(workers, graph).unwrap_or_default(),
-        error: job.failure().unwrap_or_default(),
+        error: job.failure().map_or_else(String::new, |error| error.message),
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, exec_err};
 use datafusion::execution::TaskContext;
+use forebay_engine::{ErrorKind, RemoteError};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -91,7 +92,7 @@ impl Reading {
     async fn accepted(&self, updates: &mut Streaming<RunUpdate>) -> Result<String> {
         match updates.message().await.map_err(|status| self.cluster.failed(&status))? {
             Some(RunUpdate { news: Some(News::Accepted(job)) }) => Ok(job),
-            _ => exec_err!("the scheduler at {} did not accept the job", self.cluster.scheduler()),
+            _ => Err(self.cluster.stopped()),
         }
     }
 
@@ -100,8 +101,7 @@ impl Reading {
     }
 
     fn judged(&self, verdict: Result<Result<()>, oneshot::error::RecvError>) -> Result<()> {
-        verdict
-            .unwrap_or_else(|_| exec_err!("the scheduler at {} stopped", self.cluster.scheduler()))
+        verdict.unwrap_or_else(|_| Err(self.cluster.stopped()))
     }
 
     /// Reads blocks that have not been read yet. Says which one could not be had, if one could not.
@@ -194,10 +194,12 @@ impl Read {
         let now = answer.blocks.get(..before.len()).unwrap_or_default();
         match now.iter().map(Rows::of).eq(before.iter().copied()) {
             true => Ok(before.len()),
-            false => exec_err!(
+            false => Err(RemoteError::new(
+                ErrorKind::Unavailable,
                 "a part of the rows was lost after other rows of the same task had been read, and \
-                 the task gave other rows when it ran again; run the query again"
-            ),
+                 the task gave other rows when it ran again; run the query again",
+            )
+            .into()),
         }
     }
 
@@ -232,14 +234,14 @@ async fn watch(
     let verdict = loop {
         match updates.message().await {
             Ok(Some(RunUpdate { news: Some(News::Finished(_)) })) => break Ok(()),
-            Ok(Some(RunUpdate { news: Some(News::Failed(problem)) })) => {
-                break exec_err!("{problem}");
+            Ok(Some(RunUpdate { news: Some(News::Failed(failed)) })) => {
+                break Err(RemoteError::from(failed).into());
             }
             Ok(Some(RunUpdate { news: Some(News::Progress(progress)) })) => {
                 *run.progress.lock() = Some(progress);
             }
             Ok(Some(_)) => {}
-            Ok(None) => break exec_err!("the scheduler at {} stopped", cluster.scheduler()),
+            Ok(None) => break Err(cluster.stopped()),
             Err(status) => break Err(cluster.failed(&status)),
         }
     };

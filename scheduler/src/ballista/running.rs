@@ -11,6 +11,7 @@ use ballista_scheduler::state::execution_graph::TaskDescription;
 use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
 use datafusion::physical_plan::ExecutionPlan;
+use forebay_engine::RemoteError;
 use forebay_planner::ForebayConfig;
 use forebay_udf::runtime::Device;
 use tokio::sync::Notify;
@@ -190,8 +191,9 @@ impl RunningJob {
             return None;
         };
         let waited_ms = now.since(*self.lacks_since.get_or_insert(now));
-        let reason = format!("{missing}; none has come for {} s", waited_ms / 1000);
-        (waited_ms >= patience_ms).then_some(Event::Canceled { reason })
+        let message = format!("{missing}; none has come for {} s", waited_ms / 1000);
+        let error = RemoteError { message, ..missing };
+        (waited_ms >= patience_ms).then_some(Event::Canceled(error))
     }
 
     /// Whether a stage writes a hash shuffle.
@@ -209,16 +211,14 @@ impl RunningJob {
     }
 
     /// Why it failed.
-    pub(super) fn failure(&self) -> Option<String> {
-        match self.graph.status() {
-            // What the author of the query must change needs no word on where it ran.
-            JobStatus::Failed(JobFailure::Unit(failed)) if failed.limit.is_empty() => {
-                Some(failed.message.clone())
-            }
-            JobStatus::Failed(JobFailure::Canceled(reason)) => Some(reason.clone()),
-            JobStatus::Failed(reason) => Some(reason.to_string()),
-            JobStatus::Running | JobStatus::Finished => None,
-        }
+    pub(super) fn failure(&self) -> Option<RemoteError> {
+        let JobStatus::Failed(reason) = self.graph.status() else { return None };
+        Some(match reason {
+            // What somebody must change needs no word on where it ran.
+            JobFailure::Unit(failed) if failed.limit.is_empty() => failed.error.clone(),
+            JobFailure::Canceled(error) => error.clone(),
+            other => RemoteError::new(other.kind(), other.to_string()),
+        })
     }
 
     /// What the client reads next, if there is something.

@@ -4,13 +4,11 @@
 //! worker, stage and partition could not be fetched. A failure of ours travels there, under a
 //! worker's name that no worker has.
 
-use std::error::Error;
-
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::failed_task::FailedReason;
 use ballista_core::serde::protobuf::{FailedTask, ShuffleWritePartition};
 use datafusion::error::DataFusionError;
-use forebay_engine::EngineError;
+use forebay_engine::{EngineError, ErrorKind, chain};
 use forebay_udf::{ErrorClass, ModelError, RuntimeError};
 
 use serde::{Deserialize, Serialize};
@@ -26,13 +24,14 @@ const MARK: &str = "forebay:failure";
 #[derive(Debug, Serialize, Deserialize)]
 struct Envelope {
     kind: Kind,
+    /// Of an [`ErrorKind`], for a failure that is final.
+    error: String,
     message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
-    User,
-    Data,
+    Final,
     Passing,
     NoProgress,
     OutOfMemory,
@@ -46,7 +45,11 @@ pub(super) fn sealed_failure(error: DataFusionError) -> DataFusionError {
     if is_fetch_failure(&error) {
         return error;
     }
-    let envelope = Envelope { kind: kind(&error), message: error.strip_backtrace() };
+    let envelope = Envelope {
+        kind: kind(&error),
+        error: ErrorKind::of(&error).name().to_owned(),
+        message: error.strip_backtrace(),
+    };
     let text = serde_json::to_string(&envelope).unwrap_or_else(|_| envelope.message.clone());
     DataFusionError::External(Box::new(BallistaError::FetchFailed(MARK.to_owned(), 0, 0, text)))
 }
@@ -68,7 +71,7 @@ fn kind(error: &DataFusionError) -> Kind {
             Some(EngineError::Runtime(source)) => return runtime_kind(source),
             Some(EngineError::Batch { source, .. }) => return runtime_kind(source),
             Some(EngineError::NoProgress { .. }) => return Kind::NoProgress,
-            Some(EngineError::TooManyErrors { .. }) => return Kind::Data,
+            Some(EngineError::TooManyErrors { .. }) => return Kind::Final,
             Some(EngineError::Model(ModelError::Unreachable { .. })) => return Kind::Passing,
             _ => {}
         }
@@ -79,7 +82,7 @@ fn kind(error: &DataFusionError) -> Kind {
             _ => {}
         }
     }
-    Kind::User
+    Kind::Final
 }
 
 fn runtime_kind(error: &RuntimeError) -> Kind {
@@ -87,8 +90,7 @@ fn runtime_kind(error: &RuntimeError) -> Kind {
         (RuntimeError::OutOfMemory { .. }, _) => Kind::OutOfMemory,
         // The machine lacks it, not the model: another worker may have it.
         (RuntimeError::Library { .. }, _) => Kind::DeviceBroken,
-        (_, ErrorClass::Model) => Kind::User,
-        (_, ErrorClass::Data) => Kind::Data,
+        (_, ErrorClass::Model | ErrorClass::Data) => Kind::Final,
         (_, ErrorClass::Passing) => Kind::Passing,
         (_, ErrorClass::Device) => Kind::DeviceBroken,
     }
@@ -99,20 +101,8 @@ fn store_kind(error: &object_store::Error) -> Kind {
         object_store::Error::Generic { .. } | object_store::Error::JoinError { .. } => {
             Kind::Passing
         }
-        _ => Kind::User,
+        _ => Kind::Final,
     }
-}
-
-/// An error and its causes, through DataFusion's wrappers.
-fn chain(error: &DataFusionError) -> impl Iterator<Item = &(dyn Error + 'static)> {
-    std::iter::successors(Some(error as &(dyn Error + 'static)), |cause| {
-        let cause = *cause;
-        match cause.downcast_ref::<DataFusionError>() {
-            Some(DataFusionError::Shared(inner)) => Some(inner.as_ref() as _),
-            Some(DataFusionError::External(inner)) => Some(inner.as_ref() as _),
-            _ => cause.source(),
-        }
-    })
 }
 
 /// What a failed task says, for the graph. `unit_of` tells whose block a file is.
@@ -121,7 +111,7 @@ pub(super) fn failure(
     unit_of: impl Fn(u32, u32) -> Option<UnitId>,
 ) -> Option<Failure> {
     let Some(reason) = failed.failed_reason else {
-        return Some(Failure::new(FailureKind::User, failed.error));
+        return Some(Failure::new(FailureKind::Final(ErrorKind::Internal), failed.error));
     };
     let kind = match reason {
         FailedReason::TaskKilled(_) => return None,
@@ -135,18 +125,17 @@ pub(super) fn failure(
         }
         FailedReason::IoError(_) => FailureKind::Passing,
         FailedReason::ExecutorLost(_) | FailedReason::ResultLost(_) => FailureKind::WorkerLost,
-        FailedReason::ExecutionError(_) => FailureKind::User,
+        FailedReason::ExecutionError(_) => FailureKind::Final(ErrorKind::Internal),
     };
     Some(Failure::new(kind, failed.error))
 }
 
 fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
     let Ok(envelope) = serde_json::from_str::<Envelope>(text) else {
-        return Failure::new(FailureKind::User, text);
+        return Failure::new(FailureKind::Final(ErrorKind::Internal), text);
     };
     let kind = match envelope.kind {
-        Kind::User => FailureKind::User,
-        Kind::Data => FailureKind::Data,
+        Kind::Final => FailureKind::Final(ErrorKind::named(&envelope.error)),
         Kind::Passing => FailureKind::Passing,
         Kind::NoProgress => FailureKind::NoProgress,
         Kind::OutOfMemory => FailureKind::OutOfMemory,
@@ -230,6 +219,9 @@ mod tests {
         assert_eq!(decided(EngineError::from(lacks)), FailureKind::DeviceBroken);
         let (location, problem) = ("http://a/b".to_owned(), "gone".to_owned());
         let gone = ModelError::Package { location, problem, remedy: String::new() };
-        assert_eq!(decided(EngineError::from(gone)), FailureKind::User);
+        assert_eq!(
+            decided(EngineError::from(gone)),
+            FailureKind::Final(ErrorKind::InvalidArgument)
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use forebay_engine::{ErrorKind, RemoteError};
+
 use super::ids::{BlockId, StageId, TaskId, UnitId, WorkerId};
 
 /// Something to do outside of the graph.
@@ -77,8 +79,19 @@ pub enum JobFailure {
         /// What differs.
         difference: String,
     },
-    /// Nobody wants the result any more.
-    Canceled(String),
+    /// Nobody wants the result any more, or it cannot be had.
+    Canceled(RemoteError),
+}
+
+impl JobFailure {
+    /// Who can do something about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unit(failed) => failed.error.kind,
+            Self::NotDeterministic { .. } => ErrorKind::FailedPrecondition,
+            Self::Canceled(error) => error.kind,
+        }
+    }
 }
 
 /// A unit that ended the job.
@@ -94,8 +107,8 @@ pub struct UnitFailure {
     pub attempts: u32,
     /// Where, in order.
     pub workers: Vec<WorkerId>,
-    /// The last message.
-    pub message: String,
+    /// The last failure.
+    pub error: RemoteError,
 }
 
 impl fmt::Display for JobFailure {
@@ -114,7 +127,7 @@ impl fmt::Display for JobFailure {
 
 impl fmt::Display for UnitFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unit {} of stage '{}': {}", self.unit, self.stage, self.message)?;
+        write!(f, "unit {} of stage '{}': {}", self.unit, self.stage, self.error)?;
         if !self.limit.is_empty() {
             let workers: Vec<_> = self.workers.iter().map(WorkerId::as_str).collect();
             let (attempts, workers) = (self.attempts, workers.join(", "));

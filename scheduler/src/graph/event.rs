@@ -1,5 +1,7 @@
 //! What comes in: reports of workers, and what the cluster tells about them.
 
+use forebay_engine::{ErrorKind, RemoteError};
+
 use super::ids::{BlockId, StageId, TaskId, WorkerId};
 
 /// Something that happened. May come late, twice or out of order: the graph says what counts.
@@ -43,11 +45,8 @@ pub enum Event {
         /// The worker.
         worker: WorkerId,
     },
-    /// Nobody wants the result any more.
-    Canceled {
-        /// Who says so, and why.
-        reason: String,
-    },
+    /// Nobody wants the result any more, or it cannot be had: who says so, and why.
+    Canceled(RemoteError),
 }
 
 /// One sealed block, as its writer describes it.
@@ -91,10 +90,8 @@ impl Failure {
 /// The kind of a failure, kept from the operator on a worker to here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The query is wrong: its author must act.
-    User,
-    /// The data is wrong: its owner must act.
-    Data,
+    /// Another attempt would fail as well: somebody must act.
+    Final(ErrorKind),
     /// May pass, such as a broken connection to an object store.
     Passing,
     /// Nothing happened in the task for too long. May pass elsewhere, but each attempt takes long.
@@ -116,4 +113,20 @@ pub enum FailureKind {
         /// Where it lies.
         worker: WorkerId,
     },
+}
+
+impl FailureKind {
+    /// What a client hears if no attempt succeeds.
+    pub fn error(&self) -> ErrorKind {
+        match self {
+            Self::Final(error) => *error,
+            Self::OutOfMemory | Self::DiskFull => ErrorKind::ResourceExhausted,
+            Self::Passing
+            | Self::NoProgress
+            | Self::DeviceBroken
+            | Self::WorkerLost
+            | Self::BlockLost(_)
+            | Self::OutputLost { .. } => ErrorKind::Unavailable,
+        }
+    }
 }

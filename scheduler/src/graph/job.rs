@@ -105,7 +105,7 @@ impl JobGraph {
             | (_, Event::TaskFailed { task, .. })
             | (_, Event::TaskEnded { task }) => self.end_draining(task, now),
             (_, Event::WorkerFull { .. }) => {}
-            (_, Event::Started | Event::BlockSealed { .. } | Event::Canceled { .. }) => {
+            (_, Event::Started | Event::BlockSealed { .. } | Event::Canceled(_)) => {
                 self.history.stale_reports += 1;
             }
         }
@@ -130,7 +130,7 @@ impl JobGraph {
             },
             Event::WorkerLost { worker } => self.worker_lost(&worker, now),
             Event::WorkerFull { worker } => self.free_kept_on(&worker),
-            Event::Canceled { reason } => self.fail(JobFailure::Canceled(reason), now),
+            Event::Canceled(error) => self.fail(JobFailure::Canceled(error), now),
         }
         self.settle(now);
     }

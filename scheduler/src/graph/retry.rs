@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use forebay_engine::{ErrorKind, RemoteError};
+
 use super::action::{JobFailure, UnitFailure, Why};
 use super::event::{Failure, FailureKind};
 use super::ids::{BlockId, Millis, StageId, TaskId, UnitId, WorkerId};
@@ -33,14 +35,15 @@ impl JobGraph {
             }
         }
         match kind {
-            FailureKind::User | FailureKind::Data => {
-                let reason = self.unit_failure(unit, String::new(), message);
+            FailureKind::Final(error) => {
+                let error = RemoteError::new(error, message);
+                let reason = self.unit_failure(unit, String::new(), error);
                 self.fail(reason, now);
             }
             FailureKind::BlockLost(_) | FailureKind::OutputLost { .. } if !lost.is_empty() => {
                 self.inputs_lost(unit, lost, message, now);
             }
-            _ => self.retry(unit, task, message, now),
+            kind => self.retry(unit, task, RemoteError::new(kind.error(), message), now),
         }
     }
 
@@ -67,7 +70,7 @@ impl JobGraph {
         self.give_back(unit);
     }
 
-    fn retry(&mut self, unit: UnitId, task: TaskId, message: String, now: Millis) {
+    fn retry(&mut self, unit: UnitId, task: TaskId, error: RemoteError, now: Millis) {
         let worker = self.task(task).worker.clone();
         let Limits { unit_failures_max, stage_failures_max, no_progress_max, .. } = self.limits;
         let stuck = self.attempts_without_progress(unit);
@@ -92,7 +95,7 @@ impl JobGraph {
             None
         };
         if let Some(limit) = limit {
-            let reason = self.unit_failure(unit, limit, message);
+            let reason = self.unit_failure(unit, limit, error);
             return self.fail(reason, now);
         }
         self.hold(unit, now.after(self.backoff_ms(failures)));
@@ -167,7 +170,8 @@ impl JobGraph {
         }
         if losses_most >= self.limits.block_losses_max {
             let limit = format!("a block of its output was lost {losses_most} times");
-            let reason = self.unit_failure(producer, limit, message);
+            let error = RemoteError::new(ErrorKind::Unavailable, message);
+            let reason = self.unit_failure(producer, limit, error);
             return self.fail(reason, now);
         }
         wave.touch(reader, Why::InputOf(reader));
@@ -198,12 +202,13 @@ impl JobGraph {
     pub(super) fn check_losses(&mut self, now: Millis) {
         let Some(unit) = self.worn_out.take().filter(|_| self.is_running_job()) else { return };
         let limit = format!("its work was lost {} times", self.unit(unit).losses);
-        let message = "workers are lost faster than they work".to_owned();
-        let reason = self.unit_failure(unit, limit, message);
+        let error =
+            RemoteError::new(ErrorKind::Unavailable, "workers are lost faster than they work");
+        let reason = self.unit_failure(unit, limit, error);
         self.fail(reason, now);
     }
 
-    fn unit_failure(&self, unit: UnitId, limit: String, message: String) -> JobFailure {
+    fn unit_failure(&self, unit: UnitId, limit: String, error: RemoteError) -> JobFailure {
         let found = self.unit(unit);
         let stage = &self.stages[unit.stage.at()];
         let tasks = stage.tasks.iter().filter(|task| task.unit == unit.index);
@@ -213,7 +218,7 @@ impl JobGraph {
             limit,
             attempts: found.attempts,
             workers: tasks.map(|task| task.worker.clone()).collect(),
-            message,
+            error,
         }))
     }
 }

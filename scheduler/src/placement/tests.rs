@@ -1,5 +1,7 @@
 //! Fit, shares, order and budgets; the simulation tries them in all combinations.
 
+use forebay_engine::{ErrorKind, RemoteError};
+
 use super::*;
 use crate::graph::{
     BlockReport, EdgeKind, EdgeSpec, Event, Failure, FailureKind, Granularity, JobGraph, JobSpec,
@@ -322,7 +324,7 @@ fn a_worker_that_stops_gets_nothing_and_a_canceled_task_still_counts() {
     assert!(round(&mut graph, &workers).is_empty());
     workers[0].is_draining = false;
     let task = round(&mut graph, &workers)[0].bound.task;
-    graph.apply(Event::Canceled { reason: String::new() }, Millis(0));
+    graph.apply(Event::Canceled(RemoteError::new(ErrorKind::Canceled, "")), Millis(0));
     let mut other = job(vec![scan(1)], &[]);
     let mut papers = [PaperBudget::default(), PaperBudget::default()];
     let mut together = |graph: &mut JobGraph, other: &mut JobGraph| {

@@ -1,11 +1,12 @@
 //! What travels, as protobuf. Fields are never renumbered.
 
+use forebay_engine::{ErrorKind, RemoteError};
 use prost::Message;
 
 use crate::block::{BlockId, BlockLocation};
 
 /// Bumped when a worker and a scheduler could no longer understand each other.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// What a process has to run models on.
 #[derive(Clone, PartialEq, Message)]
@@ -279,8 +280,8 @@ pub mod run_update {
         #[prost(message, tag = "2")]
         Finished(super::Finished),
         /// There will be no rows, and why.
-        #[prost(string, tag = "3")]
-        Failed(String),
+        #[prost(message, tag = "3")]
+        Failed(super::Failed),
         /// How far it is.
         #[prost(message, tag = "4")]
         Progress(super::Progress),
@@ -314,6 +315,29 @@ pub struct Progress {
     /// What a stage waits for that has work and no worker, if there is one.
     #[prost(string, tag = "8")]
     pub waits_for: String,
+}
+
+/// Why there will be no rows.
+#[derive(Clone, PartialEq, Message)]
+pub struct Failed {
+    /// The [`ErrorKind`]'s name.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// What people read.
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+impl From<RemoteError> for Failed {
+    fn from(error: RemoteError) -> Self {
+        Self { kind: error.kind.name().to_owned(), message: error.message }
+    }
+}
+
+impl From<Failed> for RemoteError {
+    fn from(failed: Failed) -> Self {
+        Self::new(ErrorKind::named(&failed.kind), failed.message)
+    }
 }
 
 /// All rows of a job have been read.

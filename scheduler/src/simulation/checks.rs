@@ -31,7 +31,7 @@ impl World {
         let JobFailure::Unit(failed) = reason else {
             return Err(format!("the job failed for no reason: {reason}"));
         };
-        let is_fatal = failed.limit.is_empty() && failed.message == "injected fatal";
+        let is_fatal = failed.limit.is_empty() && failed.error.message == "injected fatal";
         let is_worn_out = !failed.limit.is_empty() && failed.attempts > 0;
         ensure((is_fatal && self.weather.fatal > 0) || is_worn_out, || reason.to_string())
     }

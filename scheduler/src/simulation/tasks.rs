@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use forebay_engine::ErrorKind;
+
 use crate::graph::{BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitInput, WorkerId};
 use crate::placement::Lease;
 
@@ -68,9 +70,8 @@ impl World {
             return None;
         }
         if self.rng.chance(self.weather.fatal) {
-            return Some(
-                [FailureKind::User, FailureKind::Data][self.rng.below(2) as usize].clone(),
-            );
+            let kinds = [ErrorKind::InvalidArgument, ErrorKind::FailedPrecondition];
+            return Some(FailureKind::Final(kinds[self.rng.below(2) as usize]));
         }
         let kinds = [
             FailureKind::Passing,
@@ -189,7 +190,7 @@ impl World {
         let running = &self.tasks[&task];
         let event = match running.fails.clone() {
             Some(kind) => {
-                let is_fatal = matches!(kind, FailureKind::User | FailureKind::Data);
+                let is_fatal = matches!(kind, FailureKind::Final(_));
                 let message = if is_fatal { "injected fatal" } else { "injected" };
                 Event::TaskFailed { task, failure: Failure::new(kind, message) }
             }

@@ -56,7 +56,7 @@ fn nothing_of_a_failed_job_stays() {
     let mut fixture = Fixture::pair();
     fixture.run(unit(0, 0), "a", 2);
     let task = fixture.bind(unit(0, 1), "a").task;
-    assert_eq!(freed(&fixture.fail(task, FailureKind::User)).len(), 2);
+    assert_eq!(freed(&fixture.fail(task, FailureKind::Final(ErrorKind::InvalidArgument))).len(), 2);
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod lineage;
 mod retry;
 mod streaming;
 
+use forebay_engine::{ErrorKind, RemoteError};
+
 use super::*;
 use crate::placement::{Lease, Need};
 
@@ -161,7 +163,7 @@ fn reports_of_what_never_was_are_counted_and_ignored() {
     for task in [StageId(0).task(5), StageId(9).task(0)] {
         assert!(fixture.finish(task, 1).is_empty());
         assert!(fixture.seal(task, 0).is_empty());
-        assert!(fixture.fail(task, FailureKind::User).is_empty());
+        assert!(fixture.fail(task, FailureKind::Final(ErrorKind::InvalidArgument)).is_empty());
     }
     assert_eq!(fixture.graph.stale_reports(), 6);
     assert!(fixture.lose("nobody").is_empty());

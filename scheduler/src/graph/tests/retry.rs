@@ -4,7 +4,10 @@ use super::*;
 
 #[test]
 fn an_error_of_the_user_or_the_data_ends_the_job_at_once() {
-    for kind in [FailureKind::User, FailureKind::Data] {
+    for kind in [
+        FailureKind::Final(ErrorKind::InvalidArgument),
+        FailureKind::Final(ErrorKind::FailedPrecondition),
+    ] {
         let mut fixture = Fixture::pair();
         let other = fixture.bind(unit(0, 1), "b").task;
         let task = fixture.bind(unit(0, 0), "a").task;
@@ -146,7 +149,8 @@ fn a_reader_that_names_a_block_it_does_not_read_has_failed_itself() {
 fn after_the_end_reports_only_give_leases_back() {
     let mut fixture = Fixture::pair();
     let task = fixture.bind(unit(0, 0), "a").task;
-    let actions = fixture.apply(Event::Canceled { reason: "the user left".to_owned() });
+    let actions =
+        fixture.apply(Event::Canceled(RemoteError::new(ErrorKind::Canceled, "the user left")));
     assert_eq!(actions[0], Action::CancelTask { task, worker: worker("a") });
     assert_eq!(fixture.failure(), "canceled: the user left");
     assert_eq!(fixture.graph.seats().count(), 1);
