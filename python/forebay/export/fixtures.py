@@ -2,8 +2,8 @@
 
     tools/python -m forebay.export.fixtures OUTPUT
 
-Writes OUTPUT/onnx (onnx_fixtures.py), and OUTPUT/<name>/package, and beside it reference.json: columns of inputs, and the columns of
-outputs that the model's own library gives for them; and OUTPUT/resnet18 with 500 images and their
+Writes OUTPUT/onnx (onnx_fixtures.py, onnx_folders.py), and OUTPUT/<name>/package, and beside it
+reference.json: columns of inputs, and the columns of outputs that the model's own library gives for them; and OUTPUT/resnet18 with 500 images and their
 labels (resnet.py). Seeded: the same bytes each time.
 """
 
@@ -21,6 +21,7 @@ import transformers  # noqa: E402
 
 from . import command  # noqa: E402
 from . import onnx_fixtures  # noqa: E402
+from . import onnx_folders  # noqa: E402
 from . import resnet  # noqa: E402
 from .reference import embed  # noqa: E402
 from .texts import MIXED  # noqa: E402
@@ -52,6 +53,7 @@ def main() -> int:
         reference = json.dumps({"inputs": model.inputs, "outputs": outputs}, ensure_ascii=False)
         (folder / "reference.json").write_text(reference, encoding="utf-8")
     onnx_fixtures.make(output / "onnx")
+    onnx_folders.make(output / "onnx")
     return resnet.make(output / "resnet18")
 
 

@@ -23,8 +23,16 @@ class About:
     license: str
     source: str
     determinism: str
-    # As `precisions_of` found them.
-    precisions: dict[str, float]
+    # As `precisions_of` found them; None if nobody has tried.
+    precisions: dict[str, float] | None
+    # What runs the program: torch or onnx.
+    runtime: str = "torch"
+
+
+# The file of a program, by what runs it.
+PROGRAMS = {"torch": "model.pt", "onnx": "model.onnx"}
+# Whether a replica takes an accelerator where there is one. ONNX Runtime's need a package of their own.
+GPUS = {"torch": 1, "onnx": 0}
 
 
 def write_description(folder: Path, about: About, candidate: Candidate) -> None:
@@ -44,7 +52,7 @@ def write_description(folder: Path, about: About, candidate: Candidate) -> None:
         f"\n{_quote(name)} = {_quote(text)}" for name, text in candidate.prompts.items()
     )
     prompts = f"\n\n[prompts]{prompts}" if prompts else ""
-    precisions = "".join(f"{name} = {off:.1e}\n" for name, off in about.precisions.items())
+    precisions = _precisions(about.precisions)
     transform, batch, batch_size = _transform(candidate.transform)
     memory, gpu_memory = _memory_mib(candidate, batch_size)
     text = f"""\
@@ -61,14 +69,12 @@ determinism = {_quote(about.determinism)}
 {transform}{prompts}
 
 [runtime]
-kind = "torch"
-program = "model.pt"
+kind = "{about.runtime}"
+program = "{PROGRAMS[about.runtime]}"
 
-[precisions]
-{precisions}
-[resources]
+{precisions}[resources]
 cpus = 1
-gpus = 1
+gpus = {GPUS[about.runtime]}
 memory = "{memory} MiB"
 gpu_memory = "{gpu_memory} MiB"
 
@@ -79,6 +85,13 @@ gpu_memory = "{gpu_memory} MiB"
 {files}
 """
     (folder / "model.toml").write_text(text, encoding="utf-8")
+
+
+def _precisions(precisions: dict[str, float] | None) -> str:
+    if precisions is None:
+        return ""
+    lines = (f"{name} = {off:.1e}\n" for name, off in precisions.items())
+    return f"[precisions]\n{''.join(lines)}\n"
 
 
 def _column(kind: str, column: Column) -> str:

@@ -3,7 +3,7 @@
 import io
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ def run_tensors(package: Path, rows: list[tuple[torch.Tensor, ...]], size: int) 
 
 
 def _outputs(package: Path, about: dict, batches: Iterable[list[torch.Tensor]]) -> Columns:
-    program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
+    program = _program(package, about)
     outputs: Columns = {column["name"]: [] for column in about["output"]}
     for arguments in batches:
         with torch.no_grad():
@@ -56,6 +56,16 @@ def _outputs(package: Path, about: dict, batches: Iterable[list[torch.Tensor]]) 
                     values = [names[i] for i in values] if is_list else names[values]
                 outputs[column["name"]].append(values)
     return outputs
+
+
+def _program(package: Path, about: dict) -> Callable[..., object]:
+    path = package / about["runtime"]["program"]
+    if about["runtime"]["kind"] == "torch":
+        return torch.jit.load(path, map_location="cpu")
+    from .onnx_program import OnnxProgram
+
+    columns = (column["name"] for column in about["input"])
+    return OnnxProgram(path, tuple(about["transform"].get("arguments", columns)))
 
 
 def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tensor]:

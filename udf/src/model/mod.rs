@@ -20,7 +20,7 @@ pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
     BatchLimits, Filter, Fit, Layout, ModelDeclaration, Number, RuntimeKind, Side, TransformKind,
 };
-pub use head::{Activation, Head, Pooling};
+pub use head::{Activation, Dense, Function, Head, Pooling};
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};

@@ -4,6 +4,7 @@
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
 mod emulated;
+mod labels;
 pub mod onnx;
 mod places;
 pub mod torch;
