@@ -438,7 +438,7 @@ struct ExportArgs {
     /// With --format onnx: what the program holds, fp32 or int8 [default: fp32]
     #[arg(long)]
     precision: Option<String>,
-    /// With --precision int8: file of texts, one per line, or folder of images, that are as those of queries
+    /// With --precision int8: file of texts as those of queries, one per line
     #[arg(long, value_name = "PATH")]
     sample: Option<PathBuf>,
     /// What the model is for [default: what the source says]: embedding, sparse-embedding,

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -61,6 +62,7 @@ def export(options: argparse.Namespace) -> Path:
         )
     if output.exists() and any(output.iterdir()) and not (output / "model.toml").exists():
         raise ExportError(f"{output} is not a model package, so --force does not replace it")
+    _check_precision(options)
     if options.format == "onnx":
         from .onnx_program import check_installed
 
@@ -83,13 +85,32 @@ def export(options: argparse.Namespace) -> Path:
     return output
 
 
+def _check_precision(options: argparse.Namespace) -> None:
+    """Refuses options that would not count, or that something is missing for."""
+    is_rounded = options.precision == "int8"
+    if is_rounded and options.format != "onnx":
+        raise ExportError(
+            "--precision int8 is for programs in ONNX format: pass --format onnx, too. Half precisions "
+            "need no export: packages say which of them their programs hold"
+        )
+    if is_rounded and options.sample is None:
+        raise ExportError(
+            "--precision int8 needs --sample FILE: texts as those of your queries, one per line, of which "
+            "one half shows what numbers occur, and the other how far the result is off"
+        )
+    if options.sample is not None and not is_rounded:
+        raise ExportError("--sample is for --precision int8; leave it out")
+    if is_rounded and not options.sample.is_file():
+        raise ExportError(f"--sample {options.sample}: there is no such file")
+
+
 def _fill(package: Path, source: Source, task: str, options: argparse.Namespace) -> None:
     """Writes all files of the package."""
     _say(f"loading {source.program or source.folder} for {task}")
     import transformers
 
     from .check import check_package, check_pixels
-    from .package import About, write_description
+    from .package import PROGRAMS, About, write_description
 
     transformers.utils.logging.disable_progress_bar()
     candidate = make_candidate(source, task, options)
@@ -107,6 +128,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     if source.program is not None:
         origin = source.program.name
     about = About(
+        runtime=options.format,
         name=options.name or _default_name(default),
         version=options.version,
         description=options.description or candidate.description,
@@ -114,7 +136,6 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
         source=options.origin or origin,
         determinism=determinism,
         precisions=precisions,
-        runtime=options.format,
     )
     write_description(package, about, candidate)
     if candidate.original is not None and determinism == "stable":
@@ -123,6 +144,13 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     if getattr(candidate.transform, "processor", None) is not None:
         steps = check_pixels(package, candidate.transform)
         _say(f"largest difference of pixels from the model's processor: {steps:.1f} of 255")
+    if options.precision == "int8":
+        from .quantised import quantise
+
+        _say(f"rounding to 8 bits, by {options.sample}")
+        quality = quantise(candidate, package, package / PROGRAMS["onnx"], options.sample)
+        _say(f"int8: {quality}")
+        write_description(package, replace(about, quality=quality), candidate)
 
 
 def _torch_program(package: Path, candidate: Candidate) -> tuple[str, dict[str, float] | None]:
@@ -197,6 +225,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         choices=("torch", "onnx"),
         default="torch",
         help="of the program: what libtorch runs, or what ONNX Runtime does (default: torch)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("fp32", "int8"),
+        default="fp32",
+        help="with --format onnx: what the program holds (default: fp32)",
+    )
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        help="with --precision int8: file of texts as those of queries, one per line; two with a tab "
+        "between them for models of pairs",
     )
     parser.add_argument(
         "--task", choices=TASKS, help="what the model is for (default: what the source says)"

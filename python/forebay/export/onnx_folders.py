@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from . import command, tiny
 from .errors import ExportError
 from .onnx_fixtures import Columns, arguments_of, export_model, pooled_by_onnx_runtime, write_reference
+from .reader import run
 from .reference import embed
 from .texts import MIXED
 from .tiny_tasks import LABELS, MODELS, image_files
@@ -63,6 +64,7 @@ def make(output: Path) -> None:
     _image_classifier(output / "image-convnext-files", "ConvNext", transformers.ResNetConfig, sizes)
     _image_embedding(output / "image-embedding-files")
     _packages(output)
+    _rounded(output / "package-int8")
 
 
 def _tagger(name: str, folder: Path) -> None:
@@ -207,3 +209,24 @@ def _packages(output: Path) -> None:
             if command.main([*request, *about, *more]) != 0:
                 raise ExportError(f"the fixture package-{name} cannot be exported")
         write_reference(folder, inputs, outputs)
+
+
+def sample(rows: int) -> list[str]:
+    """As many different texts of words that the tokenizers of tiny models know."""
+    words = " ".join(tiny.SENTENCES).split()
+    return [" ".join(words[row % 7 : 9 + row % 13 : 1 + row % 3] + [str(row)]) for row in range(rows)]
+
+
+def _rounded(folder: Path) -> None:
+    """A package in 8 bits: its own program, by ONNX Runtime's Python, is what is expected."""
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as work:
+        tiny.build_model("bert", Path(work))
+        texts = Path(work) / "sample.txt"
+        texts.write_text("\n".join(sample(128)), encoding="utf-8")
+        request = ["--source", str(Path(work) / "model"), "--output", str(folder / "model")]
+        more = ["--format", "onnx", "--precision", "int8", "--sample", str(texts)]
+        if command.main([*request, "--name", "tiny-int8", "--license", "CC0-1.0", *more]) != 0:
+            raise ExportError("the fixture package-int8 cannot be exported")
+    inputs = {"text": list(MIXED)}
+    write_reference(folder, inputs, run(folder / "model", inputs, 1))

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::head::Head;
+use super::quality::Quality;
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 use super::package::Pinned;
 use super::resources::Resources;
@@ -57,6 +58,9 @@ pub struct ModelDeclaration {
     /// nobody has tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precisions: Option<BTreeMap<String, Number>>,
+    /// Of a program in fewer bits, by its precision: how far it is off.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quality: BTreeMap<String, Quality>,
     /// What the optimizer may assume.
     pub determinism: Determinism,
     /// What becomes of a row whose inference fails.

@@ -9,6 +9,7 @@ use url::Url;
 use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, TransformKind};
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::package::is_safe_name;
+use super::quality::Quality;
 use super::resources::Resources;
 use super::signature::{ColumnText, Signature, SignatureText, type_name};
 use crate::error::{ModelError, nearest_hint};
@@ -54,6 +55,8 @@ pub struct Manifest {
     /// The half precisions that the program holds, and how far its results are then off; `None` if
     /// nobody has tried.
     pub precisions: Option<BTreeMap<String, Number>>,
+    /// Of a program in fewer bits, by its precision: how far it is off.
+    pub quality: BTreeMap<String, Quality>,
     /// What one replica leases.
     pub resources: Resources,
     /// Sizes of its batches.
@@ -83,6 +86,8 @@ pub(super) struct ManifestText {
     pub(super) prompts: BTreeMap<String, String>,
     pub(super) runtime: RuntimeKind,
     pub(super) precisions: Option<BTreeMap<String, Number>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) quality: BTreeMap<String, Quality>,
     pub(super) resources: Resources,
     pub(super) batch: BatchLimits,
     #[serde(default)]
@@ -161,6 +166,7 @@ impl Manifest {
             prompt: parsed.prompt,
             runtime: parsed.runtime,
             precisions: parsed.precisions,
+            quality: parsed.quality,
             resources: parsed.resources,
             batch: parsed.batch,
             files: parsed.files,
@@ -193,6 +199,7 @@ impl Manifest {
             max_replicas: None,
             precision,
             precisions: self.precisions.clone(),
+            quality: self.quality.clone(),
             determinism: self.determinism,
             on_error: OnError::Fail,
             max_error_ratio: 1.0,
@@ -389,6 +396,11 @@ impl Manifest {
                     off.0
                 ));
             }
+        }
+        for (name, quality) in &self.quality {
+            name.parse::<Precision>()
+                .map_err(|error| format!("[quality] is of '{name}': {error}"))
+                .and_then(|_| quality.check().map_err(|why| format!("[quality.{name}] {why}")))?;
         }
         Ok(())
     }

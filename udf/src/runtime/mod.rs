@@ -3,11 +3,14 @@
 //! [`Replica::prepare`] is apart from [`Replica::forward`], so that batch k+1 becomes device input
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
+mod cpu;
 mod emulated;
 mod labels;
 pub mod onnx;
 mod places;
 pub mod torch;
+
+pub use cpu::check_precision;
 
 use std::any::Any;
 use std::fmt;

@@ -164,6 +164,7 @@ fn write(
             head: described.head,
         },
         precisions: None,
+        quality: Default::default(),
         resources: Resources {
             cpus: Share::ONE,
             gpus: Share::ZERO,
