@@ -24,6 +24,7 @@ pub use declaration::{
 pub use head::{Activation, Dense, Function, Head, Pooling};
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
+pub(crate) use onnx::products;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 pub use package::{
     Described, FileCheck, Package, Pinned, hash_bytes, hash_file, packages_dir, parse_location,

@@ -30,6 +30,7 @@ use std::path::Path;
 use url::Url;
 
 use self::graph::Graph;
+pub(crate) use self::graph::products;
 use super::declaration::{BatchLimits, RuntimeKind, TransformKind};
 use super::head::Head;
 use super::manifest::{FORMAT, InputText, MANIFEST, ManifestText, OutputText};

@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::compute::concat;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
+use super::super::work::Work;
 use super::super::{Device, Prepared, Replica};
 use super::input::Run;
 use super::dense::Layer;
@@ -14,7 +15,7 @@ use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
 use super::{head, library, threads};
 use crate::error::RuntimeError;
-use crate::model::{Head, ModelDeclaration, Package, RuntimeKind, TransformKind};
+use crate::model::{Head, ModelDeclaration, Package, RuntimeKind, TransformKind, products};
 use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
@@ -32,6 +33,8 @@ pub(super) struct OnnxReplica {
     layers: Vec<Layer>,
     program: Program,
     sessions: Sessions,
+    /// What batches take, where that is known.
+    work: Option<Work>,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
 }
@@ -74,7 +77,11 @@ impl OnnxReplica {
                 RuntimeError::Load { model, file, problem }
             })
         });
+        let counts = device == Device::Cpu
+            && matches!(model.transform, TransformKind::Tokenize { .. });
+        let products = if counts { products(&path) } else { None };
         Ok(Self {
+            work: products.map(|(token, row)| Work::per(2.0 * row, 2.0 * token)),
             layers: layers.collect::<Result<_, _>>()?,
             model: model.name.clone(),
             device,
@@ -176,6 +183,10 @@ impl Replica for OnnxReplica {
             concat(&parts).map_err(|error| self.failed(rows, &error.to_string()))
         };
         (0..self.outputs.count()).map(column).collect()
+    }
+
+    fn operations(&self, rows: usize, padded: usize) -> Option<f64> {
+        self.work.map(|work| work.of(rows, padded))
     }
 }
 

@@ -303,3 +303,24 @@ fn a_matrix_that_does_not_fit_its_program_is_an_error() {
     assert_eq!(error.class(), ErrorClass::Model);
     assert!(error.to_string().contains("vectors of 20 numbers, which linear.weight takes"), "{error}");
 }
+
+#[test]
+fn operations_are_those_of_a_programs_weights() {
+    let load = |name: &str, precision| {
+        loaded(&created(&fixture(name), precision).unwrap()).unwrap()
+    };
+    // Two layers of 4 matrices of 32 x 32, and 2 of 32 x 64.
+    let weights = f64::from(2 * (4 * 32 * 32 + 2 * 32 * 64));
+    for (name, precision) in
+        [("bert", None), ("package-bert", None), ("package-int8", None), ("half", precision_of("half"))]
+    {
+        assert_eq!(load(name, precision).operations(3, 60), Some(2.0 * 60.0 * weights), "{name}");
+    }
+    // Of each row once: what is in front of the labels.
+    let scorer = load("classification-bert", None).operations(3, 60).unwrap();
+    let head = f64::from(32 * 32 + 32 * 3);
+    assert_eq!(scorer, 2.0 * (60.0 * weights + 3.0 * head));
+    for name in ["images", "logistic"] {
+        assert_eq!(load(name, None).operations(3, 3), None, "{name}");
+    }
+}
