@@ -106,7 +106,8 @@ impl RunReport {
     pub fn verdict(&self) -> Option<String> {
         // The model that computed longest is the one to look at: no plan is faster than it.
         let model = self.inferences.iter().max_by_key(|inference| inference.busy)?;
-        let rate = model.gigaflops().map(|rate| format!("; while it computed, at {rate:.1} GFLOP/s"));
+        let rate =
+            model.gigaflops().map(|rate| format!("; while it computed, at {rate:.1} GFLOP/s"));
         Some(model.verdict() + &rate.unwrap_or_default())
     }
 }

@@ -28,8 +28,7 @@ use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
     Activation, BatchLimits, Determinism, DeviceChoice, Head, ModelDeclaration, Number, OnError,
-    Quality,
-    Precision, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
+    Precision, Quality, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;

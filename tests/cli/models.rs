@@ -152,8 +152,9 @@ fn a_precision_that_cpus_emulate_is_refused_when_it_is_asked_for() {
         let ran = Ran::of(command.env("ONEDNN_MAX_CPU_ISA", "AVX2").output().unwrap());
         let message = ran.fails();
         assert!(
-            message.contains("precision = 'bf16' would run on CPU cores, and ONEDNN_MAX_CPU_ISA = AVX2")
-                && message.contains("use precision = 'fp32', which is faster there"),
+            message.contains(
+                "precision = 'bf16' would run on CPU cores, and ONEDNN_MAX_CPU_ISA = AVX2"
+            ) && message.contains("use precision = 'fp32', which is faster there"),
             "{message}"
         );
     };
@@ -162,9 +163,7 @@ fn a_precision_that_cpus_emulate_is_refused_when_it_is_asked_for() {
     refused(&format!("{create} {}", options("bf16")));
     home.shell(&["-c", &format!("{create} {}", options("fp32"))]).succeeds();
     refused("ALTER MODEL m SET ('precision' = 'bf16')");
-    refused(
-        "SELECT * FROM ml_predict((SELECT 'a' AS text), MODEL m, precision => 'bf16')",
-    );
+    refused("SELECT * FROM ml_predict((SELECT 'a' AS text), MODEL m, precision => 'bf16')");
     // Half of the other kind is what the package says it is.
     home.shell(&["-c", "ALTER MODEL m SET ('precision' = 'fp16')"]).succeeds();
 }

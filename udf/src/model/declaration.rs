@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::head::Head;
-use super::quality::Quality;
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 use super::package::Pinned;
+use super::quality::Quality;
 use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;

@@ -43,7 +43,8 @@ fn why_not(has_bf16: bool, limit: Option<(&str, &str)>) -> Option<String> {
     let is_limit = |value: &str| WITHOUT_BF16.contains(&value.trim().to_uppercase().as_str());
     match limit {
         _ if !has_bf16 => Some(
-            "those of this machine have neither AVX512_BF16 nor AMX, so they emulate bf16".to_owned(),
+            "those of this machine have neither AVX512_BF16 nor AMX, so they emulate bf16"
+                .to_owned(),
         ),
         Some((name, value)) if is_limit(value) => {
             Some(format!("{name} = {value} keeps them from AVX512_BF16 and AMX"))

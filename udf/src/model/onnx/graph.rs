@@ -172,7 +172,9 @@ pub(crate) fn products(path: &Path) -> Option<(f64, f64)> {
             ("Gemm", Some(size)) => row += size,
             ("QLinearMatMul", _) => token += input(3).unwrap_or(0.0),
             ("Conv" | "ConvInteger" | "QLinearConv" | "LSTM" | "GRU" | "RNN", _) => return None,
-            ("MatMulNBits" | "Attention" | "QAttention" | "If" | "Loop" | "Scan", _) => return None,
+            ("MatMulNBits" | "Attention" | "QAttention" | "If" | "Loop" | "Scan", _) => {
+                return None;
+            }
             _ => {}
         }
     }

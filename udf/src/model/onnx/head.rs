@@ -91,12 +91,7 @@ fn embedding(dir: &Path, result: &Port, files: &Files) -> Result<Made, Refusal> 
         is_pair: false,
         result: result.name.clone(),
         outputs: vec![("embedding".to_owned(), format!("FLOAT[{length}]"))],
-        head: Head::Pool {
-            modes,
-            dense: steps.dense,
-            normalize: steps.normalize,
-            dimension,
-        },
+        head: Head::Pool { modes, dense: steps.dense, normalize: steps.normalize, dimension },
         more_arguments: &[],
         pools_prompts: steps.pools_prompts,
     })
@@ -153,7 +148,9 @@ impl Steps {
                 "Normalize" => steps.normalize = true,
                 "Pooling" | "Dense" if steps.normalize => {
                     return Err((
-                        format!("modules.json has {folder} behind a Normalize, expected in front of it"),
+                        format!(
+                            "modules.json has {folder} behind a Normalize, expected in front of it"
+                        ),
                         export_instead(),
                     ));
                 }
@@ -334,10 +331,8 @@ pub(super) fn classes(
 
 /// What every model gives that chooses among so many labels.
 fn label_columns(count: usize) -> Vec<(String, String)> {
-    let mut columns = vec![
-        ("label".to_owned(), "STRING".to_owned()),
-        ("score".to_owned(), "FLOAT".to_owned()),
-    ];
+    let mut columns =
+        vec![("label".to_owned(), "STRING".to_owned()), ("score".to_owned(), "FLOAT".to_owned())];
     columns.extend((count > 1).then(|| ("scores".to_owned(), format!("FLOAT[{count}]"))));
     columns
 }

@@ -48,24 +48,16 @@ fn defaults(name: &str) -> Option<Defaults> {
         "ViT" => Defaults { filter: bilinear, ..whole },
         "Beit" | "Siglip" => whole,
         "DeiT" => Defaults { resize: 256, crop: Some(224), ..whole },
-        "CLIP" | "Bit" => Defaults {
-            fit: Fit::Shorter,
-            crop: Some(224),
-            mean: CLIP_MEAN,
-            std: CLIP_STD,
-            ..whole
-        },
+        "CLIP" | "Bit" => {
+            Defaults { fit: Fit::Shorter, crop: Some(224), mean: CLIP_MEAN, std: CLIP_STD, ..whole }
+        }
         "ConvNext" => {
             let crop_pct = Some(0.875);
             Defaults { resize: CONVNEXT_WHOLE, fit: Fit::Shorter, crop_pct, ..whole }
         }
-        "MobileNetV2" => Defaults {
-            resize: 256,
-            fit: Fit::Shorter,
-            crop: Some(224),
-            filter: bilinear,
-            ..whole
-        },
+        "MobileNetV2" => {
+            Defaults { resize: 256, fit: Fit::Shorter, crop: Some(224), filter: bilinear, ..whole }
+        }
         _ => return None,
     })
 }
@@ -199,7 +191,10 @@ fn channels(stated: &Value, key: &str, default: [f64; 3]) -> Result<[Number; 3],
     };
     let found = found.and_then(|numbers| <[f64; 3]>::try_from(numbers).ok());
     found.map(|numbers| numbers.map(Number)).ok_or_else(|| {
-        refused(format!("says {key} = {}, expected a number for each of three channels", stated[key]))
+        refused(format!(
+            "says {key} = {}, expected a number for each of three channels",
+            stated[key]
+        ))
     })
 }
 
@@ -225,7 +220,10 @@ mod tests {
     fn what_a_file_leaves_out_is_its_processors_default() {
         use Filter::{Bicubic, Bilinear};
         for (text, expected) in [
-            (r#"{"feature_extractor_type": "ViTFeatureExtractor"}"#, (224, Fit::Both, 224, Bilinear)),
+            (
+                r#"{"feature_extractor_type": "ViTFeatureExtractor"}"#,
+                (224, Fit::Both, 224, Bilinear),
+            ),
             (
                 r#"{"image_processor_type": "ViTImageProcessorFast", "size": 384, "resample": 3}"#,
                 (384, Fit::Both, 384, Bicubic),
@@ -234,7 +232,10 @@ mod tests {
                 r#"{"image_processor_type": "DeiTImageProcessor", "size": {"height": 248, "width": 248}}"#,
                 (248, Fit::Both, 224, Bicubic),
             ),
-            (r#"{"image_processor_type": "CLIPImageProcessor"}"#, (224, Fit::Shorter, 224, Bicubic)),
+            (
+                r#"{"image_processor_type": "CLIPImageProcessor"}"#,
+                (224, Fit::Shorter, 224, Bicubic),
+            ),
             (
                 r#"{"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256},
                     "crop_size": {"height": 224, "width": 224}}"#,
@@ -244,7 +245,10 @@ mod tests {
                 r#"{"image_processor_type": "ConvNextImageProcessor", "size": 224, "resample": 2}"#,
                 (256, Fit::Shorter, 224, Bilinear),
             ),
-            (r#"{"image_processor_type": "ConvNextImageProcessor"}"#, (384, Fit::Both, 384, Bicubic)),
+            (
+                r#"{"image_processor_type": "ConvNextImageProcessor"}"#,
+                (384, Fit::Both, 384, Bicubic),
+            ),
         ] {
             assert_eq!(recipe(text), expected, "{text}");
         }

@@ -309,10 +309,8 @@ fn classifiers_of_tokens_give_lists() {
 fn matrices_behind_the_pooling_are_read_and_pinned() {
     let created = model(&fixture("dense/model"));
     assert_eq!(created.signature.to_string(), "(text STRING) -> (embedding FLOAT[12])");
-    let dense = |folder: &str, function| Dense {
-        weights: format!("{folder}/model.safetensors"),
-        function,
-    };
+    let dense =
+        |folder: &str, function| Dense { weights: format!("{folder}/model.safetensors"), function };
     let layers = vec![dense("2_Dense", Function::Tanh), dense("3_Dense", Function::Identity)];
     assert_eq!(head_of(&created), pool(vec![Pooling::Mean], layers, true));
     let description = created.description.unwrap();
@@ -368,8 +366,10 @@ fn a_folder_of_images_takes_image_files() {
     rewrite(path, "preprocessor_config.json", |config| config["size"] = 64.into());
     let message = refusal(path, None);
     assert!(
-        message.contains("input 'pixel_values' is float [batch_size, 3, 32, 32], and \
-                          preprocessor_config.json makes 64 times 64 pixels; correct the sizes"),
+        message.contains(
+            "input 'pixel_values' is float [batch_size, 3, 32, 32], and \
+                          preprocessor_config.json makes 64 times 64 pixels; correct the sizes"
+        ),
         "{message}"
     );
     rewrite(path, "preprocessor_config.json", |config| {

@@ -42,8 +42,7 @@ pub(super) fn describe(dir: &Path, graph: &Graph) -> Result<Described, Refusal> 
     }
     let made = head::of(dir, graph, &files)?;
     let tokens = Tokens::read(dir, &files, made.is_pair)?;
-    let mut arguments: Vec<String> =
-        graph.inputs.iter().map(|input| input.name.clone()).collect();
+    let mut arguments: Vec<String> = graph.inputs.iter().map(|input| input.name.clone()).collect();
     arguments.extend(made.more_arguments.iter().map(|name| (*name).to_owned()));
     let weights = made.head.dense().iter().map(|dense| dense.weights.clone());
     let files_of_model = weights.chain([tokens.file.clone()]).collect();

@@ -8,8 +8,8 @@ use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica};
-use super::input::Run;
 use super::dense::Layer;
+use super::input::Run;
 use super::output::{Mismatch, Outputs};
 use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
@@ -77,8 +77,8 @@ impl OnnxReplica {
                 RuntimeError::Load { model, file, problem }
             })
         });
-        let counts = device == Device::Cpu
-            && matches!(model.transform, TransformKind::Tokenize { .. });
+        let counts =
+            device == Device::Cpu && matches!(model.transform, TransformKind::Tokenize { .. });
         let products = if counts { products(&path) } else { None };
         Ok(Self {
             work: products.map(|(token, row)| Work::per(2.0 * row, 2.0 * token)),

@@ -284,7 +284,9 @@ fn outputs_with_labels_are_checked_against_them() {
     let message = refusal(b"{}");
     assert!(message.contains("labels.json cannot be loaded") && message.contains("a JSON list"));
     let message = refusal(br#"["O"]"#);
-    assert!(message.contains("output 'labels' is declared as STRING[] of 1 labels but the program"));
+    assert!(
+        message.contains("output 'labels' is declared as STRING[] of 1 labels but the program")
+    );
     assert!(message.contains("returned the index "), "{message}");
 }
 
@@ -292,7 +294,8 @@ fn outputs_with_labels_are_checked_against_them() {
 fn a_matrix_that_does_not_fit_its_program_is_an_error() {
     let source = fixture("dense");
     let (mut created, package) = created(&source, None).unwrap();
-    let RuntimeKind::Onnx { head: Some(Head::Pool { dense, .. }), .. } = &mut created.runtime else {
+    let RuntimeKind::Onnx { head: Some(Head::Pool { dense, .. }), .. } = &mut created.runtime
+    else {
         panic!("{:?}", created.runtime)
     };
     dense.remove(0);
@@ -301,19 +304,24 @@ fn a_matrix_that_does_not_fit_its_program_is_an_error() {
     let replica = load(&created, &package, Device::Cpu).unwrap();
     let error = run(&*replica, &tokens).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Model);
-    assert!(error.to_string().contains("vectors of 20 numbers, which linear.weight takes"), "{error}");
+    assert!(
+        error.to_string().contains("vectors of 20 numbers, which linear.weight takes"),
+        "{error}"
+    );
 }
 
 #[test]
 fn operations_are_those_of_a_programs_weights() {
-    let load = |name: &str, precision| {
-        loaded(&created(&fixture(name), precision).unwrap()).unwrap()
-    };
+    let load =
+        |name: &str, precision| loaded(&created(&fixture(name), precision).unwrap()).unwrap();
     // Two layers of 4 matrices of 32 x 32, and 2 of 32 x 64.
     let weights = f64::from(2 * (4 * 32 * 32 + 2 * 32 * 64));
-    for (name, precision) in
-        [("bert", None), ("package-bert", None), ("package-int8", None), ("half", precision_of("half"))]
-    {
+    for (name, precision) in [
+        ("bert", None),
+        ("package-bert", None),
+        ("package-int8", None),
+        ("half", precision_of("half")),
+    ] {
         assert_eq!(load(name, precision).operations(3, 60), Some(2.0 * 60.0 * weights), "{name}");
     }
     // Of each row once: what is in front of the labels.

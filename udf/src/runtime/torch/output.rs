@@ -33,7 +33,8 @@ impl Outputs {
     pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
         let outputs = model.signature.outputs.iter().zip(&package.manifest.labels);
         let output = |(field, file): (&FieldRef, &Option<String>)| {
-            let labels = file.as_ref().map(|file| Labels::load(model, package, file)).transpose()?;
+            let labels =
+                file.as_ref().map(|file| Labels::load(model, package, file)).transpose()?;
             Ok(Output { field: Arc::clone(field), labels })
         };
         let outputs = outputs.map(output).collect::<Result<Vec<_>, RuntimeError>>()?;
