@@ -343,7 +343,7 @@ enum ColorChoice {
 #[derive(Debug, Subcommand)]
 enum ModelCommand {
     /// Make a package from a Hugging Face model
-    Export(ExportArgs),
+    Export(Box<ExportArgs>),
     /// Give a package a name in the catalog
     Add(AddArgs),
     /// List the models of the catalog
