@@ -144,9 +144,11 @@ def _split_gemms(model: onnx.ModelProto) -> None:
         model.graph.initializer.append(numpy_helper.from_array(held, name))
         has_bias = len(node.input) > 2 and node.input[2] != ""
         product = f"{node.name}_product" if has_bias else node.output[0]
-        made = [helper.make_node("MatMul", [node.input[0], name], [product], name=f"{node.name}_MatMul")]
+        given = [node.input[0], name]
+        made = [helper.make_node("MatMul", given, [product], name=f"{node.name}_MatMul")]
         if has_bias:
-            made.append(helper.make_node("Add", [product, node.input[2]], list(node.output), name=f"{node.name}_Add"))
+            added = [product, node.input[2]]
+            made.append(helper.make_node("Add", added, list(node.output), name=f"{node.name}_Add"))
         _insert(model, node, made)
         model.graph.node.remove(node)
 
@@ -269,9 +271,11 @@ def _rounded(
             done.add(name)
             steps = dict(zip(("size", "zero"), activations[name].steps(), strict=True))
             parts = _held(made, name, steps)
-            nodes.append(helper.make_node("QuantizeLinear", [name, *parts], [f"{name}_steps"], name=f"{name}_round"))
-            given = [f"{name}_steps", *parts]
-            nodes.append(helper.make_node("DequantizeLinear", given, [f"{name}_rounded"], name=f"{name}_unround"))
+            in_steps, rounded = f"{name}_steps", f"{name}_rounded"
+            nodes = [
+                helper.make_node("QuantizeLinear", [name, *parts], [in_steps], name=f"{name}_round"),
+                helper.make_node("DequantizeLinear", [in_steps, *parts], [rounded], name=rounded),
+            ]
         whole_steps, sizes = _steps_of(numpy_helper.to_array(weights[matrix]))
         zeros = np.zeros(len(sizes), np.int8)
         parts = _held(made, matrix, {"steps": whole_steps, "size": sizes, "zero": zeros})
