@@ -343,7 +343,7 @@ enum ColorChoice {
 #[derive(Debug, Subcommand)]
 enum ModelCommand {
     /// Make a package from a Hugging Face model
-    Export(ExportArgs),
+    Export(Box<ExportArgs>),
     /// Give a package a name in the catalog
     Add(AddArgs),
     /// List the models of the catalog
@@ -432,6 +432,15 @@ struct ExportArgs {
     /// One line for listings
     #[arg(long)]
     description: Option<String>,
+    /// What runs the program: torch (libtorch) or onnx (ONNX Runtime) [default: torch]
+    #[arg(long)]
+    format: Option<String>,
+    /// With --format onnx: what the program holds, fp32 or int8 [default: fp32]
+    #[arg(long)]
+    precision: Option<String>,
+    /// With --precision int8: file of texts as those of queries, one per line
+    #[arg(long, value_name = "PATH")]
+    sample: Option<PathBuf>,
     /// What the model is for [default: what the source says]: embedding, sparse-embedding,
     /// classification, rerank, token-classification, image-classification, image-embedding,
     /// object-detection, clip-image, clip-text, audio-classification, transcription, program

@@ -13,7 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
 
 use crate::exchange::StreamingExchangeExec;
-use crate::inference::InferenceExec;
+use crate::inference::{InferenceExec, OPERATIONS};
 
 /// A share of the time from which on it counts as the cause.
 const DOMINANT: f64 = 0.85;
@@ -74,6 +74,8 @@ pub struct InferenceReport {
     pub device_utilization: Option<f64>,
     /// The most bytes that were in use on the devices, by their driver's account.
     pub device_memory_peak: Option<usize>,
+    /// Floating point operations of the batches; `None` where they are not counted, as on GPUs.
+    pub operations: Option<usize>,
     /// How long producers waited because the exchange was full, summed over them.
     pub producers_blocked: Duration,
     /// The operator below that computed longest, up to the next model.
@@ -104,7 +106,9 @@ impl RunReport {
     pub fn verdict(&self) -> Option<String> {
         // The model that computed longest is the one to look at: no plan is faster than it.
         let model = self.inferences.iter().max_by_key(|inference| inference.busy)?;
-        Some(model.verdict())
+        let rate =
+            model.gigaflops().map(|rate| format!("; while it computed, at {rate:.1} GFLOP/s"));
+        Some(model.verdict() + &rate.unwrap_or_default())
     }
 }
 
@@ -152,6 +156,7 @@ impl InferenceReport {
             load: time(own, "load_time"),
             device_utilization: ratio(own, "device_utilization"),
             device_memory_peak: own.sum_by_name("device_memory_peak").map(|bytes| bytes.as_usize()),
+            operations: own.sum_by_name(OPERATIONS).map(|operations| operations.as_usize()),
             producers_blocked: time(below_metrics, "producer_blocked_time"),
             heaviest_below,
         }
@@ -160,6 +165,13 @@ impl InferenceReport {
     /// Share of the replicas' time that the model computed: 0 to 1.
     pub fn busy_share(&self) -> f64 {
         self.share(self.busy)
+    }
+
+    /// Thousands of millions of floating point operations in a second, as one replica does them while it
+    /// computes; `None` where they are not counted.
+    pub fn gigaflops(&self) -> Option<f64> {
+        let operations = self.operations.filter(|_| !self.busy.is_zero())?;
+        Some(operations as f64 / self.busy.as_secs_f64() / 1e9)
     }
 
     fn share(&self, part: Duration) -> f64 {
@@ -312,6 +324,20 @@ fn ratio(metrics: &MetricsSet, name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_computed_is_stated_as_a_rate() {
+        let mut inference = report();
+        inference.busy = Duration::from_secs(4);
+        assert_eq!(inference.gigaflops(), None);
+        inference.operations = Some(372_000_000_000);
+        assert_eq!(inference.gigaflops(), Some(93.0));
+        let report = RunReport { inferences: vec![inference.clone()], rows_read: 10 };
+        let verdict = report.verdict().unwrap();
+        assert!(verdict.ends_with("; while it computed, at 93.0 GFLOP/s"), "{verdict}");
+        inference.busy = Duration::ZERO;
+        assert_eq!(inference.gigaflops(), None);
+    }
 
     fn report() -> InferenceReport {
         InferenceReport {

@@ -35,6 +35,8 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
         ("--license", &args.license),
         ("--description", &args.description),
         ("--task", &args.task),
+        ("--format", &args.format),
+        ("--precision", &args.precision),
         ("--max-tokens", &max_tokens),
         ("--seconds", &seconds),
     ] {
@@ -42,7 +44,9 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
             command.arg(option).arg(value);
         }
     }
-    for (option, file) in [("--weights", &args.weights), ("--labels", &args.labels)] {
+    let files =
+        [("--weights", &args.weights), ("--labels", &args.labels), ("--sample", &args.sample)];
+    for (option, file) in files {
         if let Some(file) = file {
             command.arg(option).arg(file);
         }

@@ -88,3 +88,20 @@ async fn files_that_are_no_images_are_counted() {
     let bad = fs::read_dir(".forebay/images/bad").unwrap().count();
     assert_eq!(failed, bad, "{text}");
 }
+
+#[tokio::test]
+async fn what_a_cpu_computes_is_stated() {
+    let forebay = session().await;
+    for package in ["bert/package", "onnx/package-bert/model"] {
+        let location = format!(".forebay/fixtures/{package}");
+        let name = package.split('/').next().unwrap().replace("onnx", "o");
+        forebay.register_model(&name, &location).await.unwrap();
+        let analyze = format!(
+            "EXPLAIN ANALYZE SELECT embedding FROM ml_predict((SELECT 'a dam' AS text), MODEL {name},
+             device => 'cpu')"
+        );
+        let batches = forebay.sql(&analyze).await.unwrap().collect().await.unwrap();
+        let text = pretty_format_batches(&batches).unwrap().to_string();
+        assert!(text.contains("operations=") && text.contains(" GFLOP/s"), "{text}");
+    }
+}

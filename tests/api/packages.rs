@@ -95,7 +95,7 @@ async fn a_program_that_fails_on_any_row_fails_the_query() {
     for on_error in ["fail", "null", "route"] {
         let query = format!(
             "SELECT * FROM ml_predict((SELECT 'a cat' AS text UNION ALL SELECT 'a dog'), MODEL m,
-             precision => 'bf16', on_error => '{on_error}')"
+             precision => 'fp16', on_error => '{on_error}')"
         );
         let result = forebay.sql(&query).await.unwrap().collect().await;
         let error = result.map(|batches| batches[0].num_rows()).unwrap_err().to_string();

@@ -28,7 +28,7 @@ use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
     Activation, BatchLimits, Determinism, DeviceChoice, Head, ModelDeclaration, Number, OnError,
-    Precision, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
+    Precision, Quality, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;
@@ -98,8 +98,14 @@ fn declaration() -> ModelDeclaration {
         prompts: [("query".to_owned(), "query: ".to_owned())].into(),
         prompt: Some("query".to_owned()),
         precisions: Some([("bf16".to_owned(), Number(0.1 + 0.2))].into()),
+        quality: [("int8".to_owned(), quality())].into(),
         description: Some("format = 1\nname = \"größer\"\n".to_owned()),
     }
+}
+
+fn quality() -> Quality {
+    let mean_cosine = Some(Number(0.1 + 0.2));
+    Quality { rows: 17, mean_cosine, least_cosine: None, equal_labels: None, correlation: None }
 }
 
 /// One text and one pair of numbers.

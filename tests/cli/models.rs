@@ -136,3 +136,44 @@ fn onnx_runtime_that_is_missing_or_another_one_is_named_with_a_remedy() {
         assert!(report.contains("ONNX Runtime\n  library     PROBLEM: "), "{report}");
     }
 }
+
+/// What is in a folder that `make setup` prepares.
+fn prepared(path: &str) -> String {
+    std::env::current_dir().unwrap().join(".forebay").join(path).display().to_string()
+}
+
+#[test]
+fn a_precision_that_cpus_emulate_is_refused_when_it_is_asked_for() {
+    let home = Home::new();
+    let package = prepared("fixtures/bert/package");
+    let refused = |sql: &str| {
+        let mut command = home.command(&["shell", "-c", sql]);
+        // Which keeps oneDNN from the instructions, as CPUs without them do.
+        let ran = Ran::of(command.env("ONEDNN_MAX_CPU_ISA", "AVX2").output().unwrap());
+        let message = ran.fails();
+        assert!(
+            message.contains(
+                "precision = 'bf16' would run on CPU cores, and ONEDNN_MAX_CPU_ISA = AVX2"
+            ) && message.contains("use precision = 'fp32', which is faster there"),
+            "{message}"
+        );
+    };
+    let create = format!("CREATE MODEL m LOCATION '{package}'");
+    let options = |precision: &str| format!("WITH ('device' = 'cpu', 'precision' = '{precision}')");
+    refused(&format!("{create} {}", options("bf16")));
+    home.shell(&["-c", &format!("{create} {}", options("fp32"))]).succeeds();
+    refused("ALTER MODEL m SET ('precision' = 'bf16')");
+    refused("SELECT * FROM ml_predict((SELECT 'a' AS text), MODEL m, precision => 'bf16')");
+    // Half of the other kind is what the package says it is.
+    home.shell(&["-c", "ALTER MODEL m SET ('precision' = 'fp16')"]).succeeds();
+}
+
+#[test]
+fn the_measured_quality_of_a_precision_is_shown() {
+    let home = Home::new();
+    home.run(&["model", "add", "small", &prepared("fixtures/onnx/package-int8/model")]).succeeds();
+    let shown = home.run(&["model", "show", "small"]).succeeds();
+    let quality = shown.lines().find(|line| line.contains("mean cosine")).unwrap_or(&shown);
+    assert!(quality.contains("| precision | int8 "), "{shown}");
+    assert!(quality.contains(" with fp32, over 64 rows"), "{shown}");
+}

@@ -16,7 +16,7 @@ use forebay_udf::runtime::{self, Device, Replica};
 use forebay_udf::transform::{self, Transform};
 use parking_lot::Mutex;
 
-use super::inventory::{Accelerator, Cuda, Inventory};
+use super::inventory::{Accelerator, Cuda, Inventory, Owner};
 use super::lease::{Lease, Leases};
 use super::nvml;
 use super::once::Once;
@@ -184,13 +184,38 @@ impl Devices {
     /// # Errors
     /// [`EngineError::Placement`] with what was asked for, what there is, and what to do.
     pub fn place(&self, model: &ModelDeclaration) -> Result<Placement, EngineError> {
-        place(model, &self.inventory, &|| match (self.cuda(), &model.runtime) {
+        let placement = place(model, &self.inventory, &|| match (self.cuda(), &model.runtime) {
             // Its library need not be there for models of another one.
             (Err(_), RuntimeKind::Onnx { .. }) if matches!(self.inventory.cuda, Cuda::Ask) => {
                 ask_driver()
             }
             (found, _) => found,
-        })
+        })?;
+        // Workers know their own CPUs.
+        if self.inventory.owner == Owner::Process {
+            placement.devices.iter().try_for_each(|device| check_precision(model, *device))?;
+        }
+        Ok(placement)
+    }
+
+    /// Refuses a model whose precision no device that it may run on has, as far as that is known before a
+    /// query: one that is made now, to be used later.
+    ///
+    /// # Errors
+    /// [`EngineError::Placement`].
+    pub fn check_precision(&self, model: &ModelDeclaration) -> Result<(), EngineError> {
+        // Only half precisions depend on devices, and to know these may take loading a library.
+        match model.precision {
+            Precision::Fp32 | Precision::Int8 => Ok(()),
+            Precision::Bf16 | Precision::Fp16 => {
+                let with_fp32 = ModelDeclaration { precision: Precision::Fp32, ..model.clone() };
+                // What cannot be placed at all may be once there are other devices.
+                match self.place(&with_fp32) {
+                    Ok(_) => self.place(model).map(|_| ()),
+                    Err(_) => Ok(()),
+                }
+            }
+        }
     }
 
     /// The share of `device` that one batch of `model` needs; waits in line for it.
@@ -260,6 +285,8 @@ impl Devices {
             let replica = blocking(model, device, load).await?;
             Ok(Arc::new(LoadedModel { transform, replica }))
         });
+        // On a worker, whose CPU the plan was made without.
+        check_precision(model, device)?;
         self.used_now(&key);
         self.models.get(key, Box::pin(load)).await
     }
@@ -391,6 +418,18 @@ fn package_key(model: &ModelDeclaration) -> PackageKey {
 fn transform_key(model: &ModelDeclaration) -> TransformKey {
     let prompt = model.prompt_text().to_owned();
     (package_key(model), model.transform.clone(), model.signature.clone(), prompt)
+}
+
+/// Refuses a precision that the device only emulates.
+fn check_precision(model: &ModelDeclaration, device: Device) -> Result<(), EngineError> {
+    if device != Device::Cpu {
+        return Ok(());
+    }
+    runtime::check_precision(model).map_err(|(problem, remedy)| EngineError::Placement {
+        model: model.name.clone(),
+        problem,
+        remedy,
+    })
 }
 
 /// Loads off the async threads. A dropped query does not wait for it.

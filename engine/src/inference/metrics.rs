@@ -9,6 +9,9 @@ use datafusion::physical_plan::metrics::{
 
 use crate::device::Reading;
 
+/// The metric of what the batches took.
+pub(crate) const OPERATIONS: &str = "operations";
+
 /// One replica's stream.
 #[derive(Debug)]
 pub(super) struct InferenceMetrics {
@@ -40,6 +43,10 @@ pub(super) struct InferenceMetrics {
     pub(super) rows_failed: Count,
     /// 1 for each replica that took part.
     pub(super) replicas: Gauge,
+    /// Floating point operations of the batches; there where they are counted.
+    operations: OnceLock<Count>,
+    all: ExecutionPlanMetricsSet,
+    partition: usize,
 }
 
 /// What one device was measured to do while an execution used it. The metrics appear with the first
@@ -97,7 +104,16 @@ impl InferenceMetrics {
             error_splits: rows().counter("error_splits", partition),
             rows_failed: rows().counter("rows_failed", partition),
             replicas: rows().gauge("replicas", partition),
+            operations: OnceLock::new(),
+            all: metrics.clone(),
+            partition,
         }
+    }
+
+    /// Adds what a batch took.
+    pub(super) fn add_operations(&self, operations: f64) {
+        let new = || MetricBuilder::new(&self.all).counter(OPERATIONS, self.partition);
+        self.operations.get_or_init(new).add(operations as usize);
     }
 
     /// Batches that were halved, for want of memory or because of a row.

@@ -35,4 +35,5 @@ mod wire;
 mod tests;
 
 pub use exec::{InferenceExec, output_schema};
+pub(crate) use metrics::OPERATIONS;
 pub use transform::TransformExec;

@@ -422,6 +422,10 @@ impl Inference {
         self.metrics.batches.add(1);
         let outputs = outcome.result?;
         self.metrics.rows_inferred.add(rows);
+        let replica = self.running().ok().map(|running| &running.loaded.replica);
+        if let Some(operations) = replica.and_then(|r| r.operations(rows, outcome.padded)) {
+            self.metrics.add_operations(operations);
+        }
         let fill = fill_permille(rows, outcome.padded, &self.setup.model.batch);
         self.metrics.batch_fill.add_part(fill);
         self.metrics.batch_fill.add_total(1000);

@@ -14,7 +14,7 @@
 //! one. Whoever runs DataFusion's rules once more asks for
 //! `disguised` plans.
 //!
-//! `describe` answers `DESCRIBE` for tensors, and `verdict` puts the last line under
+//! `describe` answers `DESCRIBE` for tensors, `precision` whether devices have a model's, and `verdict` puts the last line under
 //! `EXPLAIN ANALYZE`.
 
 pub(crate) mod bound_projections;
@@ -25,6 +25,7 @@ mod insert_exchanges;
 pub(crate) mod keep_offsets;
 mod lower_inference;
 pub(crate) mod meet_requirements;
+mod precision;
 mod verdict;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) use field_expr::FieldExpr;
 pub use field_expr::KeepFields;
 pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::{ForebayQueryPlanner, plan, with_verdict};
+pub(crate) use precision::check_precision;
 pub(crate) use verdict::VerdictExec;
 
 /// A plan of optimized operators as DataFusion's rules for distribution and order may see it once more.

@@ -22,6 +22,7 @@ use super::statement::{Change, ModelStatement, Statement, parse};
 use super::{create_model, models_table};
 use crate::config::checked_value;
 use crate::optimizer::calls_model;
+use crate::physical::check_precision;
 
 /// Parses and runs a text of exactly one statement.
 ///
@@ -284,12 +285,15 @@ async fn execute_on_models(
                 _ => {}
             }
             let entry = create_model::entry(*create, &context.runtime_env()).await?;
+            check_precision(context.state_ref().read().config(), &entry.declaration)?;
             catalog.create(entry, if_exists)?;
             no_rows(context)
         }
         ModelStatement::Alter { name, change } => {
             match change {
                 Change::Set(options) => {
+                    let changed = catalog.get(&name)?.with_options(&options)?;
+                    check_precision(context.state_ref().read().config(), &changed.declaration)?;
                     catalog.alter(&name, &options)?;
                 }
                 Change::RenameTo(to) => catalog.rename(&name, &to)?,

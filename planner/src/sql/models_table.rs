@@ -77,6 +77,9 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
     for (name, off) in model.precisions.iter().flatten() {
         add("precision", name, format!("differs from fp32 by {:.1e}", off.0));
     }
+    for (name, quality) in &model.quality {
+        add("precision", name, quality.to_string());
+    }
     for (name, text) in &model.prompts {
         add("prompt", name, text.clone());
     }

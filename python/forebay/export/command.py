@@ -12,12 +12,14 @@ import os
 import re
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from . import trust  # noqa: E402
+from .candidate import Candidate  # noqa: E402
 from .errors import ExportError  # noqa: E402 (the variables above count at import)
 from .source import Source, check_stages, find_source, read_license  # noqa: E402
 from .tasks import TASKS, check_options, find_task, make_candidate  # noqa: E402
@@ -60,6 +62,11 @@ def export(options: argparse.Namespace) -> Path:
         )
     if output.exists() and any(output.iterdir()) and not (output / "model.toml").exists():
         raise ExportError(f"{output} is not a model package, so --force does not replace it")
+    _check_precision(options)
+    if options.format == "onnx":
+        from .onnx_program import check_installed
+
+        check_installed()
     source = find_source(options.source)
     task = find_task(source, options.task)
     check_options(source, task, options)
@@ -78,33 +85,39 @@ def export(options: argparse.Namespace) -> Path:
     return output
 
 
+def _check_precision(options: argparse.Namespace) -> None:
+    """Refuses options that would not count, or that something is missing for."""
+    is_rounded = options.precision == "int8"
+    if is_rounded and options.format != "onnx":
+        raise ExportError(
+            "--precision int8 is for programs in ONNX format: pass --format onnx, too. Half precisions "
+            "need no export: packages say which of them their programs hold"
+        )
+    if is_rounded and options.sample is None:
+        raise ExportError(
+            "--precision int8 needs --sample FILE: texts as those of your queries, one per line, of which "
+            "one half shows what numbers occur, and the other how far the result is off"
+        )
+    if options.sample is not None and not is_rounded:
+        raise ExportError("--sample is for --precision int8; leave it out")
+    if is_rounded and not options.sample.is_file():
+        raise ExportError(f"--sample {options.sample}: there is no such file")
+
+
 def _fill(package: Path, source: Source, task: str, options: argparse.Namespace) -> None:
     """Writes all files of the package."""
     _say(f"loading {source.program or source.folder} for {task}")
     import transformers
 
     from .check import check_package, check_pixels
-    from .determinism import determinism_of
-    from .package import About, write_description
-    from .precision import precisions_of
-    from .program import test_program, write_program
+    from .package import PROGRAMS, About, write_description
 
     transformers.utils.logging.disable_progress_bar()
     candidate = make_candidate(source, task, options)
     candidate.write_files(package)
 
-    _say("tracing")
-    program = package / "model.pt"
-    write_program(candidate, program)
-    determinism, reason = determinism_of(candidate, program)
-    if reason:
-        _say(f"warning: recorded as {determinism}: {reason}")
-    _say("comparing the program with the model")
-    worst = test_program(candidate, program, determinism)
-    _say(f"largest difference: {worst:.1e}")
-    precisions = precisions_of(candidate, program)
-    for name, off in precisions.items():
-        _say(f"largest difference in {name}: {off:.1e}")
+    make = _onnx_program if options.format == "onnx" else _torch_program
+    determinism, precisions = make(package, candidate)
 
     license_id = options.license or read_license(source.folder)
     if license_id is None:
@@ -115,6 +128,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     if source.program is not None:
         origin = source.program.name
     about = About(
+        runtime=options.format,
         name=options.name or _default_name(default),
         version=options.version,
         description=options.description or candidate.description,
@@ -130,6 +144,55 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
     if getattr(candidate.transform, "processor", None) is not None:
         steps = check_pixels(package, candidate.transform)
         _say(f"largest difference of pixels from the model's processor: {steps:.1f} of 255")
+    if options.precision == "int8":
+        from .quantised import quantise
+
+        _say(f"rounding to 8 bits, by {options.sample}")
+        quality = quantise(candidate, package, package / PROGRAMS["onnx"], options.sample)
+        _say(f"int8: {quality}")
+        write_description(package, replace(about, quality=quality), candidate)
+
+
+def _torch_program(package: Path, candidate: Candidate) -> tuple[str, dict[str, float] | None]:
+    """Writes and tests a TorchScript program; its determinism, and the half precisions that it holds."""
+    from .precision import precisions_of
+    from .program import test_program
+
+    program = package / "model.pt"
+    determinism = _trace(candidate, program)
+    worst = test_program(candidate, program, determinism)
+    _say(f"largest difference: {worst:.1e}")
+    precisions = precisions_of(candidate, program)
+    for name, off in precisions.items():
+        _say(f"largest difference in {name}: {off:.1e}")
+    return determinism, precisions
+
+
+def _onnx_program(package: Path, candidate: Candidate) -> tuple[str, dict[str, float] | None]:
+    """Writes and tests an ONNX program; its determinism. Nobody has tried it in half precision."""
+    from .onnx_program import test_onnx, write_onnx
+
+    with tempfile.TemporaryDirectory() as work:
+        determinism = _trace(candidate, Path(work) / "model.pt")
+    program = package / "model.onnx"
+    write_onnx(candidate, program)
+    worst = test_onnx(candidate, program, determinism)
+    _say(f"largest difference: {worst:.1e}")
+    return determinism, None
+
+
+def _trace(candidate: Candidate, program: Path) -> str:
+    """Writes a TorchScript program, and says whether it gives the same each time."""
+    from .determinism import determinism_of
+    from .program import write_program
+
+    _say("tracing")
+    write_program(candidate, program)
+    determinism, reason = determinism_of(candidate, program)
+    if reason:
+        _say(f"warning: recorded as {determinism}: {reason}")
+    _say("comparing the program with the model")
+    return determinism
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -156,6 +219,24 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--trust-remote-code",
         action="store_true",
         help="run code that comes with the model, with your rights",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("torch", "onnx"),
+        default="torch",
+        help="of the program: what libtorch runs, or what ONNX Runtime does (default: torch)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("fp32", "int8"),
+        default="fp32",
+        help="with --format onnx: what the program holds (default: fp32)",
+    )
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        help="with --precision int8: file of texts as those of queries, one per line; two with a tab "
+        "between them for models of pairs",
     )
     parser.add_argument(
         "--task", choices=TASKS, help="what the model is for (default: what the source says)"

@@ -58,7 +58,8 @@ def make(output: Path) -> None:
     _refused(output)
 
 
-def _reference(folder: Path, inputs: Columns, outputs: Columns) -> None:
+def write_reference(folder: Path, inputs: Columns, outputs: Columns) -> None:
+    """Writes what is given, and expected."""
     text = json.dumps({"inputs": dict(inputs), "outputs": dict(outputs)}, ensure_ascii=False)
     (folder / "reference.json").write_text(text, encoding="utf-8")
 
@@ -76,7 +77,7 @@ class _Program(torch.nn.Module):
         return self.model(**dict(zip(self.names, arguments, strict=True)), **more)[0]
 
 
-def _export(model: torch.nn.Module, names: list[str], result: str, path: Path) -> None:
+def export_model(model: torch.nn.Module, names: list[str], result: str, path: Path) -> None:
     """As the exporters of sentence-transformers and optimum name things."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = torch.randint(5, 20, (2, 7))
@@ -98,7 +99,7 @@ def _export(model: torch.nn.Module, names: list[str], result: str, path: Path) -
     )
 
 
-def _arguments(folder: Path) -> list[str]:
+def arguments_of(folder: Path) -> list[str]:
     """Those of the model's tokenizer that the model takes."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     wanted = ("input_ids", "attention_mask", "token_type_ids")
@@ -112,11 +113,11 @@ def _encoder(architecture: str, folder: Path) -> None:
         model = transformers.AutoModel.from_pretrained(source, attn_implementation="eager")
         shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns("*.safetensors"))
         program = folder / "model/onnx/model.onnx"
-        _export(model, _arguments(source), "last_hidden_state", program)
-        _reference(folder, {"text": list(MIXED)}, {"embedding": embed(source, MIXED).tolist()})
+        export_model(model, arguments_of(source), "last_hidden_state", program)
+        write_reference(folder, {"text": list(MIXED)}, {"embedding": embed(source, MIXED).tolist()})
 
 
-def _pooled_by_onnx_runtime(folder: Path, program: Path) -> list[list[float]]:
+def pooled_by_onnx_runtime(folder: Path, program: Path) -> list[list[float]]:
     """What ONNX Runtime gives for each text by itself, pooled by sentence-transformers."""
     session = onnxruntime.InferenceSession(program, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
@@ -129,7 +130,8 @@ def _pooled_by_onnx_runtime(folder: Path, program: Path) -> list[list[float]]:
         tokens = tokenizer([text], truncation=True, return_tensors="np")
         [found] = session.run(None, {name: tokens[name] for name in names})
         mask = torch.from_numpy(tokens["attention_mask"])
-        features = {"token_embeddings": torch.from_numpy(found), "attention_mask": mask}
+        vectors = torch.from_numpy(found.astype(np.float32))
+        features = {"token_embeddings": vectors, "attention_mask": mask}
         for stage in stages:
             features = stage(features)
         embeddings.append(features["sentence_embedding"][0].tolist())
@@ -142,8 +144,8 @@ def _quantised(source: Path, folder: Path) -> None:
     programs = folder / "model/onnx"
     quantised = programs / "model_quantized.onnx"
     quantize_dynamic(programs / "model.onnx", quantised, weight_type=QuantType.QInt8)
-    embeddings = _pooled_by_onnx_runtime(folder / "model", quantised)
-    _reference(folder, {"text": list(MIXED)}, {"embedding": embeddings})
+    embeddings = pooled_by_onnx_runtime(folder / "model", quantised)
+    write_reference(folder, {"text": list(MIXED)}, {"embedding": embeddings})
     shutil.copytree(folder / "model", folder / "ambiguous")
     shutil.copy(quantised, folder / "ambiguous/onnx/model_int8.onnx")
 
@@ -167,8 +169,8 @@ def _scorer(model: object, folder: Path) -> None:
         loaded = auto.from_pretrained(source, attn_implementation="eager")
         ignored = shutil.ignore_patterns("*.safetensors", "head")
         shutil.copytree(source, folder / "model", ignore=ignored)
-        _export(loaded, _arguments(source), "logits", folder / "model/onnx/model.onnx")
-        _reference(folder, model.inputs, model.expected(source, model.inputs))
+        export_model(loaded, arguments_of(source), "logits", folder / "model/onnx/model.onnx")
+        write_reference(folder, model.inputs, model.expected(source, model.inputs))
 
 
 def _run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -212,7 +214,7 @@ def _images(folder: Path, rows_at_once: bool) -> None:
     pixels = np.random.default_rng(5).random((ROWS, 3, 16, 16), np.float32)
     parts = [pixels] if rows_at_once else [pixels[row : row + 1] for row in range(ROWS)]
     logits = np.concatenate([_run(path, {"pixel_values": part})["logits"] for part in parts])
-    _reference(folder, _columns({"pixel_values": pixels}), _columns({"logits": logits}))
+    write_reference(folder, _columns({"pixel_values": pixels}), _columns({"logits": logits}))
 
 
 def _tables(output: Path) -> None:
@@ -239,7 +241,7 @@ def _tables(output: Path) -> None:
         (output / name).mkdir(parents=True)
         path = output / name / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        _reference(output / name, _columns(inputs), _columns(_run(path, inputs)))
+        write_reference(output / name, _columns(inputs), _columns(_run(path, inputs)))
 
     plain = {"zipmap": False}
     scaled = make_pipeline(StandardScaler(), LogisticRegression()).fit(table, classes)
@@ -331,6 +333,3 @@ def _refused(output: Path) -> None:
         folder = output / "refused" / name
         folder.mkdir(parents=True)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
-
-
-

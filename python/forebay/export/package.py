@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .candidate import Candidate, Column, Images, Tokens, Transform
+from .quality import Quality
 
+MANIFEST = "model.toml"
 MIB = 1024 * 1024
 BATCH_ROWS = 64
 BATCH_TOKENS = 1024
@@ -23,15 +25,26 @@ class About:
     license: str
     source: str
     determinism: str
-    # As `precisions_of` found them.
-    precisions: dict[str, float]
+    # As `precisions_of` found them; None if nobody has tried.
+    precisions: dict[str, float] | None
+    # What runs the program: torch or onnx.
+    runtime: str = "torch"
+    # Of a program in 8 bits: how far it is off.
+    quality: Quality | None = None
+
+
+# The file of a program, by what runs it.
+PROGRAMS = {"torch": "model.pt", "onnx": "model.onnx"}
+# Whether a replica takes an accelerator where there is one. ONNX Runtime's need a package of their own.
+GPUS = {"torch": 1, "onnx": 0}
 
 
 def write_description(folder: Path, about: About, candidate: Candidate) -> None:
-    """Writes `model.toml` into `folder`, with the hash of every file that is already there."""
+    """Writes `model.toml` into `folder`, with the hash of every other file that is there."""
     hashes = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
+        if path.name != MANIFEST
     }
     files = "\n".join(f"{_quote(name)} = {_quote(digest)}" for name, digest in hashes.items())
     columns = "\n".join(
@@ -44,7 +57,8 @@ def write_description(folder: Path, about: About, candidate: Candidate) -> None:
         f"\n{_quote(name)} = {_quote(text)}" for name, text in candidate.prompts.items()
     )
     prompts = f"\n\n[prompts]{prompts}" if prompts else ""
-    precisions = "".join(f"{name} = {off:.1e}\n" for name, off in about.precisions.items())
+    precisions = _precisions(about)
+    precision = "" if about.quality is None else 'precision = "int8"\n'
     transform, batch, batch_size = _transform(candidate.transform)
     memory, gpu_memory = _memory_mib(candidate, batch_size)
     text = f"""\
@@ -61,14 +75,12 @@ determinism = {_quote(about.determinism)}
 {transform}{prompts}
 
 [runtime]
-kind = "torch"
-program = "model.pt"
-
-[precisions]
-{precisions}
-[resources]
+kind = "{about.runtime}"
+program = "{PROGRAMS[about.runtime]}"
+{precision}
+{precisions}[resources]
 cpus = 1
-gpus = 1
+gpus = {GPUS[about.runtime]}
 memory = "{memory} MiB"
 gpu_memory = "{gpu_memory} MiB"
 
@@ -78,7 +90,19 @@ gpu_memory = "{gpu_memory} MiB"
 [files]
 {files}
 """
-    (folder / "model.toml").write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _precisions(about: About) -> str:
+    """What is known of other precisions than 32 bits."""
+    text = ""
+    if about.precisions is not None:
+        lines = (f"{name} = {off:.1e}\n" for name, off in about.precisions.items())
+        text = f"[precisions]\n{''.join(lines)}\n"
+    if about.quality is not None:
+        measures = "".join(f"{name} = {value}\n" for name, value in about.quality.measures().items())
+        text += f"[quality.int8]\nrows = {about.quality.rows}\n{measures}\n"
+    return text
 
 
 def _column(kind: str, column: Column) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -93,6 +93,14 @@ def test_program(candidate: Candidate, path: Path, determinism: str) -> float:
     if baked:
         raise ExportError(f"the program holds constants tied to one device: {'; '.join(baked)}")
     check_moves(candidate, path)
+    return compare(candidate, program, determinism)
+
+
+def compare(
+    candidate: Candidate, program: Callable[..., object], determinism: str
+) -> float:
+    """The largest difference between a program and the module it was made of; an error if it is more than
+    rounding."""
     transform, worst = candidate.transform, 0.0
     for rows in ROWS_TESTED:
         for length in transform.lengths():
@@ -185,7 +193,7 @@ def _lay_out_kernels(traced: torch.jit.ScriptModule) -> None:
 
 
 def call(
-    module: torch.nn.Module, arguments: tuple[torch.Tensor, ...], where: str, seed: int = 0
+    module: Callable[..., object], arguments: tuple[torch.Tensor, ...], where: str, seed: int = 0
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of a module or program, always as a tuple; random numbers are the same for a seed."""
     torch.manual_seed(seed)

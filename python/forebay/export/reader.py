@@ -3,7 +3,7 @@
 import io
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ def run_tensors(package: Path, rows: list[tuple[torch.Tensor, ...]], size: int) 
 
 
 def _outputs(package: Path, about: dict, batches: Iterable[list[torch.Tensor]]) -> Columns:
-    program = torch.jit.load(package / about["runtime"]["program"], map_location="cpu")
+    program = _program(package, about)
     outputs: Columns = {column["name"]: [] for column in about["output"]}
     for arguments in batches:
         with torch.no_grad():
@@ -58,15 +58,33 @@ def _outputs(package: Path, about: dict, batches: Iterable[list[torch.Tensor]]) 
     return outputs
 
 
+def _program(package: Path, about: dict) -> Callable[..., object]:
+    path = package / about["runtime"]["program"]
+    if about["runtime"]["kind"] == "torch":
+        return torch.jit.load(path, map_location="cpu")
+    from .onnx_program import OnnxProgram
+
+    columns = (column["name"] for column in about["input"])
+    return OnnxProgram(path, tuple(about["transform"].get("arguments", columns)))
+
+
 def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tensor]:
     transform = about["transform"]
     if transform["kind"] == "tensor":
         return [_tensor(*pair) for pair in zip(about["input"], batch, strict=True)]
     if transform["kind"] == "image":
         return [pixels(transform, batch[0])]
-    tokenizer = Tokenizer.from_file(str(package / transform["tokenizer"]))
-    tokenizer.enable_truncation(transform["max_tokens"])
-    tokenizer.enable_padding(pad_id=transform["pad_id"])
+    about_tokens = {key: transform[key] for key in ("max_tokens", "pad_id", "arguments")}
+    return token_arguments(package / transform["tokenizer"], batch, **about_tokens)
+
+
+def token_arguments(
+    file: Path, batch: list[list[str]], *, max_tokens: int, pad_id: int, arguments: Iterable[str]
+) -> list[torch.Tensor]:
+    """What the transform `tokenize` makes of columns of texts, by a tokenizer's file."""
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(max_tokens)
+    tokenizer.enable_padding(pad_id=pad_id)
     texts = batch[0] if len(batch) == 1 else list(zip(*batch, strict=True))
     encodings = tokenizer.encode_batch(texts)
 
@@ -86,7 +104,7 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
         "token_starts": offsets(0),
         "token_ends": offsets(1),
     }
-    return [torch.tensor(made[name]) for name in transform["arguments"]]
+    return [torch.tensor(made[name]) for name in arguments]
 
 
 def _tensor(column: dict, values: list) -> torch.Tensor:

@@ -185,10 +185,10 @@ def _image_files(kind: type, *, square: bool = False, **config: object) -> Tiny:
         pixels = [steps(Image.open(file).convert("RGB")).flatten().tolist() for file in files]
         return _classify_images(folder, {"pixels": pixels})
 
-    return Tiny(build, {"image": _files(smooth=True)}, expected, ("--images",))
+    return Tiny(build, {"image": image_files(smooth=True)}, expected, ("--images",))
 
 
-def _files(*, smooth: bool) -> list[str]:
+def image_files(*, smooth: bool) -> list[str]:
     """PNG files in hexadecimal, of several sizes. What is not smooth tells filters apart."""
     generator = torch.Generator().manual_seed(12)
     files = []
@@ -317,5 +317,5 @@ MODELS: dict[str, Tiny] = {
     "images-vit": _images(transformers.ViTConfig, **_VIT),
     "clip-text": _clip("clip-text", {"text": list(MIXED)}),
     "clip-image": _clip("clip-image", {"pixels": _pixels()}),
-    "clip-image-files": _clip("clip-image", {"image": _files(smooth=False)}, "--images"),
+    "clip-image-files": _clip("clip-image", {"image": image_files(smooth=False)}, "--images"),
 }

@@ -9,6 +9,7 @@ use url::Url;
 use super::head::Head;
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 use super::package::Pinned;
+use super::quality::Quality;
 use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
@@ -57,6 +58,9 @@ pub struct ModelDeclaration {
     /// nobody has tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precisions: Option<BTreeMap<String, Number>>,
+    /// Of a program in fewer bits, by its precision: how far it is off.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quality: BTreeMap<String, Quality>,
     /// What the optimizer may assume.
     pub determinism: Determinism,
     /// What becomes of a row whose inference fails.

@@ -14,6 +14,9 @@ pub enum Head {
     Pool {
         /// One after the other, side by side; none if the result is one vector already.
         modes: Vec<Pooling>,
+        /// What the vector then goes through.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        dense: Vec<Dense>,
         /// Whether it gets the length 1.
         #[serde(default)]
         normalize: bool,
@@ -33,9 +36,23 @@ pub enum Head {
         /// Number → score.
         activation: Activation,
     },
+    /// One number per label, of each of a row's tokens → lists of the tokens' best labels, their scores, and
+    /// where in the text the tokens begin and end.
+    Tag {
+        /// In the order of the numbers.
+        labels: Vec<String>,
+    },
 }
 
 impl Head {
+    /// The matrices that it multiplies by.
+    pub fn dense(&self) -> &[Dense] {
+        match self {
+            Self::Pool { dense, .. } => dense,
+            Self::Classify { .. } | Self::Score { .. } | Self::Tag { .. } => &[],
+        }
+    }
+
     /// Checks that the declared outputs are what it makes.
     pub(super) fn check(&self, outputs: &Fields) -> Result<(), String> {
         let types: Vec<String> = outputs.iter().map(|field| type_name(field.data_type())).collect();
@@ -58,6 +75,10 @@ impl Head {
                 };
                 (!labels.is_empty() && types == expected, expected.join(", "))
             }
+            Self::Tag { labels } => {
+                let expected = ["STRING[]", "FLOAT[]", "INT[]", "INT[]"];
+                (!labels.is_empty() && types == expected, expected.join(", "))
+            }
         };
         match fits {
             true => Ok(()),
@@ -67,6 +88,32 @@ impl Head {
             )),
         }
     }
+}
+
+/// A matrix that a vector is multiplied by, as sentence-transformers' module of this name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dense {
+    /// File in the package, in the format safetensors: `linear.weight`, and `linear.bias` if there is one.
+    pub weights: String,
+    /// What is done with each number of the result.
+    #[serde(default)]
+    pub function: Function,
+}
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Function {
+    /// The number itself.
+    #[default]
+    Identity,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The number, or 0 if it is below.
+    Relu,
+    /// Between 0 and 1.
+    Sigmoid,
 }
 
 /// How the vectors of tokens become one; sentence-transformers' names.

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrow::datatypes::{DataType, Fields};
+use arrow::datatypes::{DataType, FieldRef, Fields};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, TransformKind};
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::package::is_safe_name;
+use super::quality::Quality;
 use super::resources::Resources;
 use super::signature::{ColumnText, Signature, SignatureText, type_name};
 use crate::error::{ModelError, nearest_hint};
@@ -54,6 +55,8 @@ pub struct Manifest {
     /// The half precisions that the program holds, and how far its results are then off; `None` if
     /// nobody has tried.
     pub precisions: Option<BTreeMap<String, Number>>,
+    /// Of a program in fewer bits, by its precision: how far it is off.
+    pub quality: BTreeMap<String, Quality>,
     /// What one replica leases.
     pub resources: Resources,
     /// Sizes of its batches.
@@ -83,6 +86,8 @@ pub(super) struct ManifestText {
     pub(super) prompts: BTreeMap<String, String>,
     pub(super) runtime: RuntimeKind,
     pub(super) precisions: Option<BTreeMap<String, Number>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) quality: BTreeMap<String, Quality>,
     pub(super) resources: Resources,
     pub(super) batch: BatchLimits,
     #[serde(default)]
@@ -161,6 +166,7 @@ impl Manifest {
             prompt: parsed.prompt,
             runtime: parsed.runtime,
             precisions: parsed.precisions,
+            quality: parsed.quality,
             resources: parsed.resources,
             batch: parsed.batch,
             files: parsed.files,
@@ -193,6 +199,7 @@ impl Manifest {
             max_replicas: None,
             precision,
             precisions: self.precisions.clone(),
+            quality: self.quality.clone(),
             determinism: self.determinism,
             on_error: OnError::Fail,
             max_error_ratio: 1.0,
@@ -335,8 +342,10 @@ impl Manifest {
 
     fn check_runtime(&self) -> Result<(), String> {
         if let RuntimeKind::Onnx { results, head, .. } = &self.runtime {
-            let (found, outputs) = (results.len(), self.signature.outputs.len());
-            let expected = if head.is_some() { 1 } else { outputs };
+            let (found, outputs) = (results.len(), &self.signature.outputs);
+            let is_list = |field: &FieldRef| matches!(field.data_type(), DataType::List(_));
+            let has_lists = outputs.iter().any(is_list);
+            let expected = if head.is_some() { 1 } else { outputs.len() + usize::from(has_lists) };
             if !results.is_empty() && found != expected {
                 return Err(format!(
                     "runtime.results names {found} of the program's results, expected {expected}"
@@ -345,11 +354,13 @@ impl Manifest {
             head.iter().try_for_each(|head| head.check(&self.signature.outputs))?;
         }
         let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
+        let is_emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
+        let has_head = matches!(self.runtime, RuntimeKind::Onnx { head: Some(_), .. });
         let tokenizes = matches!(self.transform, TransformKind::Tokenize { .. });
         for (field, labels) in self.signature.outputs.iter().zip(&self.labels) {
             let (name, sql_type) = (field.name(), type_name(field.data_type()));
             let (item, is_possible) = match field.data_type() {
-                DataType::List(item) => (item.data_type(), is_torch && tokenizes),
+                DataType::List(item) => (item.data_type(), !is_emulated && tokenizes),
                 other => (other, true),
             };
             let is_text = item == &DataType::Utf8;
@@ -365,10 +376,10 @@ impl Manifest {
                      labels: a JSON file of the texts that the program's numbers stand for"
                 ));
             }
-            if labels.is_some() && !(is_torch && is_text) {
+            if labels.is_some() && (is_emulated || has_head || !is_text) {
                 return Err(format!(
                     "output '{name}' of type {sql_type} has labels, which are for STRING and \
-                     STRING[] of runtime 'torch'"
+                     STRING[] of the runtimes torch and onnx, and not beside a [runtime.head]"
                 ));
             }
         }
@@ -385,6 +396,11 @@ impl Manifest {
                     off.0
                 ));
             }
+        }
+        for (name, quality) in &self.quality {
+            name.parse::<Precision>()
+                .map_err(|error| format!("[quality] is of '{name}': {error}"))
+                .and_then(|_| quality.check().map_err(|why| format!("[quality.{name}] {why}")))?;
         }
         Ok(())
     }
@@ -414,10 +430,16 @@ impl Manifest {
             RuntimeKind::Emulated { .. } => None,
         };
         let labels = self.labels.iter().flatten().map(|name| ("labels", name));
+        let head = match &self.runtime {
+            RuntimeKind::Onnx { head: Some(head), .. } => head.dense(),
+            _ => &[],
+        };
+        let dense = head.iter().map(|dense| ("runtime.head.dense.weights", &dense.weights));
         let missing = [tokenizer, program]
             .into_iter()
             .flatten()
             .chain(labels)
+            .chain(dense)
             .find(|(_, name)| !self.files.contains_key(*name));
         match missing {
             Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),

@@ -12,6 +12,7 @@ mod manifest;
 mod onnx;
 mod options;
 mod package;
+mod quality;
 mod resources;
 mod row_error;
 mod signature;
@@ -20,13 +21,15 @@ pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
     BatchLimits, Filter, Fit, Layout, ModelDeclaration, Number, RuntimeKind, Side, TransformKind,
 };
-pub use head::{Activation, Head, Pooling};
+pub use head::{Activation, Dense, Function, Head, Pooling};
 pub use learned::{Learned, Lesson};
 pub use manifest::Manifest;
+pub(crate) use onnx::products;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
 pub use package::{
     Described, FileCheck, Package, Pinned, hash_bytes, hash_file, packages_dir, parse_location,
 };
+pub use quality::Quality;
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};

@@ -3,10 +3,15 @@
 //! [`Replica::prepare`] is apart from [`Replica::forward`], so that batch k+1 becomes device input
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
+mod cpu;
 mod emulated;
+mod labels;
 pub mod onnx;
 mod places;
 pub mod torch;
+mod work;
+
+pub use cpu::check_precision;
 
 use std::any::Any;
 use std::fmt;
@@ -70,6 +75,12 @@ pub trait Replica: fmt::Debug + Send + Sync {
     /// [`RuntimeError::Program`], [`RuntimeError::OutOfMemory`], or [`RuntimeError::Output`] if
     /// the results disagree with the declaration.
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError>;
+
+    /// Floating point operations that a batch of so many rows and so large a padded size takes, as far as
+    /// they are counted: those of a program's matrices. `None` where they are not.
+    fn operations(&self, _rows: usize, _padded: usize) -> Option<f64> {
+        None
+    }
 }
 
 /// The CUDA devices by the account of NVIDIA's driver, whatever library would use them.

@@ -1,7 +1,7 @@
 //! An ONNX file as a function: named inputs and outputs with types and shapes, and the files that hold
 //! its weights.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -143,6 +143,42 @@ impl Graph {
                 .fold(0, u64::saturating_add),
         })
     }
+}
+
+/// How many weights a program of tokens multiplies for each token, and for each row: those of its matrices.
+/// Products of one result with another, as in attention, are not counted; `None` if the file is not readable,
+/// or has layers of other kinds, of which it does not say how often they are applied.
+pub(crate) fn products(path: &Path) -> Option<(f64, f64)> {
+    let bytes = fs::read(path).ok()?;
+    let graph = proto::Model::decode(bytes.as_slice()).ok()?.graph?;
+    let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
+    for tensor in graph.initializer.iter().filter(|tensor| tensor.dims.len() == 2) {
+        weights.insert(&tensor.name, items_of(tensor) as f64);
+    }
+    let (mut token, mut row) = (0.0, 0.0);
+    for node in &graph.node {
+        let input = |at: usize| Some(*weights.get(node.input.get(at)?.as_str())?);
+        match (node.op_type.as_str(), input(1)) {
+            // A weight that was rounded, or is given in another order.
+            ("DequantizeLinear" | "Transpose" | "Cast", _) => {
+                if let (Some(size), Some(output)) = (input(0), node.output.first()) {
+                    weights.insert(output, size);
+                }
+            }
+            ("MatMul" | "FusedMatMul" | "MatMulInteger" | "DynamicQuantizeMatMul", Some(size)) => {
+                token += size;
+            }
+            // Exporters write this one for what each row has once.
+            ("Gemm", Some(size)) => row += size,
+            ("QLinearMatMul", _) => token += input(3).unwrap_or(0.0),
+            ("Conv" | "ConvInteger" | "QLinearConv" | "LSTM" | "GRU" | "RNN", _) => return None,
+            ("MatMulNBits" | "Attention" | "QAttention" | "If" | "Loop" | "Scan", _) => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    (token > 0.0).then_some((token, row))
 }
 
 fn port(value: &proto::ValueInfo) -> Port {

@@ -2,7 +2,8 @@
 //!
 //! - `proto.rs`, `graph.rs`, `element.rs`: what an ONNX file says of itself
 //! - `variants.rs`: which of a folder's programs
-//! - `columns.rs`: inputs and outputs that are columns: tabular models, images
+//! - `columns.rs`: inputs and outputs that are columns: tabular models, pixels
+//! - `image.rs`, `processor.rs`: models of images, whose folder says how pixels are made of them
 //! - `text.rs`: models of texts, whose other files say how they are fed and what is made of the result
 //! - `tokenizer.rs`, `head.rs`: those files
 //!
@@ -12,7 +13,9 @@ mod columns;
 mod element;
 mod graph;
 mod head;
+mod image;
 mod json;
+mod processor;
 mod proto;
 #[cfg(test)]
 mod tests;
@@ -27,6 +30,7 @@ use std::path::Path;
 use url::Url;
 
 use self::graph::Graph;
+pub(crate) use self::graph::products;
 use super::declaration::{BatchLimits, RuntimeKind, TransformKind};
 use super::head::Head;
 use super::manifest::{FORMAT, InputText, MANIFEST, ManifestText, OutputText};
@@ -87,9 +91,12 @@ pub(super) fn describe(
         let remedy = "name the file that holds it, or leave the option out".to_owned();
         return Err(refuse((problem, remedy)));
     }
-    let described = match text::is_one(&graph) {
-        true => text::describe(dir, &graph),
-        false => columns::describe(&graph),
+    let described = if text::is_one(&graph) {
+        text::describe(dir, &graph)
+    } else if image::is_one(dir, &graph) {
+        image::describe(dir, &graph)
+    } else {
+        columns::describe(&graph)
     };
     write(dir, &program, held, &graph, described.map_err(refuse)?)
 }
@@ -158,6 +165,7 @@ fn write(
             head: described.head,
         },
         precisions: None,
+        quality: Default::default(),
         resources: Resources {
             cpus: Share::ONE,
             gpus: Share::ZERO,

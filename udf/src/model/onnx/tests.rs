@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 
 use crate::fixture::{created, prepared};
 use crate::model::{
-    Activation, Determinism, Head, ModelDeclaration, Pooling, Precision, RuntimeKind, Side,
-    TransformKind,
+    Activation, Dense, Determinism, Filter, Fit, Function, Head, Layout, ModelDeclaration, Number,
+    Pooling, Precision, RuntimeKind, Side, TransformKind,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -20,6 +20,10 @@ fn head_of(model: &ModelDeclaration) -> Head {
         RuntimeKind::Onnx { head: Some(head), .. } => head.clone(),
         other => panic!("{other:?}"),
     }
+}
+
+fn pool(modes: Vec<Pooling>, dense: Vec<Dense>, normalize: bool) -> Head {
+    Head::Pool { modes, dense, normalize, dimension: None }
 }
 
 fn refusal(location: &Path, precision: Option<Precision>) -> String {
@@ -82,8 +86,7 @@ fn signatures_are_those_of_the_programs() {
 fn a_folder_says_what_is_made_of_texts() {
     let bert = model(&fixture("bert/model"));
     assert_eq!(bert.signature.to_string(), "(text STRING) -> (embedding FLOAT[32])");
-    let expected = Head::Pool { modes: vec![Pooling::Mean], normalize: true, dimension: None };
-    assert_eq!(head_of(&bert), expected);
+    assert_eq!(head_of(&bert), pool(vec![Pooling::Mean], vec![], true));
     let TransformKind::Tokenize { max_tokens, arguments, truncation, .. } = &bert.transform else {
         panic!("{:?}", bert.transform);
     };
@@ -93,7 +96,7 @@ fn a_folder_says_what_is_made_of_texts() {
     let distilbert = model(&fixture("distilbert/model"));
     assert_eq!(distilbert.signature.to_string(), "(text STRING) -> (embedding FLOAT[64])");
     let modes = vec![Pooling::Cls, Pooling::Mean];
-    assert_eq!(head_of(&distilbert), Head::Pool { modes, normalize: false, dimension: None });
+    assert_eq!(head_of(&distilbert), pool(modes, vec![], false));
 
     let reranker = model(&fixture("rerank-bert/model"));
     assert_eq!(reranker.signature.to_string(), "(query STRING, passage STRING) -> (score FLOAT)");
@@ -247,9 +250,9 @@ fn what_a_folder_says_of_texts_is_followed_or_refused() {
     assert!(refusal(path, None).contains("(include_prompt)"));
     rewrite(path, "1_Pooling/config.json", |config| config["pooling_mode"] = "median".into());
     assert!(refusal(path, None).contains("1_Pooling/config.json has the pooling \"median\""));
-    rewrite(path, "modules.json", |modules| modules[1]["type"] = "models.Dense".into());
+    rewrite(path, "modules.json", |modules| modules[1]["type"] = "models.LSTM".into());
     let message = refusal(path, None);
-    assert!(message.contains("modules.json has a module 'Dense', whose weights are in no ONNX"));
+    assert!(message.contains("modules.json has a module 'LSTM', which is in no ONNX file"));
     assert!(message.contains("`forebay model export`"), "{message}");
     fs::write(path.join("modules.json"), "[").unwrap();
     assert!(refusal(path, None).contains("modules.json is not valid JSON"));
@@ -280,4 +283,111 @@ fn labels_and_activations_are_checked() {
         config["sentence_transformers"]["activation_fn"] = "torch.nn.Tanh".into();
     });
     assert!(refusal(path, None).contains("it names the activation 'Tanh'"));
+}
+
+#[test]
+fn classifiers_of_tokens_give_lists() {
+    let tagger = model(&fixture("tokens-bert/model"));
+    assert_eq!(
+        tagger.signature.to_string(),
+        "(text STRING) -> (labels STRING[], scores FLOAT[], starts INT[], ends INT[])"
+    );
+    let labels = ["O", "B-PER", "I-PER", "B-LOC"].map(str::to_owned).to_vec();
+    assert_eq!(head_of(&tagger), Head::Tag { labels });
+    let TransformKind::Tokenize { arguments, .. } = &tagger.transform else { panic!() };
+    assert_eq!(arguments[3..], ["token_starts", "token_ends"]);
+
+    let folder = copy("tokens-bert");
+    rewrite(folder.path(), "config.json", |config| {
+        config["id2label"] = serde_json::json!({ "0": "O", "1": "B" });
+    });
+    let message = refusal(folder.path(), None);
+    assert!(message.contains("and config.json names 2 labels; correct id2label"), "{message}");
+}
+
+#[test]
+fn matrices_behind_the_pooling_are_read_and_pinned() {
+    let created = model(&fixture("dense/model"));
+    assert_eq!(created.signature.to_string(), "(text STRING) -> (embedding FLOAT[12])");
+    let dense =
+        |folder: &str, function| Dense { weights: format!("{folder}/model.safetensors"), function };
+    let layers = vec![dense("2_Dense", Function::Tanh), dense("3_Dense", Function::Identity)];
+    assert_eq!(head_of(&created), pool(vec![Pooling::Mean], layers, true));
+    let description = created.description.unwrap();
+    assert!(description.contains("\"2_Dense/model.safetensors\" = "), "{description}");
+
+    let folder = copy("dense");
+    let path = folder.path();
+    rewrite(path, "2_Dense/config.json", |config| config["activation_function"] = "GELU".into());
+    assert!(refusal(path, None).contains("2_Dense/config.json has the activation 'GELU'"));
+    rewrite(path, "2_Dense/config.json", |config| {
+        config["activation_function"] = "torch.nn.modules.linear.Identity".into();
+        config["module_input_name"] = "token_embeddings".into();
+    });
+    assert!(refusal(path, None).contains("the module_input_name \"token_embeddings\", expected"));
+    rewrite(path, "2_Dense/config.json", |config| {
+        config["module_input_name"] = "sentence_embedding".into();
+        config["out_features"] = 0.into();
+    });
+    assert!(refusal(path, None).contains("2_Dense/config.json states no out_features"));
+    fs::remove_file(path.join("3_Dense/model.safetensors")).unwrap();
+    rewrite(path, "2_Dense/config.json", |config| config["out_features"] = 20.into());
+    let message = refusal(path, None);
+    assert!(message.contains("are not in 3_Dense/model.safetensors; fetch all files"), "{message}");
+    rewrite(path, "modules.json", |modules| {
+        let all = modules.as_array_mut().unwrap();
+        all.swap(3, 4);
+    });
+    assert!(refusal(path, None).contains("modules.json has 3_Dense behind a Normalize"));
+}
+
+#[test]
+fn a_folder_of_images_takes_image_files() {
+    let vit = model(&fixture("image-vit-files/model"));
+    assert_eq!(
+        vit.signature.to_string(),
+        "(image BINARY) -> (label STRING, score FLOAT, scores FLOAT[3])"
+    );
+    let transform = TransformKind::Image {
+        resize: 32,
+        fit: Fit::Both,
+        crop: 32,
+        filter: Filter::Bilinear,
+        layout: Layout::Chw,
+        mean: [0.5; 3].map(Number),
+        std: [0.5; 3].map(Number),
+    };
+    assert_eq!(vit.transform, transform);
+    let embedding = model(&fixture("image-embedding-files/model"));
+    assert_eq!(embedding.signature.to_string(), "(image BINARY) -> (embedding FLOAT[32])");
+
+    let folder = copy("image-vit-files");
+    let path = folder.path();
+    rewrite(path, "preprocessor_config.json", |config| config["size"] = 64.into());
+    let message = refusal(path, None);
+    assert!(
+        message.contains(
+            "input 'pixel_values' is float [batch_size, 3, 32, 32], and \
+                          preprocessor_config.json makes 64 times 64 pixels; correct the sizes"
+        ),
+        "{message}"
+    );
+    rewrite(path, "preprocessor_config.json", |config| {
+        config["image_processor_type"] = "LevitImageProcessor".into();
+    });
+    let message = refusal(path, None);
+    assert!(message.contains("names the processor 'Levit'") && message.contains("--images"));
+    // Its pixels can still be passed.
+    fs::remove_file(path.join("preprocessor_config.json")).unwrap();
+    let pixels = model(path);
+    assert_eq!(pixels.signature.to_string(), "(pixel_values FLOAT[3072]) -> (logits FLOAT[3])");
+}
+
+#[test]
+fn halves_are_chosen_by_precision() {
+    let (half, _) = created(&fixture("half/model"), Some(Precision::Fp16)).unwrap();
+    assert_eq!(half.precision, Precision::Fp16);
+    let RuntimeKind::Onnx { program, .. } = &half.runtime else { panic!() };
+    assert_eq!(program, "onnx/model_fp16.onnx");
+    assert_eq!(half.determinism, Determinism::Stable);
 }

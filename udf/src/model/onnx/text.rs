@@ -42,7 +42,10 @@ pub(super) fn describe(dir: &Path, graph: &Graph) -> Result<Described, Refusal> 
     }
     let made = head::of(dir, graph, &files)?;
     let tokens = Tokens::read(dir, &files, made.is_pair)?;
-    let arguments = graph.inputs.iter().map(|input| input.name.clone()).collect();
+    let mut arguments: Vec<String> = graph.inputs.iter().map(|input| input.name.clone()).collect();
+    arguments.extend(made.more_arguments.iter().map(|name| (*name).to_owned()));
+    let weights = made.head.dense().iter().map(|dense| dense.weights.clone());
+    let files_of_model = weights.chain([tokens.file.clone()]).collect();
     let texts: &[&str] = if made.is_pair { &["query", "passage"] } else { &["text"] };
     let (prompts, prompt) = prompts(&files, &made)?;
     let batch_tokens = BATCH_TOKENS.max(tokens.max_tokens);
@@ -69,7 +72,7 @@ pub(super) fn describe(dir: &Path, graph: &Graph) -> Result<Described, Refusal> 
             window_rows: 8192,
         },
         activation_bytes: activation_bytes(&files.config, batch_tokens, tokens.max_tokens),
-        files: vec![tokens.file],
+        files: files_of_model,
     })
 }
 

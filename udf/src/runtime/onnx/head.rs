@@ -2,39 +2,53 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, StringArray};
+use arrow::array::{
+    ArrayRef, FixedSizeListArray, Float32Array, Int32Array, ListArray, StringArray,
+};
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field};
 use ort::value::DynValue;
 
+use super::dense::Layer;
+use super::input::Run;
 use super::output::{Mismatch, floats};
 use crate::model::{Activation, Head, Pooling};
 
-/// The columns that a head makes of a result for so many rows, whose tokens are of these lengths.
+/// The columns that a head, with these layers, makes of the result of a run.
 pub(super) fn columns(
     head: &Head,
+    layers: &[Layer],
     result: &DynValue,
-    rows: usize,
-    lengths: &[usize],
+    run: &Run,
 ) -> Result<Vec<ArrayRef>, Mismatch> {
+    let (rows, lengths) = (run.rows, run.lengths.as_slice());
     let (shape, values) = floats(result)?;
     let mismatch = |expected: String| Mismatch { expected, found: format!("float {shape:?}") };
     let size = |at: usize| shape.get(at).and_then(|size| usize::try_from(*size).ok());
     match head {
-        Head::Pool { modes, normalize, dimension } => {
+        Head::Pool { modes, normalize, dimension, .. } => {
             let width = size(shape.len().saturating_sub(1)).unwrap_or(0);
-            let vectors = if modes.is_empty() {
+            let mut vectors = if modes.is_empty() {
                 if shape.len() != 2 || size(0) != Some(rows) {
                     return Err(mismatch(format!("one vector for each of {rows} rows")));
                 }
                 values
             } else {
+                // What has no tokens of its own, as an image, has as many as the program makes of it.
+                let made = size(1).unwrap_or(0).max(1);
+                let all = vec![made; rows];
+                let lengths = if run.has_tokens { lengths } else { &all };
                 let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
                 if shape.len() != 3 || size(0) != Some(rows) || size(1) != Some(longest) {
                     return Err(mismatch(format!("a vector for {longest} tokens of {rows} rows")));
                 }
                 pool(modes, &values, lengths, longest, width)
             };
-            let width = width * modes.len().max(1);
+            let mut width = width * modes.len().max(1);
+            for layer in layers {
+                vectors = layer.apply(&vectors, width).map_err(mismatch)?;
+                width = layer.width();
+            }
             Ok(vec![embeddings(vectors, width, *normalize, *dimension)?])
         }
         Head::Score { activation } => {
@@ -47,6 +61,17 @@ pub(super) fn columns(
             let scores = logits(&shape, values, rows, count)
                 .ok_or_else(|| mismatch(format!("{count} numbers for each of {rows} rows")))?;
             Ok(classified(activated(scores, count, *activation), labels))
+        }
+        Head::Tag { labels } => {
+            let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
+            let expected = [rows, longest, labels.len()];
+            if (0..3).any(|at| size(at) != Some(expected[at])) || shape.len() != 3 {
+                let count = labels.len();
+                return Err(mismatch(format!(
+                    "{count} numbers for each of {longest} tokens of {rows} rows"
+                )));
+            }
+            Ok(tagged(activated(values, labels.len(), Activation::Softmax), longest, run, labels))
         }
     }
 }
@@ -164,17 +189,10 @@ fn activated(mut logits: Vec<f32>, count: usize, activation: Activation) -> Vec<
 /// The best label and its score, the first of equals, and the scores of all.
 fn classified(scores: Vec<f32>, labels: &[String]) -> Vec<ArrayRef> {
     let count = labels.len().max(1);
-    let best: Vec<(usize, f32)> = scores
-        .chunks_exact(count)
-        .map(|row| {
-            let first = (0, row[0]);
-            let others = row.iter().copied().enumerate().skip(1);
-            others.fold(first, |best, one| if one.1 > best.1 { one } else { best })
-        })
-        .collect();
+    let best: Vec<(usize, f32)> = scores.chunks_exact(count).map(highest).collect();
     let names = StringArray::from_iter_values(best.iter().map(|(at, _)| &labels[*at]));
-    let highest = Float32Array::from_iter_values(best.iter().map(|(_, score)| *score));
-    let mut columns: Vec<ArrayRef> = vec![Arc::new(names), Arc::new(highest)];
+    let best_scores = Float32Array::from_iter_values(best.iter().map(|(_, score)| *score));
+    let mut columns: Vec<ArrayRef> = vec![Arc::new(names), Arc::new(best_scores)];
     if labels.len() > 1 {
         let item = Arc::new(Field::new_list_field(DataType::Float32, true));
         let length = i32::try_from(count).unwrap_or(i32::MAX);
@@ -182,6 +200,45 @@ fn classified(scores: Vec<f32>, labels: &[String]) -> Vec<ArrayRef> {
         columns.push(Arc::new(FixedSizeListArray::new(item, length, values, None)));
     }
     columns
+}
+
+/// Of each row's tokens that are part of its text: the best label and its score, and where they are.
+fn tagged(scores: Vec<f32>, longest: usize, run: &Run, labels: &[String]) -> Vec<ArrayRef> {
+    let count = labels.len();
+    let (mut names, mut best) = (vec![], vec![]);
+    let (mut starts, mut ends, mut kept) = (vec![], vec![], vec![]);
+    let mut spans = run.spans.iter();
+    for (row, length) in scores.chunks_exact((longest * count).max(1)).zip(&run.lengths) {
+        let before = names.len();
+        for (token, (start, end)) in row.chunks_exact(count).zip(spans.by_ref().take(*length)) {
+            if *start >= 0 {
+                let (at, score) = highest(token);
+                names.push(labels[at].as_str());
+                best.push(score);
+                starts.push(*start);
+                ends.push(*end);
+            }
+        }
+        kept.push(names.len() - before);
+    }
+    let offsets = OffsetBuffer::from_lengths(kept);
+    let columns: [ArrayRef; 4] = [
+        Arc::new(StringArray::from(names)),
+        Arc::new(Float32Array::from(best)),
+        Arc::new(Int32Array::from(starts)),
+        Arc::new(Int32Array::from(ends)),
+    ];
+    let list = |values: ArrayRef| -> ArrayRef {
+        let item = Arc::new(Field::new_list_field(values.data_type().clone(), true));
+        Arc::new(ListArray::new(item, offsets.clone(), values, None))
+    };
+    columns.into_iter().map(list).collect()
+}
+
+/// The place of the highest score, the first of equals, and the score.
+fn highest(scores: &[f32]) -> (usize, f32) {
+    let others = scores.iter().copied().enumerate().skip(1);
+    others.fold((0, scores[0]), |best, one| if one.1 > best.1 { one } else { best })
 }
 
 #[cfg(test)]

@@ -13,8 +13,13 @@ use crate::transform::TokenColumn;
 pub(super) struct Run {
     pub(super) rows: usize,
     pub(super) values: Vec<DynValue>,
-    /// Tokens of each row, if it has some.
+    /// Whether rows are lists of tokens.
+    pub(super) has_tokens: bool,
+    /// How many tokens each row has.
     pub(super) lengths: Vec<usize>,
+    /// Where the tokens of all rows begin and end in their texts, if the model asks for it; -1 for those that
+    /// are no part of it.
+    pub(super) spans: Vec<(i32, i32)>,
     /// Rows times the longest.
     pub(super) padded: usize,
 }
@@ -33,14 +38,18 @@ impl Run {
                 let values =
                     inputs.iter().zip(columns).map(|(input, column)| tensor(input, column));
                 let values = values.collect::<Result<_, _>>()?;
-                Ok(Self { rows, values, lengths: vec![], padded: rows })
+                Ok(Self::without_tokens(rows, values))
             }
             TransformKind::Image { crop, layout, mean, std, .. } => {
                 let [input] = inputs else { return Err("it takes no pixels".to_owned()) };
                 let values = vec![pixels(input, columns, *crop, *layout, [mean, std])?];
-                Ok(Self { rows, values, lengths: vec![], padded: rows })
+                Ok(Self::without_tokens(rows, values))
             }
         }
+    }
+
+    fn without_tokens(rows: usize, values: Vec<DynValue>) -> Self {
+        Self { rows, values, has_tokens: false, lengths: vec![], spans: vec![], padded: rows }
     }
 }
 
@@ -98,7 +107,13 @@ fn of_tokens(
         integers(input, &shape, numbers)
     });
     let values = values.collect::<Result<_, _>>()?;
-    Ok(Run { rows: lengths.len(), values, padded: lengths.len() * longest, lengths })
+    let all = |wanted: TokenColumn| {
+        let at = tokens.iter().position(|column| *column == wanted);
+        at.into_iter().flat_map(|at| lists[at].rows()).flatten().copied()
+    };
+    let spans = all(TokenColumn::Start).zip(all(TokenColumn::End)).collect();
+    let padded = lengths.len() * longest;
+    Ok(Run { rows: lengths.len(), values, has_tokens: true, lengths, spans, padded })
 }
 
 fn integers(input: &Input, shape: &[usize], numbers: Vec<i64>) -> Result<DynValue, String> {

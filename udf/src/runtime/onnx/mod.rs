@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "one call of ONNX Runtime's; it says why it is sound")]
 
+mod dense;
 mod head;
 mod input;
 mod library;

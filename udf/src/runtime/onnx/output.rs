@@ -1,16 +1,143 @@
-//! A program's results → the declared columns.
+//! A program's results → the declared columns: tensors as they are, numbers as the texts they stand for,
+//! and lists of what belongs to each row's tokens.
 
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array,
-    StringArray,
+    ArrayRef, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int32Array,
+    Int64Array, ListArray, StringArray,
 };
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::filter;
+use arrow::datatypes::{DataType, FieldRef, Int64Type};
 use half::{bf16, f16};
 use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, ValueType};
 
-use crate::model::type_name;
+use super::super::labels::Labels;
+use crate::error::RuntimeError;
+use crate::model::{ModelDeclaration, Package, type_name};
+
+/// The declared outputs, with what it takes to read them from a program's results.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    outputs: Vec<Output>,
+    /// Whether a last result says which values the lists hold.
+    has_lists: bool,
+}
+
+#[derive(Debug)]
+struct Output {
+    field: FieldRef,
+    /// The texts that the program's numbers stand for.
+    labels: Option<Labels>,
+}
+
+impl Outputs {
+    /// Reads the files of labels.
+    pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
+        let outputs = model.signature.outputs.iter().zip(&package.manifest.labels);
+        let output = |(field, file): (&FieldRef, &Option<String>)| {
+            let labels =
+                file.as_ref().map(|file| Labels::load(model, package, file)).transpose()?;
+            Ok(Output { field: Arc::clone(field), labels })
+        };
+        let outputs = outputs.map(output).collect::<Result<Vec<_>, RuntimeError>>()?;
+        let has_lists = outputs.iter().any(|output| list_item(&output.field).is_some());
+        Ok(Self { outputs, has_lists })
+    }
+
+    /// The name of an output.
+    pub(super) fn name(&self, at: usize) -> &str {
+        self.outputs.get(at).map_or("", |output| output.field.name())
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// One column per output, or the name of the output that is not as declared, and why.
+    pub(super) fn columns(
+        &self,
+        results: &[DynValue],
+        rows: usize,
+    ) -> Result<Vec<ArrayRef>, (String, Mismatch)> {
+        let kept = results.last().filter(|_| self.has_lists);
+        let column = |(output, result): (&Output, &DynValue)| {
+            let column = match (list_item(&output.field), kept) {
+                (Some(item), Some(kept)) => output.list(item, result, kept, rows),
+                _ => output.column(result, rows),
+            };
+            column.map_err(|mismatch| (output.field.name().clone(), mismatch))
+        };
+        self.outputs.iter().zip(results).map(column).collect()
+    }
+}
+
+impl Output {
+    /// One value per row.
+    fn column(&self, result: &DynValue, rows: usize) -> Result<ArrayRef, Mismatch> {
+        let data_type = match &self.labels {
+            Some(_) => &DataType::Int64,
+            None => self.field.data_type(),
+        };
+        self.named(column(result, data_type, rows)?)
+    }
+
+    /// The texts of indices, if they stand for some.
+    fn named(&self, values: ArrayRef) -> Result<ArrayRef, Mismatch> {
+        let Some(labels) = &self.labels else { return Ok(values) };
+        labels.texts(values.as_primitive::<Int64Type>()).map_err(|index| Mismatch {
+            expected: format!("{} of {} labels", type_name(self.field.data_type()), labels.count()),
+            found: format!("the index {index}"),
+        })
+    }
+
+    /// Of `[rows, longest]` values, those that are kept, as one list per row.
+    fn list(
+        &self,
+        item: &FieldRef,
+        result: &DynValue,
+        kept: &DynValue,
+        rows: usize,
+    ) -> Result<ArrayRef, Mismatch> {
+        let expected = || {
+            let declared = type_name(self.field.data_type());
+            format!("{declared} for {rows} rows, and a last result that is bool of the same shape")
+        };
+        let (element, shape) = shape_of(result, &expected)?;
+        let (_, kept_shape) = shape_of(kept, &expected)?;
+        let mismatch = || Mismatch {
+            expected: expected(),
+            found: format!("{element} of the shapes {shape:?} and {kept_shape:?}"),
+        };
+        let longest = match kept_shape.as_slice() {
+            [first, longest] if usize::try_from(*first) == Ok(rows) && shape == kept_shape => {
+                usize::try_from(*longest).unwrap_or(0)
+            }
+            _ => return Err(mismatch()),
+        };
+        let mask = numbers(kept, |is_kept: bool| is_kept).ok_or_else(mismatch)?;
+        let lengths = (0..rows).map(|row| {
+            let of_row = &mask[row * longest..(row + 1) * longest];
+            of_row.iter().filter(|is_kept| **is_kept).count()
+        });
+        let offsets = OffsetBuffer::from_lengths(lengths);
+        let wanted = self.labels.as_ref().map_or(item.data_type(), |_| &DataType::Int64);
+        let values = items(result, element, wanted).ok_or_else(mismatch)?;
+        let values = filter(&values, &BooleanArray::from(mask)).map_err(|_| mismatch())?;
+        let list = ListArray::try_new(Arc::clone(item), offsets, self.named(values)?, None);
+        list.map(|list| Arc::new(list) as ArrayRef).map_err(|_| mismatch())
+    }
+}
+
+/// The field of a list's items.
+pub(super) fn list_item(field: &FieldRef) -> Option<&FieldRef> {
+    match field.data_type() {
+        DataType::List(item) => Some(item),
+        _ => None,
+    }
+}
 
 /// What was declared, and what came back.
 pub(super) struct Mismatch {
@@ -33,16 +160,12 @@ pub(super) fn floats(result: &DynValue) -> Result<(Vec<i64>, Vec<f32>), Mismatch
     values.map(|values| (shape.clone(), values)).ok_or_else(found)
 }
 
-/// A result as a column of the declared type.
-pub(super) fn column(
-    result: &DynValue,
-    field: &FieldRef,
-    rows: usize,
-) -> Result<ArrayRef, Mismatch> {
-    let expected = || format!("{} for {rows} rows", type_name(field.data_type()));
+/// A result as a column of this type.
+fn column(result: &DynValue, data_type: &DataType, rows: usize) -> Result<ArrayRef, Mismatch> {
+    let expected = || format!("{} for {rows} rows", type_name(data_type));
     let (element, shape) = shape_of(result, &expected)?;
     let mismatch = || Mismatch { expected: expected(), found: format!("{element} {shape:?}") };
-    let (item, per_row) = match field.data_type() {
+    let (item, per_row) = match data_type {
         DataType::FixedSizeList(item, length) => (item.data_type(), *length as usize),
         scalar => (scalar, 1),
     };
@@ -53,7 +176,7 @@ pub(super) fn column(
         return Err(mismatch());
     }
     let items = items(result, element, item).ok_or_else(mismatch)?;
-    match field.data_type() {
+    match data_type {
         DataType::FixedSizeList(item, length) => {
             let list = FixedSizeListArray::try_new(Arc::clone(item), *length, items, None);
             list.map(|list| Arc::new(list) as ArrayRef).map_err(|_| mismatch())

@@ -4,17 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::concat;
-use arrow::datatypes::FieldRef;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
+use super::super::work::Work;
 use super::super::{Device, Prepared, Replica};
+use super::dense::Layer;
 use super::input::Run;
-use super::output::{self, Mismatch};
+use super::output::{Mismatch, Outputs};
 use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
 use super::{head, library, threads};
 use crate::error::RuntimeError;
-use crate::model::{Head, ModelDeclaration, Package, RuntimeKind, TransformKind};
+use crate::model::{Head, ModelDeclaration, Package, RuntimeKind, TransformKind, products};
 use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
@@ -25,11 +26,15 @@ pub(super) struct OnnxReplica {
     transform: TransformKind,
     /// The prepared columns of tokens, in order.
     tokens: Vec<TokenColumn>,
-    outputs: Vec<FieldRef>,
+    outputs: Outputs,
     one_row: bool,
     head: Option<Head>,
+    /// Those of the head.
+    layers: Vec<Layer>,
     program: Program,
     sessions: Sessions,
+    /// What batches take, where that is known.
+    work: Option<Work>,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
 }
@@ -66,12 +71,23 @@ impl OnnxReplica {
         let program = sessions.ports(|inputs, outputs| Program::of(model, (inputs, outputs)));
         let program = program.unwrap_or_else(|| Err("it has no session".to_owned()));
         let program = program.map_err(load_error)?;
+        let layers = head.iter().flat_map(Head::dense).map(|dense| {
+            Layer::load(&package.file(&dense.weights), dense.function).map_err(|problem| {
+                let (model, file) = (model.name.clone(), dense.weights.clone());
+                RuntimeError::Load { model, file, problem }
+            })
+        });
+        let counts =
+            device == Device::Cpu && matches!(model.transform, TransformKind::Tokenize { .. });
+        let products = if counts { products(&path) } else { None };
         Ok(Self {
+            work: products.map(|(token, row)| Work::per(2.0 * row, 2.0 * token)),
+            layers: layers.collect::<Result<_, _>>()?,
             model: model.name.clone(),
             device,
             transform: model.transform.clone(),
             tokens: TokenColumn::of(model),
-            outputs: model.signature.outputs.iter().cloned().collect(),
+            outputs: Outputs::load(model, package)?,
             one_row,
             head,
             program,
@@ -126,14 +142,11 @@ impl OnnxReplica {
             found,
         };
         if let (Some(head), [result]) = (&self.head, found.as_slice()) {
-            let output = self.outputs.first().map(|field| field.name().as_str());
-            return head::columns(head, result, run.rows, &run.lengths)
-                .map_err(|error| mismatch(output.unwrap_or_default(), error));
+            return head::columns(head, &self.layers, result, run)
+                .map_err(|error| mismatch(self.outputs.name(0), error));
         }
-        let columns = self.outputs.iter().zip(&found).map(|(field, result)| {
-            output::column(result, field, run.rows).map_err(|error| mismatch(field.name(), error))
-        });
-        columns.collect()
+        let columns = self.outputs.columns(&found, run.rows);
+        columns.map_err(|(output, error)| mismatch(&output, error))
     }
 }
 
@@ -169,7 +182,11 @@ impl Replica for OnnxReplica {
             let parts: Vec<&dyn Array> = found.iter().map(|columns| &*columns[at]).collect();
             concat(&parts).map_err(|error| self.failed(rows, &error.to_string()))
         };
-        (0..self.outputs.len()).map(column).collect()
+        (0..self.outputs.count()).map(column).collect()
+    }
+
+    fn operations(&self, rows: usize, padded: usize) -> Option<f64> {
+        self.work.map(|work| work.of(rows, padded))
     }
 }
 

@@ -180,7 +180,27 @@ fn providers(device: Device) -> Result<Vec<ExecutionProviderDispatch>, String> {
     Ok(providers)
 }
 
-/// ONNX Runtime's message on one line, without the places in its sources.
+/// How many bytes of a text are a C++ function with its parameters: `void a::b(int, c (*)(d)) `.
+fn signature_length(text: &str) -> usize {
+    let Some(open) = text.find('(') else { return 0 };
+    let name = &text[..open];
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_:~<>".contains(c);
+    if name.split(' ').count() > 4 || !name.ends_with(is_part) {
+        return 0;
+    }
+    let mut depth = 0_usize;
+    for (at, c) in text.char_indices().skip_while(|(at, _)| *at < open) {
+        match c {
+            '(' => depth += 1,
+            ')' if depth == 1 => return (at + 2).min(text.len()),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    0
+}
+
+/// ONNX Runtime's message on one line, without the places and functions in its sources.
 pub(super) fn readable(message: &str) -> String {
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut text = lines.collect::<Vec<_>>().join(" ");
@@ -189,9 +209,32 @@ pub(super) fn readable(message: &str) -> String {
         let from = text[..start].rfind(' ').map_or(0, |at| at + 1);
         let to = text[start..].find(' ').map_or(text.len(), |at| start + at + 1);
         text.replace_range(from..to, "");
+        let signature = signature_length(&text[from..]);
+        text.replace_range(from..from + signature, "");
     }
     match text.char_indices().nth(400) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_no_place_or_function_of_the_sources() {
+        for (message, expected) in [
+            (
+                "Load model from m.onnx failed:/build/onnxruntime/core/graph/model.cc:56 void \
+                 onnxruntime::a::Check(const std::map<int, int>&, void (*)(int)) Opset 99 is new",
+                "Load model from m.onnx Opset 99 is new",
+            ),
+            ("a/onnxruntime/core/b.cc:1 Node (Add) failed", "Node (Add) failed"),
+            ("Non-zero status code\n  of a node", "Non-zero status code of a node"),
+        ] {
+            assert_eq!(readable(message), expected);
+        }
+        assert_eq!(signature_length("f(a"), 0);
     }
 }

@@ -10,7 +10,7 @@ use crate::error::ErrorClass;
 use crate::fixture::{
     Created, Folder, assert_close, assert_same, created, floats, open, prepared, reference, tensors,
 };
-use crate::model::{ModelOptions, Precision, Share};
+use crate::model::{Head, ModelOptions, Precision, RuntimeKind, Share};
 use crate::transform;
 
 fn fixture(name: &str) -> std::path::PathBuf {
@@ -41,9 +41,14 @@ fn onnx_runtime_is_found() {
     assert!(info.library_path.is_absolute());
 }
 
-/// Of quantised programs, whose steps depend on the largest number of a batch.
-fn is_quantised(name: &str) -> bool {
-    name == "quantised"
+/// The program that a fixture is about. What is quantised has steps that depend on the largest number of a
+/// batch, and halves are rounded otherwise in another batch.
+fn precision_of(name: &str) -> Option<Precision> {
+    match name {
+        "quantised" => Some(Precision::Int8),
+        "half" => Some(Precision::Fp16),
+        _ => None,
+    }
 }
 
 #[test]
@@ -55,7 +60,7 @@ fn every_model_gives_what_its_own_library_gives() {
         if !folder.join("reference.json").exists() {
             continue;
         }
-        let precision = is_quantised(&what).then_some(Precision::Int8);
+        let precision = precision_of(&what);
         let created = created(&fixture(&what), precision).unwrap();
         let (model, package) = &created;
         let inputs = reference(&folder, "inputs", &model.signature.inputs);
@@ -66,9 +71,9 @@ fn every_model_gives_what_its_own_library_gives() {
         let rows = inputs[0].len();
         let together = run(&*replica, &columns).unwrap();
         for (found, expected) in together.iter().zip(&expected) {
-            match is_quantised(&what) {
-                true => assert_eq!(found.len(), expected.len()),
-                false => assert_same(found, expected, &what),
+            match precision {
+                Some(_) => assert_eq!(found.len(), expected.len()),
+                None => assert_same(found, expected, &what),
             }
         }
         for row in 0..rows {
@@ -81,7 +86,7 @@ fn every_model_gives_what_its_own_library_gives() {
         }
         count += 1;
     }
-    assert!(count >= 20, "{count} fixtures");
+    assert!(count >= 37, "{count} fixtures");
 }
 
 #[test]
@@ -255,4 +260,75 @@ fn texts_are_strings_of_a_tensor() {
     assert_eq!(error.class(), ErrorClass::Data, "{error}");
     assert!(created.0.signature.outputs[0].name() == "label");
     let _ = columns[0].as_string::<i32>();
+}
+
+#[test]
+fn outputs_with_labels_are_checked_against_them() {
+    let source = fixture("package-tokens-bert");
+    let files = ["model.onnx", "tokenizer.json"].map(|name| (name, fs::read(source.join(name))));
+    let files = files.map(|(name, bytes)| (name, bytes.unwrap()));
+    let description = fs::read_to_string(source.join("model.toml")).unwrap();
+    let description = description.split("[files]").next().unwrap();
+    let refusal = |labels: &[u8]| {
+        let mut all: Vec<(&str, &[u8])> =
+            files.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+        all.push(("labels.json", labels));
+        let folder = Folder::new(description, &all);
+        let (model, package) = open(folder.path());
+        let tokens = transform::load(&model, &package).unwrap();
+        let texts = StringArray::from(vec!["Rows arrive in batches, and each batch is as long as"]);
+        let tokens = tokens.apply(&[Arc::new(texts)]).unwrap();
+        let replica = load(&model, &package, Device::Cpu);
+        replica.and_then(|replica| run(&*replica, &tokens)).unwrap_err().to_string()
+    };
+    let message = refusal(b"{}");
+    assert!(message.contains("labels.json cannot be loaded") && message.contains("a JSON list"));
+    let message = refusal(br#"["O"]"#);
+    assert!(
+        message.contains("output 'labels' is declared as STRING[] of 1 labels but the program")
+    );
+    assert!(message.contains("returned the index "), "{message}");
+}
+
+#[test]
+fn a_matrix_that_does_not_fit_its_program_is_an_error() {
+    let source = fixture("dense");
+    let (mut created, package) = created(&source, None).unwrap();
+    let RuntimeKind::Onnx { head: Some(Head::Pool { dense, .. }), .. } = &mut created.runtime
+    else {
+        panic!("{:?}", created.runtime)
+    };
+    dense.remove(0);
+    let texts = StringArray::from(vec!["Rows arrive"]);
+    let tokens = transform::load(&created, &package).unwrap().apply(&[Arc::new(texts)]).unwrap();
+    let replica = load(&created, &package, Device::Cpu).unwrap();
+    let error = run(&*replica, &tokens).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Model);
+    assert!(
+        error.to_string().contains("vectors of 20 numbers, which linear.weight takes"),
+        "{error}"
+    );
+}
+
+#[test]
+fn operations_are_those_of_a_programs_weights() {
+    let load =
+        |name: &str, precision| loaded(&created(&fixture(name), precision).unwrap()).unwrap();
+    // Two layers of 4 matrices of 32 x 32, and 2 of 32 x 64.
+    let weights = f64::from(2 * (4 * 32 * 32 + 2 * 32 * 64));
+    for (name, precision) in [
+        ("bert", None),
+        ("package-bert", None),
+        ("package-int8", None),
+        ("half", precision_of("half")),
+    ] {
+        assert_eq!(load(name, precision).operations(3, 60), Some(2.0 * 60.0 * weights), "{name}");
+    }
+    // Of each row once: what is in front of the labels.
+    let scorer = load("classification-bert", None).operations(3, 60).unwrap();
+    let head = f64::from(32 * 32 + 32 * 3);
+    assert_eq!(scorer, 2.0 * (60.0 * weights + 3.0 * head));
+    for name in ["images", "logistic"] {
+        assert_eq!(load(name, None).operations(3, 3), None, "{name}");
+    }
 }

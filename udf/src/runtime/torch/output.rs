@@ -1,16 +1,14 @@
 //! A program's results → the declared columns: tensors as they are, numbers as the texts they stand
 //! for, and lists of what belongs to each row's tokens.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, StringArray};
+use arrow::array::{ArrayRef, AsArray, ListArray};
 use arrow::buffer::OffsetBuffer;
-use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
-use tch::{Kind, TchError, Tensor};
+use tch::{Kind, Tensor};
 
+use super::super::labels::Labels;
 use super::tensor::{Mismatch, to_column};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, type_name};
@@ -27,7 +25,7 @@ pub(super) struct Outputs {
 struct Output {
     field: FieldRef,
     /// The texts that the program's numbers stand for.
-    labels: Option<StringArray>,
+    labels: Option<Labels>,
 }
 
 impl Outputs {
@@ -35,7 +33,8 @@ impl Outputs {
     pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
         let outputs = model.signature.outputs.iter().zip(&package.manifest.labels);
         let output = |(field, file): (&FieldRef, &Option<String>)| {
-            let labels = file.as_ref().map(|file| read_labels(model, package, file)).transpose()?;
+            let labels =
+                file.as_ref().map(|file| Labels::load(model, package, file)).transpose()?;
             Ok(Output { field: Arc::clone(field), labels })
         };
         let outputs = outputs.map(output).collect::<Result<Vec<_>, RuntimeError>>()?;
@@ -80,15 +79,10 @@ impl Output {
         let Some(labels) = &self.labels else { return to_column(result, field, rows, inputs) };
         let indices = Arc::new(Field::new(field.name(), DataType::Int64, true));
         let indices = to_column(result, &indices, rows, inputs)?;
-        let known = 0..labels.len() as i64;
-        let unknown = |index: &&i64| !known.contains(*index);
-        if let Some(index) = indices.as_primitive::<Int64Type>().values().iter().find(unknown) {
-            return Err(Mismatch::Shape {
-                expected: format!("{} of {} labels", type_name(field.data_type()), labels.len()),
-                found: format!("the index {index}"),
-            });
-        }
-        take(labels, &indices, None).map_err(|error| TchError::Convert(error.to_string()).into())
+        labels.texts(indices.as_primitive::<Int64Type>()).map_err(|index| Mismatch::Shape {
+            expected: format!("{} of {} labels", type_name(field.data_type()), labels.count()),
+            found: format!("the index {index}"),
+        })
     }
 
     /// Of `[rows, longest]` values, those that are kept, as one list per row.
@@ -129,25 +123,9 @@ fn list_item(field: &FieldRef) -> Option<&FieldRef> {
     }
 }
 
-fn read_labels(
-    model: &ModelDeclaration,
-    package: &Package,
-    file: &str,
-) -> Result<StringArray, RuntimeError> {
-    let problem = |problem: String| RuntimeError::Load {
-        model: model.name.clone(),
-        file: file.to_owned(),
-        problem: format!("{problem}; expected a JSON list of texts"),
-    };
-    let opened = File::open(package.file(file)).map_err(|error| problem(error.to_string()))?;
-    let labels: Vec<String> = serde_json::from_reader(BufReader::new(opened))
-        .map_err(|error| problem(error.to_string()))?;
-    Ok(StringArray::from(labels))
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow::array::Int32Array;
+    use arrow::array::{Array, Int32Array, StringArray};
 
     use super::*;
     use crate::model::parse_type;
@@ -155,7 +133,7 @@ mod tests {
     fn output(sql_type: &str, labels: Option<&[&str]>) -> Output {
         super::super::info().unwrap();
         let field = Field::new("o", parse_type(sql_type).unwrap(), true);
-        let labels = labels.map(|labels| StringArray::from(labels.to_vec()));
+        let labels = labels.map(Labels::of);
         Output { field: Arc::new(field), labels }
     }
 

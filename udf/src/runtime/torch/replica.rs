@@ -9,6 +9,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
+use super::super::work::Work;
 use super::super::{Device, Prepared, Replica, enter_thread};
 use super::linear::LinearKernels;
 use super::output::Outputs;
@@ -34,6 +35,8 @@ pub(super) struct TorchReplica {
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
     module: Module,
+    /// What batches take, where that is known.
+    work: Option<Work>,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
 }
@@ -63,7 +66,8 @@ impl TorchReplica {
             let kernels = kernels.map_err(|message| load_error(model, &file, device, &message))?;
             pack_linear_layers(&mut module, model, kernels)?;
         }
-        let replica = Self {
+        let mut replica = Self {
+            work: None,
             model: model.name.clone(),
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
@@ -79,14 +83,39 @@ impl TorchReplica {
             has_worked: AtomicBool::new(false),
         };
         replica.warm_up(model);
+        if device == Device::Cpu {
+            replica.work = replica.counted(model);
+        }
         Ok(replica)
+    }
+
+    /// What batches take: counted on made-up rows of three lengths, or one if they have none.
+    fn counted(&self, model: &ModelDeclaration) -> Option<Work> {
+        let _guard = enter_thread(model, self.device).ok()?;
+        let of_row = |tokens: i32| {
+            let (arguments, _) = self.arguments(&made_up_row(model, tokens)?).ok()?;
+            self.module.operations(&arguments).ok()
+        };
+        match &model.transform {
+            TransformKind::Tokenize { max_tokens, .. } => {
+                let longest = i32::try_from(*max_tokens).unwrap_or(WARM_TOKENS).min(WARM_TOKENS);
+                let lengths = [longest / 4, longest / 2, longest];
+                let is_clear = lengths[0] > 0;
+                let points = lengths.map(|tokens| Some((f64::from(tokens), of_row(tokens)?)));
+                let [Some(first), Some(second), Some(third)] = points else { return None };
+                is_clear.then(|| Work::through([first, second, third]))
+            }
+            TransformKind::Tensor | TransformKind::Image { .. } => {
+                of_row(WARM_TOKENS).map(|row| Work::per(row, 0.0))
+            }
+        }
     }
 
     /// Runs the program once on made-up rows: on its first call libtorch compiles it and its
     /// libraries choose and set up their kernels, which belongs to loading. A program that refuses
     /// made-up rows is none the worse for it.
     fn warm_up(&self, model: &ModelDeclaration) {
-        let Some(columns) = made_up_row(model) else { return };
+        let Some(columns) = made_up_row(model, WARM_TOKENS) else { return };
         let warm = enter_thread(model, self.device)
             .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
         if let Err(error) = warm {
@@ -244,6 +273,10 @@ impl Replica for TorchReplica {
             }
         })
     }
+
+    fn operations(&self, rows: usize, padded: usize) -> Option<f64> {
+        self.work.map(|work| work.of(rows, padded))
+    }
 }
 
 /// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
@@ -270,16 +303,19 @@ fn pack_linear_layers(
     Ok(())
 }
 
-/// One row of zeros in each prepared column; `None` for columns that zeros cannot be made of.
-fn made_up_row(model: &ModelDeclaration) -> Option<Vec<ArrayRef>> {
-    const TOKENS: i32 = 8;
+/// Tokens of a made-up row.
+const WARM_TOKENS: i32 = 8;
+
+/// One row of zeros in each prepared column, lists of so many; `None` for columns that zeros cannot be made
+/// of.
+fn made_up_row(model: &ModelDeclaration, tokens: i32) -> Option<Vec<ArrayRef>> {
     let zeros = |count: i32, data_type: &DataType| {
         cast(&Int32Array::from_iter_values((0..count).map(|_| 0)), data_type).ok()
     };
     let column = |field: FieldRef| -> Option<ArrayRef> {
         Some(match field.data_type() {
             DataType::List(item) => {
-                let items = zeros(TOKENS, item.data_type())?;
+                let items = zeros(tokens, item.data_type())?;
                 let offsets = OffsetBuffer::from_lengths([items.len()]);
                 Arc::new(ListArray::new(Arc::clone(item), offsets, items, None))
             }

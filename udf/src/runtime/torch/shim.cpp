@@ -15,6 +15,7 @@
 #include <torch/script.h>
 
 #include "linear.h"
+#include "operations.h"
 
 namespace {
 
@@ -167,6 +168,16 @@ int64_t forebay_module_forward(void *module, at::Tensor *const *inputs, size_t c
       outputs[i] = new at::Tensor(tensors[i]);
     }
     return static_cast<int64_t>(tensors.size()) + 1;
+  }) - 1;
+}
+
+// Floating point operations of the program for these inputs: see operations.h. -1 on failure.
+double forebay_module_operations(void *module, at::Tensor *const *inputs, size_t count) {
+  return guarded([&]() -> double {
+    std::vector<c10::IValue> arguments;
+    for (size_t i = 0; i < count; i++) arguments.emplace_back(*inputs[i]);
+    auto &program = *static_cast<torch::jit::Module *>(module);
+    return counted_operations(program, std::move(arguments)) + 1;
   }) - 1;
 }
 

@@ -34,6 +34,11 @@ unsafe extern "C" {
         outputs: *mut *mut c_void,
         capacity: usize,
     ) -> i64;
+    fn forebay_module_operations(
+        module: *mut c_void,
+        inputs: *const *mut c_void,
+        count: usize,
+    ) -> f64;
 }
 
 /// libtorch's message for a failed call.
@@ -189,14 +194,23 @@ impl Module {
         Ok(packed)
     }
 
+    /// Runs the program and counts the floating point operations of its matrices.
+    pub(super) fn operations(&self, inputs: &[Tensor]) -> Result<f64, Failure> {
+        let inputs = pointers(inputs);
+        // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds references.
+        let counted = unsafe {
+            forebay_module_operations(self.pointer.as_ptr(), inputs.as_ptr(), inputs.len())
+        };
+        if counted < 0.0 { Err(last_error()) } else { Ok(counted) }
+    }
+
     /// Runs the program. Exactly `expected` tensors must come back.
     pub(super) fn forward(
         &self,
         inputs: &[Tensor],
         expected: usize,
     ) -> Result<Vec<Tensor>, Failure> {
-        let inputs: Vec<*mut c_void> =
-            inputs.iter().map(|tensor| tensor.as_ptr().cast_mut().cast()).collect();
+        let inputs = pointers(inputs);
         let mut outputs = vec![ptr::null_mut::<c_void>(); expected];
         // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds
         // references to them; `outputs` has room for `expected` pointers.
@@ -218,6 +232,11 @@ impl Module {
         }
         Err(format!("it returned {given} tensors, but [[output]] declares {expected}"))
     }
+}
+
+/// What a call borrows.
+fn pointers(tensors: &[Tensor]) -> Vec<*mut c_void> {
+    tensors.iter().map(|tensor| tensor.as_ptr().cast_mut().cast()).collect()
 }
 
 impl Drop for Module {

@@ -1,5 +1,6 @@
 //! Real programs on the CPU: those that `make setup` exports, and small ones traced here.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -446,5 +447,21 @@ fn other_devices_are_refused_with_the_reason() {
         assert!(matches!(error, RuntimeError::Device { .. }), "{error:?}");
         assert!(error.to_string().contains(expected), "{error}");
         assert!(super::super::enter_thread(&model, device).is_err());
+    }
+}
+
+#[test]
+fn operations_are_those_that_pytorch_counts() {
+    let text = fs::read_to_string(prepared("fixtures/operations.json")).unwrap();
+    let counted: BTreeMap<String, Vec<(usize, usize, f64)>> = serde_json::from_str(&text).unwrap();
+    assert!(counted.len() >= 5);
+    for (name, points) in counted {
+        let (model, package) = open(&prepared(&format!("fixtures/{name}/package")));
+        let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
+        for (rows, length, expected) in points {
+            let found = replica.operations(rows, rows * length).unwrap();
+            let off = (found - expected).abs() / expected;
+            assert!(off < 1e-3, "{name}: {rows} rows of {length}: {found} instead of {expected}");
+        }
     }
 }
