@@ -99,6 +99,7 @@ kind = "image"
 resize = {transform.resize}
 fit = {_quote(transform.fit)}
 crop = {transform.shape[-1]}
+middle = {_quote(transform.middle)}
 filter = {_quote(transform.filter)}
 layout = "chw"
 mean = {list(transform.mean)}
@@ -113,6 +114,7 @@ kind = "tokenize"
 tokenizer = "tokenizer.json"
 max_tokens = {transform.max_tokens}
 pad_id = {transform.pad_id}
+vocabulary = {transform.embeddings or transform.vocabulary}
 arguments = {json.dumps(list(transform.arguments))}"""
     batch = f"max_rows = {BATCH_ROWS}\nmax_tokens = {batch_tokens}\nwindow_rows = 8192"
     return section, batch, batch_tokens

@@ -80,7 +80,8 @@ class Preprocessing:
         resize, fit = self._resize(size)
         normalization = self.normalization(*default)
         process = None if self.processor is None else self._process
-        return Images((3, size, size), resize, *normalization, FILTERS[number], fit, process)
+        middle = "floored" if self.path.exists() else "rounded"
+        return Images((3, size, size), resize, *normalization, FILTERS[number], fit, middle, process)
 
     def _process(self, images: list[Image.Image]) -> torch.Tensor:
         made = [self.processor(images=image, return_tensors="pt") for image in images]

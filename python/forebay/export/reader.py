@@ -3,7 +3,7 @@
 import io
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -79,12 +79,23 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
             for e in encodings
         ]
 
+    def places(named: str) -> list[list[int]]:
+        return [
+            [
+                -1 if special or place is None else place
+                for place, special in zip(getattr(e, named), e.special_tokens_mask, strict=True)
+            ]
+            for e in encodings
+        ]
+
     made = {
         "input_ids": [encoding.ids for encoding in encodings],
         "attention_mask": [encoding.attention_mask for encoding in encodings],
         "token_type_ids": [encoding.type_ids for encoding in encodings],
         "token_starts": offsets(0),
         "token_ends": offsets(1),
+        "token_texts": places("sequence_ids"),
+        "token_words": places("word_ids"),
     }
     return [torch.tensor(made[name]) for name in transform["arguments"]]
 
@@ -105,10 +116,24 @@ def pixels(transform: dict, files: list[str]) -> torch.Tensor:
     steps = transforms.Compose(
         [
             transforms.Resize(size, transforms.InterpolationMode(recipe)),
-            transforms.CenterCrop(transform["crop"]),
+            _middle(transform),
             transforms.ToTensor(),
             transforms.Normalize(transform["mean"], transform["std"]),
         ]
     )
     images = [Image.open(io.BytesIO(bytes.fromhex(file))).convert("RGB") for file in files]
     return torch.stack([steps(image) for image in images])
+
+
+def _middle(transform: dict) -> Callable[[object], object]:
+    from torchvision import transforms
+
+    crop = transform["crop"]
+    if transform.get("middle", "rounded") == "rounded":
+        return transforms.CenterCrop(crop)
+
+    def floored(image: object) -> object:
+        left, top = ((side - crop) // 2 for side in image.size)
+        return image.crop((left, top, left + crop, top + crop))
+
+    return floored

@@ -20,6 +20,7 @@ TASKS = {
     "classification": "…ForSequenceClassification",
     "rerank": "cross-encoders, …ForSequenceClassification over two texts",
     "token-classification": "…ForTokenClassification",
+    "question-answering": "…ForQuestionAnswering",
     "image-classification": "…ForImageClassification, torchvision/NAME",
     "image-embedding": "encoders of images (ViTModel, Dinov2Model, CLIPVisionModelWithProjection)",
     "audio-classification": "Wav2Vec2ForSequenceClassification, and of HuBERT, WavLM and others",
@@ -47,6 +48,8 @@ _BY_HEAD = {
     "ForCTC": "transcription",
     "ForObjectDetection": "object-detection",
     "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnsweringSimple": "question-answering",
     "ForImageClassification": "image-classification",
     "ForMaskedLM": "embedding",
     "ForPreTraining": "embedding",
@@ -72,8 +75,8 @@ _NO_TASK = {
     "with it, save it by sentence-transformers, with a pooling",
     r"(ForConditionalGeneration|EncoderDecoderModel|ForImageTextToText|ForVision2Seq)$": "it writes texts, "
     "which no task does; an encoder of texts or images can be exported",
-    r"ForQuestionAnswering$": "it finds answers in texts, for which transformers has no call any "
-    "more, so that there is nothing to compare a package with",
+    r"^Tapas|^Vilt|(Visual|Table|Document)QuestionAnswering": "it answers questions about tables or images; "
+    "…ForQuestionAnswering over texts can be exported",
     r"ForMultipleChoice$": "it chooses among several texts",
     r"ForNextSentencePrediction$": "it tells whether a text follows another; models that score pairs of "
     "texts end in ForSequenceClassification",
@@ -147,6 +150,10 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .tagger import token_classification
 
             return token_classification(folder, tokens)
+        case "question-answering":
+            from .answers import question_answering
+
+            return question_answering(folder, tokens)
         case "audio-classification":
             from .audio import audio_classification
 

@@ -59,7 +59,7 @@ def token_transform(
             f"batches with {tokenizer.pad_token!r} ({pad_id}): make them agree"
         )
     vocabulary_size = min(len(vocabulary), rows)
-    return Tokens(max_tokens, pad_id, vocabulary_size, padding_doubt=doubt)
+    return Tokens(max_tokens, pad_id, vocabulary_size, padding_doubt=doubt, embeddings=rows)
 
 
 def _embeddings(model: PreTrainedModel) -> int:

@@ -37,10 +37,10 @@ CROPPED = {
     "crop_size": SQUARE,
     "do_center_crop": True,
 }
-# Of the images here no odd number of pixels is cut off, which packages round otherwise.
+# An odd number of pixels is cut off.
 CLIP = {
     "image_processor_type": "CLIPImageProcessor",
-    "size": {"shortest_edge": SIDE + 4},
+    "size": {"shortest_edge": SIDE + 7},
     "crop_size": SQUARE,
 }
 BEIT = {"image_processor_type": "BeitImageProcessor", "size": SQUARE, "do_center_crop": False}

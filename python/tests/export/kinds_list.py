@@ -20,6 +20,7 @@ from forebay.export import tiny, tiny_tasks
 from forebay.export.reader import Columns
 from forebay.export.texts import MIXED
 from kinds import Kind
+from kinds_answers import kinds as answers
 from kinds_audio import SOUNDS
 from kinds_images import IMAGES
 
@@ -114,7 +115,9 @@ def config(family: str, **more: object) -> transformers.PretrainedConfig:
     return kind(**{**sizes, **MORE.get(family, {}), **more})
 
 
-def save(family: str, folder: Path, auto: type, decoder: bool, **more: object) -> None:
+def save(
+    family: str, folder: Path, auto: type, decoder: bool, padding_side: str = "", **more: object
+) -> None:
     """A plain folder of transformers; decoders' batches are padded on the left, as theirs are."""
     tokenizer = tiny.byte_pairs("<s>", "</s>") if decoder else tiny._wordpiece(bert=True)
     pad = "<pad>" if decoder else "[PAD]"
@@ -127,7 +130,7 @@ def save(family: str, folder: Path, auto: type, decoder: bool, **more: object) -
         eos_token="</s>" if decoder else "[SEP]",
         unk_token="<unk>" if decoder else "[UNK]",
         model_max_length=tiny.MAX_TOKENS,
-        padding_side="left" if decoder else "right",
+        padding_side=padding_side or ("left" if decoder else "right"),
         model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
 
@@ -245,7 +248,7 @@ NO_TASK = {
     "WhisperForConditionalGeneration": "it writes texts",
     "LlavaForConditionalGeneration": "it writes texts",
     "VisionEncoderDecoderModel": "it writes texts",
-    "BertForQuestionAnswering": "it finds answers in texts",
+    "TapasForQuestionAnswering": "it answers questions about tables",
     "BertForMultipleChoice": "it chooses among several texts",
     "BertForNextSentencePrediction": "it tells whether a text follows another",
     "OwlViTForZeroShotObjectDetection": "it finds objects in images by their names",
@@ -271,7 +274,7 @@ def _all() -> list[Kind]:
         kinds += [make(family, decoder=True) for family in families["decoders"]]
     kinds += [*map(_reranker, ("bert", "roberta", "modernbert", "deberta-v2", "xmod"))]
     kinds += [_reranker("bart", labels=3), _reranker("deberta-v2", labels=3), _reranker("qwen3", True)]
-    kinds += [*IMAGES, *SOUNDS, _program()]
+    kinds += [*answers(save), *IMAGES, *SOUNDS, _program()]
     kinds += [_embedder(family, False, why) for family, why in REFUSED_ENCODERS.items()]
     kinds += [_embedder(family, True, why) for family, why in REFUSED_DECODERS.items()]
     kinds += [_classifier("xlnet", False, PADDING)]

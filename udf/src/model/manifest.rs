@@ -17,9 +17,16 @@ use crate::feature::image::Recipe;
 /// Name of the description within a package.
 pub(super) const MANIFEST: &str = "model.toml";
 pub(super) const FORMAT: u32 = 1;
-const ARGUMENTS: [&str; 5] =
-    ["input_ids", "attention_mask", "token_type_ids", "token_starts", "token_ends"];
-/// Those that say where in the text a token is; of two texts they would not say in which.
+const ARGUMENTS: [&str; 7] = [
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "token_starts",
+    "token_ends",
+    "token_texts",
+    "token_words",
+];
+/// Those that say where in its text a token is.
 const OFFSETS: [&str; 2] = ["token_starts", "token_ends"];
 
 /// The description of a package.
@@ -229,7 +236,7 @@ impl Manifest {
     fn check_transform(&self) -> Result<(), String> {
         let inputs = &self.signature.inputs;
         match &self.transform {
-            TransformKind::Tokenize { max_tokens, arguments, .. } => {
+            TransformKind::Tokenize { max_tokens, arguments, vocabulary, .. } => {
                 if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
                     return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
                         .to_owned());
@@ -248,12 +255,9 @@ impl Manifest {
                         nearest_hint(name, ARGUMENTS)
                     ));
                 }
-                let of_one = |name: &&String| OFFSETS.contains(&name.as_str());
-                match arguments.iter().find(of_one).filter(|_| inputs.len() > 1) {
-                    Some(name) => Err(format!(
-                        "transform.arguments holds '{name}', which a model of two texts cannot take"
-                    )),
-                    None => Ok(()),
+                match vocabulary {
+                    Some(0) => Err("transform.vocabulary is 0, expected at least 1".to_owned()),
+                    _ => Ok(()),
                 }
             }
             TransformKind::Image { resize, crop, mean, std, .. } => {
@@ -506,7 +510,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let cases: [(&str, &str, &str); 28] = [
+        let cases: [(&str, &str, &str); 29] = [
             ("format = 1", "format = 2", "format is 2, this version reads format 1"),
             ("format = 1", "", "format is missing"),
             ("format = 1", "format = ", "line 2:"),
@@ -549,6 +553,7 @@ mod tests {
             ("\"STRING\"", "\"STRING\"\nshape = [2, 2]", "cannot have the shape [2, 2]"),
             ("kind = \"tokenize\"", "kind = \"tokenise\"", "unknown variant `tokenise`"),
             ("max_tokens = 8", "max_tokens = 0", "transform.max_tokens is 0"),
+            ("pad_id = 0", "pad_id = 0\nvocabulary = 0", "transform.vocabulary is 0"),
             ("\"attention_mask\"", "\"mask\"", "holds 'mask'"),
             ("gpus = 1", "gpus = 1.5", "resources.gpus"),
             ("memory = \"1 MiB\"", "memory = \"big\"", "line 28:"),
