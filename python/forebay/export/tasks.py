@@ -29,9 +29,11 @@ TASKS = {
     "object-detection": "…ForObjectDetection of DETR, Table Transformer, YOLOS",
     "clip-image": "CLIPModel and SiglipModel, their half for images",
     "clip-text": "CLIPModel and SiglipModel, their half for texts",
+    "clap-audio": "ClapModel, its half for sound",
+    "clap-text": "ClapModel, its half for texts",
 }
 _IMAGES = ("image-classification", "image-embedding", "object-detection", "clip-image")
-_SOUNDS = ("audio-classification", "transcription")
+_SOUNDS = ("audio-classification", "transcription", "clap-audio")
 # The tasks that an option counts for; for the others it is refused.
 _OPTIONS = {
     "max_tokens": tuple(task for task in TASKS if task not in (*_IMAGES, *_SOUNDS, "program")),
@@ -56,6 +58,7 @@ _BY_HEAD = {
     "CLIPVisionModelWithProjection": "image-embedding",
     "VisionModel": "image-embedding",
     "CLIPModel": "clip-text",
+    "ClapModel": "clap-text",
     "SiglipModel": "clip-text",
     "Siglip2Model": "clip-text",
     "Model": "embedding",
@@ -65,7 +68,7 @@ _BY_LIBRARY = {"CrossEncoder": "rerank", "SparseEncoder": "sparse-embedding"}
 # What models are for that no task is for, by their names; the first that is found counts.
 _NO_TASK = {
     r"LayoutLMv[23]|LayoutXLM|Udop|Donut|MarkupLM": "it takes images beside texts, as scans of pages are",
-    r"^AST|Audio(?!ForSequenceClassification$|ForCTC$)|Clap|XVector|"
+    r"^AST|Audio(?!ForSequenceClassification$|ForCTC$)|Clap(?!Model$)|XVector|"
     r"Speech(?!(Sat)?For(SequenceClassification|CTC)$)|"
     r"ForAudioFrameClassification$|Whisper(?!ForConditionalGeneration$)|^Wav2Vec2(Bert|Model|ForPreTraining)|"
     r"^(Hubert|WavLM)Model$": "it takes audio in a way that no task does; classifiers and …ForCTC of "
@@ -101,8 +104,8 @@ def find_task(source: Source, requested: str | None) -> str:
         return stated
     if {requested, stated} == {"classification", "rerank"}:
         return requested  # One head: how many texts it takes is up to its training.
-    if {requested, stated} == {"clip-image", "clip-text"}:
-        return requested
+    if {requested, stated} in ({"clip-image", "clip-text"}, {"clap-audio", "clap-text"}):
+        return requested  # Two halves of one model.
     raise ExportError(
         f"{source.name}: --task {requested} takes {TASKS[requested]}; this is a model for {stated}"
     )
@@ -178,6 +181,14 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .clip import clip_image
 
             return clip_image(folder, options.images)
+        case "clap-audio":
+            from .clap import clap_audio
+
+            return clap_audio(folder, options.seconds)
+        case "clap-text":
+            from .clap import clap_text
+
+            return clap_text(folder, tokens)
         case "clip-text":
             from .clip import clip_text
 

@@ -257,7 +257,7 @@ NO_TASK = {
     "Wav2Vec2Model": "it takes audio",
     "Wav2Vec2ForAudioFrameClassification": "it takes audio",
     "ASTForAudioClassification": "it takes audio",
-    "ClapModel": "it takes audio",
+    "ClapAudioModelWithProjection": "it takes audio",
     "VideoMAEForVideoClassification": "it takes videos",
     "LayoutLMv3ForTokenClassification": "it takes images beside texts",
     "TimeSeriesTransformerForPrediction": "it goes on with series",

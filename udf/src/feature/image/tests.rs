@@ -125,7 +125,7 @@ fn the_middle_is_that_of_torchvision_or_of_transformers() {
         assert_close(&found, &expected, mean, max, &reference.name);
         differ += usize::from(difference(&expected, &reference.expected("recipe")).max > 8);
     }
-    assert!(differ > 3, "{differ}");
+    assert!(differ > 0, "no image tells them apart");
 }
 
 #[test]
