@@ -75,7 +75,8 @@ _NO_TASK = {
     "Wav2Vec2, HuBERT and WavLM can be exported",
     r"Video|Timesformer|Vivit": "it takes videos",
     r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$": "it continues texts, which no task does; to embed texts "
-    "with it, save it by sentence-transformers, with a pooling",
+    "with it, save it by sentence-transformers, with a pooling; of a re-ranker that says yes or no "
+    "(Qwen3-Reranker), take its conversion to …ForSequenceClassification",
     r"(ForConditionalGeneration|EncoderDecoderModel|ForImageTextToText|ForVision2Seq)$": "it writes texts, "
     "which no task does; an encoder of texts or images can be exported",
     r"^Tapas|^Vilt|(Visual|Table|Document)QuestionAnswering": "it answers questions about tables or images; "
@@ -209,6 +210,11 @@ def _stated_task(source: Source) -> str:
         about = _read(source.folder / "config_sentence_transformers.json")
         return _BY_LIBRARY.get(about.get("model_type"), "embedding")
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise ExportError(
+            f"{source.folder / 'config.json'}: architectures is {architectures!r}, expected a list of names, "
+            'such as ["BertModel"]'
+        )
     if not architectures:
         return "embedding"
     tasks = (task for head, task in _BY_HEAD.items() if architectures[0].endswith(head))

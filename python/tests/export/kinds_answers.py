@@ -61,12 +61,12 @@ def _answer(folder: Path, inputs: Columns) -> Columns:
 def kinds(save: Callable[..., None]) -> list[Kind]:
     """`save` makes a folder of a family."""
 
-    def kind(family: str, decoder: bool, refused: str = "") -> Kind:
-        more = {"padding_side": "right"}
+    def kind(family: str, decoder: bool, refused: str = "", types: bool = False) -> Kind:
+        more = {"padding_side": "right", "types": types}
         build = functools.partial(save, family, auto=transformers.AutoModelForQuestionAnswering, decoder=decoder)
         call = "logits, and the pipeline's span"
         return Kind(
-            family,
+            f"{family}, token types" if types else family,
             "question-answering",
             lambda folder: build(folder, **more),
             _inputs(),
@@ -77,6 +77,7 @@ def kinds(save: Callable[..., None]) -> list[Kind]:
 
     return [
         *(kind(family, False) for family in FAMILIES),
+        *(kind(family, False, types=True) for family in ("bert", "mobilebert")),
         *(kind(family, True) for family in DECODERS),
         *(kind(family, False, why) for family, why in REFUSED.items()),
     ]

@@ -116,7 +116,13 @@ def config(family: str, **more: object) -> transformers.PretrainedConfig:
 
 
 def save(
-    family: str, folder: Path, auto: type, decoder: bool, padding_side: str = "", **more: object
+    family: str,
+    folder: Path,
+    auto: type,
+    decoder: bool,
+    padding_side: str = "",
+    types: bool = False,
+    **more: object,
 ) -> None:
     """A plain folder of transformers; decoders' batches are padded on the left, as theirs are."""
     tokenizer = tiny.byte_pairs("<s>", "</s>") if decoder else tiny._wordpiece(bert=True)
@@ -131,7 +137,7 @@ def save(
         unk_token="<unk>" if decoder else "[UNK]",
         model_max_length=tiny.MAX_TOKENS,
         padding_side=padding_side or ("left" if decoder else "right"),
-        model_input_names=["input_ids", "attention_mask"],
+        model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * types],
     ).save_pretrained(folder)
 
 

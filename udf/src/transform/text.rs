@@ -194,16 +194,15 @@ impl Tokenize {
             return Err(self.problem(0, "the text has no tokens; leave such rows out".to_owned()));
         }
         let known = self.vocabulary.unwrap_or(u32::MAX);
-        match ids.iter().zip(encoding.get_tokens()).find(|(id, _)| **id >= known) {
-            Some((id, token)) => Err(self.problem(
-                0,
-                format!(
-                    "the text has the token '{token}' ({id}), and the model knows {known} tokens; \
-                     take the tokenizer that it was trained with"
-                ),
-            )),
-            None => Ok(encoding),
-        }
+        let Some(at) = ids.iter().position(|id| *id >= known) else { return Ok(encoding) };
+        let (id, token) = (ids[at], &encoding.get_tokens()[at]);
+        Err(self.problem(
+            encoding.token_to_sequence(at).unwrap_or(0),
+            format!(
+                "the text has the token '{token}' ({id}), and the model knows {known} tokens; take the \
+                 tokenizer that it was trained with"
+            ),
+        ))
     }
 
     fn texts<'a>(

@@ -29,7 +29,7 @@ pub(super) struct TorchReplica {
     columns: Vec<TokenColumn>,
     /// By input, the shape of one row.
     shapes: Vec<Option<Vec<u32>>>,
-    /// The program's arguments, as messages name them.
+    /// The program's arguments, as messages name them; empty for those that they do not.
     arguments: Vec<String>,
     outputs: Outputs,
     device: Device,
@@ -125,7 +125,8 @@ impl TorchReplica {
     fn largest(&self, tensors: &[Tensor]) -> String {
         let whole = tensors.iter().zip(&self.arguments).filter_map(|(tensor, name)| {
             let is_whole = matches!(tensor.f_kind().ok()?, Kind::Int | Kind::Int64);
-            let largest = i64::try_from(is_whole.then(|| tensor.f_max().ok())??).ok()?;
+            let is_named = is_whole && !name.is_empty();
+            let largest = i64::try_from(is_named.then(|| tensor.f_max().ok())??).ok()?;
             Some(format!("the largest of '{name}' is {largest}"))
         });
         let whole: Vec<String> = whole.collect();
@@ -355,7 +356,11 @@ fn is_beyond_table(problem: &str) -> bool {
 /// Those of tokens are named by the package, others are the inputs.
 fn argument_names(model: &ModelDeclaration) -> Vec<String> {
     match &model.transform {
-        TransformKind::Tokenize { arguments, .. } => arguments.clone(),
+        // The others are counted from them.
+        TransformKind::Tokenize { arguments, .. } => {
+            let is_ids = |name: &String| name == TokenColumn::Id.argument();
+            arguments.iter().map(|name| if is_ids(name) { name.clone() } else { String::new() }).collect()
+        }
         TransformKind::Tensor | TransformKind::Image { .. } => {
             model.signature.inputs.iter().map(|input| input.name().clone()).collect()
         }
