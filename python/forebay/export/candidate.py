@@ -5,7 +5,7 @@ them: a new task needs a file that returns a `Candidate`, nothing else.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -56,6 +56,12 @@ class Tokens:
     padding_doubt: str = ""
     # How many tokens the model has embeddings for, where that is more than the tokenizer has.
     embeddings: int | None = None
+    # How two texts become one, with the names of the inputs in braces; None if they stay two.
+    template: str | None = None
+
+    def with_template(self, template: str) -> "Tokens":
+        """The same of one text that is made of two."""
+        return replace(self, template=template)
 
     def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         """Seeded random ids; the first row is full, the others shorter and padded."""

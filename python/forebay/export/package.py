@@ -109,13 +109,14 @@ std = {list(transform.std)}"""
         rows = BATCH_ROWS_TENSORS
         return 'kind = "tensor"', f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows
     batch_tokens = max(BATCH_TOKENS, transform.max_tokens)
+    template = "" if transform.template is None else f"template = {_quote(transform.template)}\n"
     section = f"""\
 kind = "tokenize"
 tokenizer = "tokenizer.json"
 max_tokens = {transform.max_tokens}
 pad_id = {transform.pad_id}
 vocabulary = {transform.embeddings or transform.vocabulary}
-arguments = {json.dumps(list(transform.arguments))}"""
+{template}arguments = {json.dumps(list(transform.arguments))}"""
     batch = f"max_rows = {BATCH_ROWS}\nmax_tokens = {batch_tokens}\nwindow_rows = 8192"
     return section, batch, batch_tokens
 

@@ -68,6 +68,8 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
     tokenizer.enable_truncation(transform["max_tokens"])
     tokenizer.enable_padding(pad_id=transform["pad_id"])
     texts = batch[0] if len(batch) == 1 else list(zip(*batch, strict=True))
+    if template := transform.get("template"):
+        texts = [_joined(template, [column["name"] for column in about["input"]], pair) for pair in texts]
     encodings = tokenizer.encode_batch(texts)
 
     def offsets(side: int) -> list[list[int]]:
@@ -98,6 +100,12 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
         "token_words": places("word_ids"),
     }
     return [torch.tensor(made[name]) for name in transform["arguments"]]
+
+
+def _joined(template: str, names: list[str], texts: tuple[str, str]) -> str:
+    before, rest = template.split(f"{{{names[0]}}}")
+    between, after = rest.split(f"{{{names[1]}}}")
+    return f"{before}{texts[0]}{between}{texts[1]}{after}"
 
 
 def _tensor(column: dict, values: list) -> torch.Tensor:

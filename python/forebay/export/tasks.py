@@ -18,7 +18,7 @@ TASKS = {
     "embedding": "encoders of sentence-transformers, and plain ones (…Model, …ForMaskedLM)",
     "sparse-embedding": "sparse encoders of sentence-transformers (SPLADE)",
     "classification": "…ForSequenceClassification",
-    "rerank": "cross-encoders, …ForSequenceClassification over two texts",
+    "rerank": "cross-encoders, …ForSequenceClassification over two texts, Qwen3-Reranker",
     "token-classification": "…ForTokenClassification",
     "question-answering": "…ForQuestionAnswering",
     "image-classification": "…ForImageClassification, torchvision/NAME",
@@ -75,8 +75,8 @@ _NO_TASK = {
     "Wav2Vec2, HuBERT and WavLM can be exported",
     r"Video|Timesformer|Vivit": "it takes videos",
     r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$": "it continues texts, which no task does; to embed texts "
-    "with it, save it by sentence-transformers, with a pooling; of a re-ranker that says yes or no "
-    "(Qwen3-Reranker), take its conversion to …ForSequenceClassification",
+    "with it, save it by sentence-transformers, with a pooling; for Qwen3-Reranker, which answers yes or no, "
+    "say --task rerank",
     r"(ForConditionalGeneration|EncoderDecoderModel|ForImageTextToText|ForVision2Seq)$": "it writes texts, "
     "which no task does; an encoder of texts or images can be exported",
     r"^Tapas|^Vilt|(Visual|Table|Document)QuestionAnswering": "it answers questions about tables or images; "
@@ -100,6 +100,8 @@ _FAMILIES = (
 
 def find_task(source: Source, requested: str | None) -> str:
     """The task that the source is made for, or the requested one if the source can do it."""
+    if requested == "rerank" and _is_decoder(source):
+        return requested
     stated = _stated_task(source)
     if requested is None or requested == stated:
         return stated
@@ -146,6 +148,10 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .classifier import classification
 
             return classification(folder, tokens)
+        case "rerank" if _is_decoder(source):
+            from .judge import judge
+
+            return judge(folder, tokens)
         case "rerank":
             from .reranker import rerank
 
@@ -230,6 +236,14 @@ def _stated_task(source: Source) -> str:
     if task == "embedding" and _is_of_images(config):
         return "image-embedding"
     return "rerank" if task == "classification" and _scores_pairs(config) else task
+
+
+def _is_decoder(source: Source) -> bool:
+    """Whether it continues texts, as a folder of transformers."""
+    if source.torchvision is not None or source.program is not None or (source.folder / "modules.json").exists():
+        return False
+    architectures = _read(source.folder / "config.json").get("architectures") or []
+    return isinstance(architectures, list) and str(architectures[:1]).endswith("ForCausalLM']")
 
 
 def _is_of_images(config: dict) -> bool:

@@ -23,6 +23,7 @@ from kinds import Kind
 from kinds_answers import kinds as answers
 from kinds_audio import SOUNDS
 from kinds_images import IMAGES
+from kinds_judges import JUDGES
 
 LABELS = {0: "negative", 1: "neutral", 2: "größer als"}
 HIDDEN = 32
@@ -280,6 +281,7 @@ def _all() -> list[Kind]:
         kinds += [make(family, decoder=True) for family in families["decoders"]]
     kinds += [*map(_reranker, ("bert", "roberta", "modernbert", "deberta-v2", "xmod"))]
     kinds += [_reranker("bart", labels=3), _reranker("deberta-v2", labels=3), _reranker("qwen3", True)]
+    kinds += JUDGES
     kinds += [*answers(save), *IMAGES, *SOUNDS, _program()]
     kinds += [_embedder(family, False, why) for family, why in REFUSED_ENCODERS.items()]
     kinds += [_embedder(family, True, why) for family, why in REFUSED_DECODERS.items()]

@@ -86,6 +86,10 @@ pub enum TransformKind {
         /// is refused before the program sees it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vocabulary: Option<u32>,
+        /// Of two texts, what they become as one: each input's name in braces stands for its text. Without
+        /// it they are two sequences.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template: Option<String>,
         /// Where a longer text is cut.
         #[serde(default, skip_serializing_if = "Side::is_right")]
         truncation: Side,

@@ -10,6 +10,7 @@ use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, Tra
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::package::is_safe_name;
 use super::resources::Resources;
+use super::template::Template;
 use super::signature::{ColumnText, Signature, SignatureText, type_name};
 use crate::error::{ModelError, nearest_hint};
 use crate::feature::image::Recipe;
@@ -236,7 +237,7 @@ impl Manifest {
     fn check_transform(&self) -> Result<(), String> {
         let inputs = &self.signature.inputs;
         match &self.transform {
-            TransformKind::Tokenize { max_tokens, arguments, vocabulary, .. } => {
+            TransformKind::Tokenize { max_tokens, arguments, vocabulary, template, .. } => {
                 if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
                     return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
                         .to_owned());
@@ -255,9 +256,12 @@ impl Manifest {
                         nearest_hint(name, ARGUMENTS)
                     ));
                 }
-                match vocabulary {
-                    Some(0) => Err("transform.vocabulary is 0, expected at least 1".to_owned()),
-                    _ => Ok(()),
+                if *vocabulary == Some(0) {
+                    return Err("transform.vocabulary is 0, expected at least 1".to_owned());
+                }
+                match template {
+                    Some(template) => Template::parse(template, inputs).map(drop),
+                    None => Ok(()),
                 }
             }
             TransformKind::Image { resize, crop, mean, std, .. } => {
@@ -510,7 +514,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let cases: [(&str, &str, &str); 29] = [
+        let cases: [(&str, &str, &str); 30] = [
             ("format = 1", "format = 2", "format is 2, this version reads format 1"),
             ("format = 1", "", "format is missing"),
             ("format = 1", "format = ", "line 2:"),
@@ -553,6 +557,11 @@ mod tests {
             ("\"STRING\"", "\"STRING\"\nshape = [2, 2]", "cannot have the shape [2, 2]"),
             ("kind = \"tokenize\"", "kind = \"tokenise\"", "unknown variant `tokenise`"),
             ("max_tokens = 8", "max_tokens = 0", "transform.max_tokens is 0"),
+            (
+                "pad_id = 0",
+                "pad_id = 0\ntemplate = \"{text} {other}\"",
+                "transform.template is '{text} {other}'",
+            ),
             ("pad_id = 0", "pad_id = 0\nvocabulary = 0", "transform.vocabulary is 0"),
             ("\"attention_mask\"", "\"mask\"", "holds 'mask'"),
             ("gpus = 1", "gpus = 1.5", "resources.gpus"),

@@ -15,6 +15,7 @@ mod package;
 mod resources;
 mod row_error;
 mod signature;
+mod template;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
@@ -30,6 +31,7 @@ pub use package::{
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};
+pub(crate) use template::Template;
 
 /// What the names of columns begin with that exist only between Forebay's operators. No model and
 /// no input may name a column so.

@@ -12,7 +12,7 @@ use tokenizers::{
 
 use super::{Transform, Transformed};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, Side, TransformKind, type_name};
+use crate::model::{ModelDeclaration, Package, Side, Template, TransformKind, type_name};
 
 /// What is prepared of each token: one column of lists each, all of the same lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,8 @@ pub(super) struct Tokenize {
     /// In front of each text, of a pair the first.
     prompt: String,
     tokenizer: Tokenizer,
+    /// How a pair becomes one text, if it does.
+    template: Option<Template>,
     /// How many tokens the model knows, if it says so.
     vocabulary: Option<u32>,
 }
@@ -137,19 +139,25 @@ impl std::fmt::Debug for Tokenize {
 impl Tokenize {
     /// Reads the tokenizer of a package. Its own padding and truncation do not count.
     pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
-        let (file, max_tokens, side, vocabulary) = match &model.transform {
-            TransformKind::Tokenize { tokenizer, max_tokens, truncation, vocabulary, .. } => {
-                (tokenizer, *max_tokens, *truncation, *vocabulary)
-            }
-            TransformKind::Tensor | TransformKind::Image { .. } => {
-                return Err(load_error(model, "", "it has no tokenizer"));
-            }
+        let TransformKind::Tokenize {
+            tokenizer: file,
+            max_tokens,
+            truncation: side,
+            vocabulary,
+            template,
+            ..
+        } = &model.transform
+        else {
+            return Err(load_error(model, "", "it has no tokenizer"));
         };
+        let (max_tokens, side, vocabulary) = (*max_tokens, *side, *vocabulary);
+        let template = template.as_deref().map(|text| Template::parse(text, &model.signature.inputs));
+        let template = template.transpose().map_err(|problem| load_error(model, file, &problem))?;
         let mut tokenizer = Tokenizer::from_file(package.file(file))
             .map_err(|e| load_error(model, file, &e.to_string()))?;
         let inputs = &model.signature.inputs;
-        let special =
-            tokenizer.get_post_processor().map_or(0, |p| p.added_tokens(inputs.len() > 1));
+        let is_pair = inputs.len() > 1 && template.is_none();
+        let special = tokenizer.get_post_processor().map_or(0, |p| p.added_tokens(is_pair));
         if special >= max_tokens as usize {
             let problem =
                 format!("it adds {special} special tokens, but max_tokens is {max_tokens}");
@@ -174,6 +182,7 @@ impl Tokenize {
             columns: TokenColumn::of(model),
             prompt: model.prompt_text().to_owned(),
             tokenizer,
+            template,
             vocabulary,
         })
     }
@@ -234,7 +243,11 @@ impl Tokenize {
             [first, second] if self.inputs.len() == 2 => {
                 let pairs = self.texts(0, first)?.into_iter().zip(self.texts(1, second)?);
                 let pair = |(first, second): (Option<&'a str>, Option<&'a str>)| {
-                    Some((self.prompted(first?), second?).into())
+                    let (first, second) = (self.prompted(first?), second?);
+                    Some(match &self.template {
+                        Some(template) => template.join(&first, second).into(),
+                        None => (first, second).into(),
+                    })
                 };
                 Ok(pairs.map(pair).collect())
             }
@@ -474,6 +487,18 @@ mod tests {
         assert_eq!(of("__forebay_token_texts"), [-1, 0, 0, -1, 1, 1, -1]);
         assert_eq!(of("__forebay_token_words"), [-1, 0, 1, -1, 0, 1, -1]);
         assert_eq!(of("__forebay_token_starts"), [-1, 0, 2, -1, 0, 2, -1]);
+    }
+
+    #[test]
+    fn a_template_makes_one_text_of_two() {
+        let description = pair("\"attention_mask\"")
+            .replace("pad_id = 0", "pad_id = 0\ntemplate = \"9 {text} 8 {other} 7\"");
+        let transform = try_load(&description, TOKENIZER).unwrap();
+        let texts = |text: Option<&str>| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+        let prepared = transform.apply(&[texts(Some("1")), texts(Some("2"))]).unwrap().columns;
+        assert_eq!(lists(&prepared[0]), [Some(vec![1, 19, 11, 18, 12, 17, 2])]);
+        let prepared = transform.apply(&[texts(Some("1")), texts(None)]).unwrap().columns;
+        assert_eq!(lists(&prepared[0]), [None]);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub(super) fn describe(dir: &Path, graph: &Graph) -> Result<Described, Refusal> 
             max_tokens: tokens.max_tokens,
             pad_id: tokens.pad_id,
             vocabulary: None,
+            template: None,
             truncation: tokens.truncation,
             arguments,
         },
