@@ -10,7 +10,9 @@ async fn truncated(options: &str) -> Option<usize> {
         .with_inventory(Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30))
         .build()
         .unwrap();
-    for (model, folder) in [("bert", ".forebay/fixtures/bert/package"), ("echo", "tests/models/echo")] {
+    for (model, folder) in
+        [("bert", ".forebay/fixtures/bert/package"), ("echo", "tests/models/echo")]
+    {
         let create = format!("CREATE MODEL {model} LOCATION '{folder}'");
         forebay.sql(&create).await.unwrap().collect().await.unwrap();
     }

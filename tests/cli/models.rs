@@ -106,7 +106,10 @@ fn the_help_of_export_names_all_tasks() {
     let help = Home::new().run(&["model", "export", "--help"]).succeeds();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for task in tasks {
-        assert!(help.contains(&format!(" {task}, ")) || help.contains(&format!(", {task} ")), "{task}: {help}");
+        assert!(
+            help.contains(&format!(" {task}, ")) || help.contains(&format!(", {task} ")),
+            "{task}: {help}"
+        );
     }
 }
 

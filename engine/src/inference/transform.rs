@@ -340,7 +340,8 @@ impl Transformer {
         if rest > 0 {
             self.current = Some((batch.slice(rows, rest), cut(rows, rest)));
         }
-        let columns = batch.slice(0, rows).columns().iter().cloned().chain(prepared.columns).collect();
+        let columns =
+            batch.slice(0, rows).columns().iter().cloned().chain(prepared.columns).collect();
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
         Ok(batch.record_output(&self.baseline))
     }

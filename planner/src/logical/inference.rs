@@ -280,7 +280,10 @@ pub(crate) fn check_inputs(model: &ModelDeclaration, given: &[FieldRef]) -> Resu
         check_tensor(given)?;
         if !accepts(wanted.data_type(), given.data_type()) {
             let remedy = match (wanted.data_type(), given.data_type()) {
-                (DataType::FixedSizeList(item, length), DataType::List(_) | DataType::LargeList(_)) => {
+                (
+                    DataType::FixedSizeList(item, length),
+                    DataType::List(_) | DataType::LargeList(_),
+                ) => {
                     let item = item.data_type();
                     format!(
                         "a list may be of any length; write arrow_cast(…, 'FixedSizeList({length}, {item})')"

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use datafusion::common::{DFSchema, Result, plan_err};
+use datafusion::functions_nested::expr_fn::make_array;
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
-use datafusion::functions_nested::expr_fn::make_array;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::{
     Expr as SqlExpr, FunctionArg, FunctionArguments, ObjectName, TableAlias, TableFactor,

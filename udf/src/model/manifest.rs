@@ -10,8 +10,8 @@ use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, Tra
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::package::is_safe_name;
 use super::resources::Resources;
-use super::template::Template;
 use super::signature::{ColumnText, Signature, SignatureText, type_name};
+use super::template::Template;
 use crate::error::{ModelError, nearest_hint};
 use crate::feature::image::Recipe;
 

@@ -19,7 +19,8 @@ mod template;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, Number, RuntimeKind, Side, TransformKind,
+    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, Number, RuntimeKind, Side,
+    TransformKind,
 };
 pub use head::{Activation, Head, Pooling};
 pub use learned::{Learned, Lesson};

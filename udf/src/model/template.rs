@@ -18,7 +18,8 @@ impl Template {
     pub(crate) fn parse(text: &str, inputs: &Fields) -> Result<Self, String> {
         let parsed = match inputs.as_ref() {
             [first, second] => {
-                let (first, second) = (format!("{{{}}}", first.name()), format!("{{{}}}", second.name()));
+                let (first, second) =
+                    (format!("{{{}}}", first.name()), format!("{{{}}}", second.name()));
                 let is_once = |name: &String| text.matches(name.as_str()).count() == 1;
                 let parts = text.split_once(&first).and_then(|(before, rest)| {
                     rest.split_once(&second).map(|(between, after)| (before, between, after))
@@ -64,7 +65,9 @@ mod tests {
 
     #[test]
     fn each_input_is_there_once_and_in_order() {
-        for text in ["", "{query}", "{passage} {query}", "{query} {query} {passage}", "{query} passage"] {
+        for text in
+            ["", "{query}", "{passage} {query}", "{query} {query} {passage}", "{query} passage"]
+        {
             assert!(parse(text).unwrap_err().contains("transform.template is"), "{text}");
         }
     }

@@ -151,7 +151,8 @@ impl Tokenize {
             return Err(load_error(model, "", "it has no tokenizer"));
         };
         let (max_tokens, side, vocabulary) = (*max_tokens, *side, *vocabulary);
-        let template = template.as_deref().map(|text| Template::parse(text, &model.signature.inputs));
+        let template =
+            template.as_deref().map(|text| Template::parse(text, &model.signature.inputs));
         let template = template.transpose().map_err(|problem| load_error(model, file, &problem))?;
         let mut tokenizer = Tokenizer::from_file(package.file(file))
             .map_err(|e| load_error(model, file, &e.to_string()))?;
@@ -189,7 +190,8 @@ impl Tokenize {
 
     fn encode(&self, input: EncodeInput<'_>) -> Result<Encoding, RuntimeError> {
         // Where tokens are is found only if it is asked for.
-        let is_place = |column: &TokenColumn| !matches!(column, TokenColumn::Id | TokenColumn::Type);
+        let is_place =
+            |column: &TokenColumn| !matches!(column, TokenColumn::Id | TokenColumn::Type);
         let encoding = if self.columns.iter().any(is_place) {
             self.tokenizer.encode_char_offsets(input, true)
         } else {
@@ -456,7 +458,8 @@ mod tests {
             |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![Some(text), None])) };
         let single = load(TEXT).apply(&[texts("1 2")]).unwrap().columns;
         assert_eq!(lists(&single[0]), [Some(vec![1, 18, 19, 11, 12, 2]), None]);
-        let both = load(&pair("\"attention_mask\"")).apply(&[texts("1"), texts("2")]).unwrap().columns;
+        let both =
+            load(&pair("\"attention_mask\"")).apply(&[texts("1"), texts("2")]).unwrap().columns;
         assert_eq!(lists(&both[0]), [Some(vec![1, 18, 19, 11, 2, 12, 2]), None]);
     }
 
@@ -506,10 +509,12 @@ mod tests {
         let count = |transform: &Tokenize, columns: &[ArrayRef]| {
             transform.apply(columns).unwrap().truncated
         };
-        let texts = |texts: &[Option<&str>]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
+        let texts =
+            |texts: &[Option<&str>]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
         let single = try_load(TEXT, TOKENIZER).unwrap();
         // Six words and two special tokens are as many as it takes.
-        let rows = [Some("1 2 3 4 5 6"), Some("1 2 3 4 5 6 7"), None, Some("1"), Some(&"1 ".repeat(99))];
+        let rows =
+            [Some("1 2 3 4 5 6"), Some("1 2 3 4 5 6 7"), None, Some("1"), Some(&"1 ".repeat(99))];
         assert_eq!(count(&single, &[texts(&rows)]), 2);
         let left = TEXT.replace("pad_id = 0", "pad_id = 0\ntruncation = \"left\"");
         assert_eq!(count(&try_load(&left, TOKENIZER).unwrap(), &[texts(&rows)]), 2);

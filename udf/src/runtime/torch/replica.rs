@@ -359,7 +359,10 @@ fn argument_names(model: &ModelDeclaration) -> Vec<String> {
         // The others are counted from them.
         TransformKind::Tokenize { arguments, .. } => {
             let is_ids = |name: &String| name == TokenColumn::Id.argument();
-            arguments.iter().map(|name| if is_ids(name) { name.clone() } else { String::new() }).collect()
+            arguments
+                .iter()
+                .map(|name| if is_ids(name) { name.clone() } else { String::new() })
+                .collect()
         }
         TransformKind::Tensor | TransformKind::Image { .. } => {
             model.signature.inputs.iter().map(|input| input.name().clone()).collect()
