@@ -86,7 +86,7 @@ ENCODERS = """
 DECODERS = """
     gpt2 gpt_neo gptj gpt_neox opt bloom llama mistral qwen2 qwen3 gemma gemma2 gemma3_text embeddinggemma phi
     phi3 mixtral olmo olmo2 stablelm starcoder2 cohere granite smollm3 gpt_bigcode mpt persimmon qwen3_moe
-    xglm biogpt
+    xglm biogpt falcon
 """.split()
 PADDING = "depends on how far rows are padded"
 # What cannot be exported, and a part of why.
@@ -97,7 +97,7 @@ REFUSED_ENCODERS = {
     "yoso": "it calls YosoCumulation, code of Python that TorchScript cannot hold",
     "canine": "CanineModel has no table of token embeddings",
 }
-REFUSED_DECODERS = {"falcon": "the program differs from the model", "mamba": "MambaRMSNorm"}
+REFUSED_DECODERS = {"mamba": "MambaRMSNorm"}
 CLASSIFIERS = {
     "encoders": "bert modernbert deberta deberta-v2 longformer mobilebert xmod bart mbart t5 mt5".split(),
     "decoders": "gpt2 gpt_neo opt bloom llama mistral qwen2 qwen3 gemma2 phi3 mixtral smollm3".split(),
