@@ -442,14 +442,15 @@ struct ExportArgs {
     #[arg(long, value_name = "PATH")]
     sample: Option<PathBuf>,
     /// What the model is for [default: what the source says]: embedding, sparse-embedding,
-    /// classification, rerank, token-classification, image-classification, image-embedding,
-    /// object-detection, clip-image, clip-text, audio-classification, transcription, program
+    /// classification, rerank, token-classification, question-answering, image-classification,
+    /// image-embedding, object-detection, clip-image, clip-text, clap-audio, clap-text,
+    /// audio-classification, transcription, program
     #[arg(long)]
     task: Option<String>,
     /// Longest input in tokens [default: the source's]
     #[arg(long, value_name = "TOKENS")]
     max_tokens: Option<u32>,
-    /// For sound: length of the windows that the model takes, in seconds [default: 10]
+    /// For sound: length of the windows that the model takes, in seconds [default: 10, of CLAP what it takes]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// For images: a model of image files, which are decoded, resized and normalized for it

@@ -9,6 +9,7 @@
 
 mod api {
     mod cancellation;
+    mod cut_texts;
     mod dataframe;
     mod demo;
     mod failures;

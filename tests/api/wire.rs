@@ -125,6 +125,8 @@ fn small(text: bool) -> Arc<ModelDeclaration> {
             tokenizer,
             max_tokens: 77,
             pad_id: -1,
+            vocabulary: Some(40),
+            template: Some("{text}\n{other}".to_owned()),
             truncation,
             arguments,
         };

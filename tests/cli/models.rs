@@ -96,6 +96,23 @@ fn export_runs_the_tool_and_adds_the_model() {
     assert_eq!(message.status, Some(1), "{}", message.stdout);
 }
 
+/// They are a table of the exporter's.
+#[test]
+fn the_help_of_export_names_all_tasks() {
+    let tasks = fs::read_to_string("python/forebay/export/tasks.py").unwrap();
+    let table = tasks.split("TASKS = {").nth(1).unwrap().split("\n}").next().unwrap();
+    let tasks: Vec<&str> = table.lines().filter_map(|line| line.trim().split('"').nth(1)).collect();
+    assert!(tasks.len() > 14, "{tasks:?}");
+    let help = Home::new().run(&["model", "export", "--help"]).succeeds();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for task in tasks {
+        assert!(
+            help.contains(&format!(" {task}, ")) || help.contains(&format!(", {task} ")),
+            "{task}: {help}"
+        );
+    }
+}
+
 /// What `tools/setup onnxruntime` unpacks is not looked for where a folder is named.
 #[test]
 fn onnx_runtime_that_is_missing_or_another_one_is_named_with_a_remedy() {

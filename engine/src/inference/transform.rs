@@ -18,7 +18,8 @@ use datafusion::physical_plan::filter_pushdown::{
     FilterPushdownPropagation, PushedDown,
 };
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricCategory, MetricsSet,
+    RecordOutput,
 };
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -26,7 +27,7 @@ use datafusion::physical_plan::{
 };
 use forebay_udf::ErrorClass;
 use forebay_udf::model::{ModelDeclaration, OnError, RowError, TransformKind, error_field};
-use forebay_udf::transform::{Transform, output_fields};
+use forebay_udf::transform::{Transform, Transformed, output_fields};
 use futures::StreamExt;
 
 use super::batch::{join, null_outputs, slice};
@@ -100,6 +101,13 @@ impl TransformExec {
     /// The model's inputs.
     pub fn args(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.args
+    }
+
+    /// Where texts that are cut are counted; other inputs are never cut.
+    fn counts_truncated(&self, partition: usize) -> Option<Count> {
+        let is_text = matches!(self.model.transform, TransformKind::Tokenize { .. });
+        let rows = MetricBuilder::new(&self.metrics).with_category(MetricCategory::Rows);
+        is_text.then(|| rows.counter("truncated", partition))
     }
 
     fn compute_properties(
@@ -194,6 +202,7 @@ impl ExecutionPlan for TransformExec {
             devices,
             context,
             baseline: BaselineMetrics::new(&self.metrics, partition),
+            truncated: self.counts_truncated(partition),
         };
         let stream = futures::stream::try_unfold(transformer, |mut transformer| async move {
             Ok(transformer.next().await?.map(|batch| (batch, transformer)))
@@ -275,6 +284,8 @@ struct Transformer {
     devices: Arc<Devices>,
     context: Arc<TaskContext>,
     baseline: BaselineMetrics,
+    /// Texts that were longer than the model takes.
+    truncated: Option<Count>,
 }
 
 impl Transformer {
@@ -323,10 +334,14 @@ impl Transformer {
             OnError::Fail => transform.apply(&cut(0, rows)).map_err(EngineError::from)?,
             OnError::Null | OnError::Route => apply_rows(transform, &cut(0, rows), rows)?,
         };
+        if let Some(counter) = &self.truncated {
+            counter.add(prepared.truncated);
+        }
         if rest > 0 {
             self.current = Some((batch.slice(rows, rest), cut(rows, rest)));
         }
-        let columns = batch.slice(0, rows).columns().iter().cloned().chain(prepared).collect();
+        let columns =
+            batch.slice(0, rows).columns().iter().cloned().chain(prepared.columns).collect();
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
         Ok(batch.record_output(&self.baseline))
     }
@@ -346,12 +361,15 @@ fn apply_rows(
     transform: &dyn Transform,
     inputs: &[ArrayRef],
     rows: usize,
-) -> Result<Vec<ArrayRef>, EngineError> {
-    let (mut parts, mut errors) = (Vec::new(), vec![None; rows]);
+) -> Result<Transformed, EngineError> {
+    let (mut parts, mut errors, mut truncated) = (Vec::new(), vec![None; rows], 0);
     let mut bisection = Bisection::of(rows);
     while let Some((start, count)) = bisection.next() {
         match transform.apply(&slice(inputs, start, count)) {
-            Ok(prepared) => parts.push(prepared),
+            Ok(prepared) => {
+                parts.push(prepared.columns);
+                truncated += prepared.truncated;
+            }
             Err(error) if error.class() != ErrorClass::Data => return Err(error.into()),
             Err(_) if bisection.halve((start, count)) => {}
             Err(error) => {
@@ -362,5 +380,5 @@ fn apply_rows(
     }
     let mut columns = join(parts)?;
     columns.push(RowError::column(&errors));
-    Ok(columns)
+    Ok(Transformed { columns, truncated })
 }

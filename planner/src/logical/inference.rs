@@ -14,6 +14,8 @@ use datafusion::logical_expr::{
 use forebay_udf::feature::{check_tensor, column_type_name};
 use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, type_name};
 
+use super::vector_literal::as_vector;
+
 /// Runs a model over the rows of its input. One row in, one row out: the input's columns, then
 /// the model's outputs (NULL where an input is NULL), without the columns that nobody above needs.
 #[derive(Clone, Debug)]
@@ -92,10 +94,17 @@ impl Inference {
                 hidden.name()
             );
         }
-        let fields = args
-            .iter()
-            .map(|arg| Ok(arg.to_field(input.schema())?.1))
-            .collect::<Result<Vec<_>>>()?;
+        let to_field = |arg: &Expr| Ok(arg.to_field(input.schema())?.1);
+        let mut args = args;
+        if args.len() == model.signature.inputs.len() {
+            let inputs = args.into_iter().zip(&model.signature.inputs);
+            let as_input = |(arg, wanted): (Expr, &FieldRef)| {
+                let given = to_field(&arg)?;
+                as_vector(&model, wanted, (arg, given.data_type()))
+            };
+            args = inputs.map(as_input).collect::<Result<_>>()?;
+        }
+        let fields = args.iter().map(to_field).collect::<Result<Vec<_>>>()?;
         check_inputs(&model, &fields)?;
         // NULL and parameters have no type of their own.
         let typed = args.into_iter().zip(&fields).zip(&model.signature.inputs);
@@ -270,9 +279,20 @@ pub(crate) fn check_inputs(model: &ModelDeclaration, given: &[FieldRef]) -> Resu
     for (wanted, given) in wanted.iter().zip(given) {
         check_tensor(given)?;
         if !accepts(wanted.data_type(), given.data_type()) {
+            let remedy = match (wanted.data_type(), given.data_type()) {
+                (
+                    DataType::FixedSizeList(item, length),
+                    DataType::List(_) | DataType::LargeList(_),
+                ) => {
+                    let item = item.data_type();
+                    format!(
+                        "a list may be of any length; write arrow_cast(…, 'FixedSizeList({length}, {item})')"
+                    )
+                }
+                _ => "cast it or name another column".to_owned(),
+            };
             return plan_err!(
-                "ml_predict: model '{}' wants {} for input '{}', found {} in '{}'; cast it or name \
-                 another column",
+                "ml_predict: model '{}' wants {} for input '{}', found {} in '{}'; {remedy}",
                 model.name,
                 type_name(wanted.data_type()),
                 wanted.name(),

@@ -5,6 +5,7 @@ pub mod dataframe;
 pub mod inference;
 mod single_value;
 mod unknown;
+pub(crate) mod vector_literal;
 
 pub use inference::Inference;
 pub use single_value::SingleValue;

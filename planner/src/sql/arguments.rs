@@ -201,7 +201,11 @@ fn option_pairs(value: &Expr) -> Option<Result<Vec<(String, String)>>> {
             };
             return Some(fields.iter().map(pair).collect());
         }
-        Expr::Function(call) if is_named(call, "make_array") => positional(call),
+        Expr::Function(call) if is_named(call, "make_array") => match positional(call) {
+            // A vector.
+            Ok(items) if items.first().is_some_and(|item| !is_text(item)) => return None,
+            items => items,
+        },
         _ => return None,
     };
     Some(flat.and_then(|flat| {
@@ -210,6 +214,11 @@ fn option_pairs(value: &Expr) -> Option<Result<Vec<(String, String)>>> {
         }
         flat.chunks(2).map(|pair| Ok((literal(&pair[0])?, literal(&pair[1])?))).collect()
     }))
+}
+
+fn is_text(value: &Expr) -> bool {
+    let Expr::Value(value) = value else { return false };
+    matches!(value.value, Value::SingleQuotedString(_) | Value::DoubleQuotedString(_))
 }
 
 /// The text of a literal: a string, a number (perhaps negative) or a truth value.

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use datafusion::common::{DFSchema, Result, plan_err};
+use datafusion::functions_nested::expr_fn::make_array;
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
-use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::{
     Expr as SqlExpr, FunctionArg, FunctionArguments, ObjectName, TableAlias, TableFactor,
 };
@@ -73,12 +74,11 @@ impl ForebayRelations {
     ) -> Result<LogicalPlan> {
         let args = Arguments::try_new(args, FirstArgument::Model)?;
         let model = self.model(&args)?;
-        let empty = DFSchema::empty();
         let values: Vec<SqlExpr> =
             args.values.into_iter().chain(args.descriptor.into_iter().flatten()).collect();
         let inputs = values
             .into_iter()
-            .map(|value| context.sql_to_expr(value, &empty))
+            .map(|value| outer_expr(value, context))
             .collect::<Result<Vec<_>>>()?;
         let call = scalar::call(&self.catalog, &model, inputs);
         let outputs = scalar::outputs_of(&call, &model);
@@ -122,6 +122,18 @@ impl RelationPlanner for ForebayRelations {
             other => return Ok(RelationPlanning::Original(Box::new(other))),
         };
         Ok(planned(plan, alias))
+    }
+}
+
+/// An expression over columns of the query around. What `[…]` holds is planned by itself: DataFusion looks
+/// for its columns in the innermost query only.
+fn outer_expr(value: SqlExpr, context: &mut dyn RelationPlannerContext) -> Result<Expr> {
+    match value {
+        SqlExpr::Array(list) => {
+            let items = list.elem.into_iter().map(|item| outer_expr(item, context));
+            Ok(make_array(items.collect::<Result<_>>()?))
+        }
+        value => context.sql_to_expr(value, &DFSchema::empty()),
     }
 }
 

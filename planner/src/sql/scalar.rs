@@ -22,6 +22,7 @@ use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions, OnError};
 
 use super::normalize::ML_PREDICT;
 use crate::logical::inference::check_inputs;
+use crate::logical::vector_literal::may_become;
 
 /// The scalar form of `ml_predict`.
 #[derive(Debug)]
@@ -58,16 +59,19 @@ impl MlPredict {
         let Some(name) = args.first().and_then(literal).and_then(text) else {
             return plan_err!("{USAGE}");
         };
-        let (inputs, options) = match args[1..].split_last() {
-            Some((last, inputs)) => match option_pairs(last) {
-                Some(pairs) => (inputs, ModelOptions::try_from_pairs(pairs?)?),
-                None => (&args[1..], ModelOptions::default()),
-            },
-            None => (&args[1..], ModelOptions::default()),
-        };
-        let model = self.declaration(&name, &options)?;
         // The type of an expression is fixed before its options are known.
         let declared = self.declaration(&name, &ModelOptions::default())?;
+        let wanted = declared.signature.inputs.len();
+        let (inputs, options) = match args[1..].split_last() {
+            Some((last, inputs)) if self.resolved.is_none() && is_options(last, inputs, wanted) => {
+                match option_pairs(last) {
+                    Some(pairs) => (inputs, ModelOptions::try_from_pairs(pairs?)?),
+                    None => (&args[1..], ModelOptions::default()),
+                }
+            }
+            _ => (&args[1..], ModelOptions::default()),
+        };
+        let model = self.declaration(&name, &options)?;
         if (model.on_error == OnError::Route) != (declared.on_error == OnError::Route) {
             return plan_err!(
                 "ml_predict: on_error = 'route' adds a column, so an expression cannot change it; \
@@ -161,15 +165,22 @@ impl ScalarUDFImpl for MlPredict {
         let Some(name) = scalar(0).and_then(text) else {
             return plan_err!("{USAGE}");
         };
+        // No option changes the type.
+        let model = self.declaration(&name, &ModelOptions::default())?;
+        let wanted = &model.signature.inputs;
         let mut inputs = &args.arg_fields[1..];
         if let Some((last, rest)) = inputs.split_last()
-            && is_options_type(last.data_type())
+            && is_options_type(last.data_type(), rest.len() >= wanted.len())
         {
             inputs = rest;
         }
-        // No option changes the type.
-        let model = self.declaration(&name, &ModelOptions::default())?;
-        check_inputs(&model, inputs)?;
+        // How long a list is, its type does not say: that is checked where its values are seen.
+        let as_written = |(index, given): (usize, &FieldRef)| match wanted.get(index) {
+            Some(wanted) if may_become(given.data_type(), wanted.data_type()) => Arc::clone(wanted),
+            _ => Arc::clone(given),
+        };
+        let inputs: Vec<_> = inputs.iter().enumerate().map(as_written).collect();
+        check_inputs(&model, &inputs)?;
         Ok(Arc::new(Field::new(self.name(), return_type(&model), true)))
     }
 
@@ -218,14 +229,35 @@ fn text(value: ScalarValue) -> Option<String> {
     value.try_as_str().flatten().map(str::to_owned)
 }
 
-/// Options are a map or a list of strings, which no model takes as input.
-fn is_options_type(data_type: &DataType) -> bool {
+/// Options are a map or a list of strings, which no model takes as input. A list of numbers is a vector
+/// where the model's inputs are not complete without it.
+fn is_options_type(data_type: &DataType, is_surplus: bool) -> bool {
     match data_type {
         DataType::Map(..) => true,
         DataType::List(item) => {
             let item = item.data_type();
-            item.is_string() || item.is_numeric() || item.is_null()
+            item.is_string() || is_surplus && (item.is_numeric() || item.is_null())
         }
+        _ => false,
+    }
+}
+
+/// The same of an expression behind `inputs`, of a model that takes `wanted`.
+fn is_options(last: &Expr, inputs: &[Expr], wanted: usize) -> bool {
+    let is_surplus = inputs.len() >= wanted;
+    match last {
+        Expr::ScalarFunction(function) if function.func.name() == "make_array" => {
+            is_surplus || function.args.first().is_some_and(is_text)
+        }
+        Expr::Literal(value, _) => is_options_type(&value.data_type(), is_surplus),
+        _ => option_pairs(last).is_some(),
+    }
+}
+
+fn is_text(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(value, _) => value.data_type().is_string(),
+        Expr::Cast(cast) => is_text(&cast.expr),
         _ => false,
     }
 }

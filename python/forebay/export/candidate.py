@@ -5,7 +5,7 @@ them: a new task needs a file that returns a `Candidate`, nothing else.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -54,6 +54,14 @@ class Tokens:
     arguments: tuple[str, ...] = ("input_ids", "attention_mask")
     # Why padding may disturb the rows of a batch, for the message if it does.
     padding_doubt: str = ""
+    # How many tokens the model has embeddings for, where that is more than the tokenizer has.
+    embeddings: int | None = None
+    # How two texts become one, with the names of the inputs in braces; None if they stay two.
+    template: str | None = None
+
+    def with_template(self, template: str) -> "Tokens":
+        """The same of one text that is made of two."""
+        return replace(self, template=template)
 
     def example(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         """Seeded random ids; the first row is full, the others shorter and padded."""
@@ -72,12 +80,16 @@ class Tokens:
             mask[row, used:] = 0
             starts[row, used - 1 :] = -1
         ends = torch.where(starts < 0, starts, starts + 1)
+        # Words of two tokens.
+        texts, words = torch.where(starts < 0, starts, types), torch.where(starts < 0, starts, starts // 2)
         made = {
             "input_ids": ids,
             "attention_mask": mask,
             "token_type_ids": types,
             "token_starts": starts,
             "token_ends": ends,
+            "token_texts": texts,
+            "token_words": words,
         }
         return tuple(made[name] for name in self.arguments)
 
@@ -152,6 +164,9 @@ class Images(Tensors):
     filter: str = "bilinear"
     # Which sides become `resize` pixels: the "shorter", or "both".
     fit: str = "shorter"
+    # Where the middle begins if an odd number of pixels is cut off: "rounded" to an even half, as torchvision
+    # does, or "floored", as transformers does.
+    middle: str = "rounded"
     # What the model's own processor makes of images, `[3, crop, crop]` each; None where there is none.
     processor: Callable[[list[Image.Image]], torch.Tensor] | None = field(default=None, compare=False)
 

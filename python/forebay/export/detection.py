@@ -18,24 +18,43 @@ from .preprocessing import Preprocessing
 # The pipeline's own is 0.5; who wants it can say so in SQL.
 THRESHOLD = 0.1
 # Those that choose one class for each query, or none.
-MODELS = ("detr", "table-transformer", "yolos")
+ONE_CLASS = ("detr", "table-transformer", "yolos")
+# Those that score every class of every query, and how many of these scores count: as many as queries if None.
+EVERY_CLASS = {
+    "rt_detr": None,
+    "rt_detr_v2": None,
+    "conditional_detr": 100,
+    "deformable_detr": 100,
+}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BILINEAR, SIDE = 2, 800
 _SIDES = ("lefts", "tops", "rights", "bottoms")
 
 
 class Detector(torch.nn.Module):
-    """`[rows, 3, size, size]` pixels in; per query label, score and box out, and which queries count."""
+    """`[rows, 3, size, size]` pixels in; per object label, score and box out, and which of them count."""
 
     def __init__(self, model: transformers.PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        self.is_of_every_class = model.config.model_type in EVERY_CLASS
+        self.most = EVERY_CLASS.get(model.config.model_type)
 
     def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Finds objects; the last class is that of no object."""
+        """Finds objects."""
         outputs = self.model(pixel_values=pixels)
-        scores, labels = outputs.logits.softmax(-1)[..., :-1].max(-1)
-        x, y, width, height = outputs.pred_boxes.unbind(-1)
+        logits, boxes = outputs.logits, outputs.pred_boxes
+        if self.is_of_every_class:
+            queries, classes = logits.shape[1:]
+            most = min(queries if self.most is None else self.most, queries * classes)
+            scores, best = logits.sigmoid().flatten(1).topk(most, dim=1)
+            labels = best % classes
+            query = torch.div(best, classes, rounding_mode="floor")
+            boxes = boxes.gather(1, query[..., None].expand(-1, -1, 4))
+        else:
+            # The last class is that of no object.
+            scores, labels = logits.softmax(-1)[..., :-1].max(-1)
+        x, y, width, height = boxes.unbind(-1)
         box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         return labels, scores, *box, scores > THRESHOLD
 
@@ -43,10 +62,10 @@ class Detector(torch.nn.Module):
 def object_detection(folder: Path, images: bool) -> Candidate:
     """The candidate of a detector: of pixels, or of image files."""
     config = load_config(folder)
-    if config.model_type not in MODELS:
+    known = (*ONE_CLASS, *EVERY_CLASS)
+    if config.model_type not in known:
         raise ExportError(
-            f"{folder}: detectors of the kind {config.model_type} are not supported; "
-            f"{', '.join(MODELS)} are"
+            f"{folder}: detectors of the kind {config.model_type} are not supported; {', '.join(known)} are"
         )
     model = load(folder, transformers.AutoModelForObjectDetection)
     labels, preprocessing = labels_of(model.config), Preprocessing.of(folder)
@@ -56,7 +75,7 @@ def object_detection(folder: Path, images: bool) -> Candidate:
     if images:
         transform = preprocessing.images(size, (MEAN, DEVIATION), BILINEAR)
         column = Column("image", "BINARY")
-    processor = preprocessing.processor or transformers.DetrImageProcessor()
+    processor = preprocessing.processor or _default_processor(config.model_type)
 
     @torch.no_grad()
     def detect(pixels: torch.Tensor) -> dict[str, object]:
@@ -70,8 +89,11 @@ def object_detection(folder: Path, images: bool) -> Candidate:
             **{side: values.tolist() for side, values in boxes},
         }
 
+    module = Detector(model).eval()
+    with torch.no_grad():
+        module(*transform.example(1, 1))  # Makes the constants that the model keeps.
     return Candidate(
-        module=Detector(model).eval(),
+        module=module,
         inputs=(column,),
         outputs=(
             Column("labels", "STRING[]", labels=LABELS_FILE),
@@ -85,6 +107,13 @@ def object_detection(folder: Path, images: bool) -> Candidate:
         write_files=lambda package: write_labels(labels, package),
         original=Original("transformers' post_process_object_detection", detect),
     )
+
+
+def _default_processor(model_type: str) -> transformers.BaseImageProcessor:
+    """Of a folder without one: only what it makes of the model's outputs counts."""
+    if model_type in ("conditional_detr", "deformable_detr"):
+        return transformers.DeformableDetrImageProcessor()
+    return transformers.RTDetrImageProcessor() if model_type in EVERY_CLASS else transformers.DetrImageProcessor()
 
 
 def _size(preprocessing: Preprocessing) -> int:

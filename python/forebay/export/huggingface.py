@@ -32,7 +32,10 @@ def load_errors(folder: Path, library: str) -> Iterator[None]:
                 f"{folder}: this model needs code of its own, which comes with it; if you trust its "
                 "authors, pass --trust-remote-code"
             ) from error
-        raise ExportError(f"{folder}: {library} cannot load this model: {reason}") from error
+        # What is said of a file that was cut off, or is something else.
+        damaged = "deserializing header" in reason or "PytorchStreamReader" in reason
+        remedy = "; a file of weights is damaged: download the model again" if damaged else ""
+        raise ExportError(f"{folder}: {library} cannot load this model: {reason}{remedy}") from error
 
 
 def load(folder: Path, kind: type, **options: object) -> transformers.PreTrainedModel:

@@ -1,11 +1,12 @@
-"""Makes the images that tests read, and what Pillow and torchvision make of them.
+"""Makes the images that tests read, and what Pillow, torchvision and transformers make of them.
 
     tools/python -m forebay.export.images OUTPUT
 
 - OUTPUT/good: every format and kind of image that Forebay decodes
 - OUTPUT/bad: files that look like images and are none
 - OUTPUT/expected: of each good one, the bytes of its pixels (`NAME.rgb`), resized (`NAME.resized`), with
-  both sides made equal (`NAME.square`), and after the recipe of classifiers (`NAME.recipe`)
+  both sides made equal (`NAME.square`), and after the recipe of classifiers as torchvision cuts out the
+  middle (`NAME.recipe`) and as transformers does (`NAME.floored`)
 - OUTPUT/reference.json: names, sizes, and the recipes' sizes
 
 Seeded: the same images each time.
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 from torchvision import transforms
+from transformers.image_transforms import center_crop
 
 RESIZED, SQUARE = (37, 31), (48, 48)
 SMALL, LARGE = (64, 56), (256, 224)
@@ -60,6 +62,9 @@ def _expect(folder: Path, name: str, data: bytes, recipe: tuple[int, int]) -> di
     steps = transforms.Compose([transforms.Resize(recipe[0]), transforms.CenterCrop(recipe[1])])
     (folder / f"{name}.recipe").write_bytes(steps(upright).tobytes())
     size = {"width": upright.width, "height": upright.height}
+    resized = np.array(steps.transforms[0](upright))
+    middle = center_crop(resized, (recipe[1], recipe[1]), input_data_format="channels_last")
+    (folder / f"{name}.floored").write_bytes(middle.astype(np.uint8).tobytes())
     return {"name": name, "format": stored.format.lower(), **size}
 
 

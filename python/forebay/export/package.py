@@ -123,6 +123,7 @@ kind = "image"
 resize = {transform.resize}
 fit = {_quote(transform.fit)}
 crop = {transform.shape[-1]}
+middle = {_quote(transform.middle)}
 filter = {_quote(transform.filter)}
 layout = "chw"
 mean = {list(transform.mean)}
@@ -132,12 +133,14 @@ std = {list(transform.std)}"""
         rows = BATCH_ROWS_TENSORS
         return 'kind = "tensor"', f"max_rows = {rows}\nwindow_rows = {4 * rows}", rows
     batch_tokens = max(BATCH_TOKENS, transform.max_tokens)
+    template = "" if transform.template is None else f"template = {_quote(transform.template)}\n"
     section = f"""\
 kind = "tokenize"
 tokenizer = "tokenizer.json"
 max_tokens = {transform.max_tokens}
 pad_id = {transform.pad_id}
-arguments = {json.dumps(list(transform.arguments))}"""
+vocabulary = {transform.embeddings or transform.vocabulary}
+{template}arguments = {json.dumps(list(transform.arguments))}"""
     batch = f"max_rows = {BATCH_ROWS}\nmax_tokens = {batch_tokens}\nwindow_rows = 8192"
     return section, batch, batch_tokens
 

@@ -54,13 +54,14 @@ class Preprocessing:
     def normalization(self, mean: tuple, deviation: tuple) -> tuple[tuple, tuple]:
         """Mean and deviation, or these if none are stated."""
         stated = self.stated
+        if stated.get("do_normalize") is False:
+            return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         return tuple(stated.get("image_mean", mean)), tuple(stated.get("image_std", deviation))
 
     def check_values(self) -> None:
-        """Refuses values that are not from 0 to 1 and then normalized."""
-        for step in ("do_rescale", "do_normalize"):
-            if self.stated.get(step) is False:
-                raise self._refused(f"{step} is false")
+        """Refuses values that are not from 0 to 1 before they are normalized."""
+        if self.stated.get("do_rescale") is False:
+            raise self._refused("do_rescale is false")
         factor = self.stated.get("rescale_factor", 1 / 255)
         if not math.isclose(factor, 1 / 255, rel_tol=1e-3):
             raise self._refused(f"rescale_factor is {factor}, expected 1/255")
@@ -80,7 +81,8 @@ class Preprocessing:
         resize, fit = self._resize(size)
         normalization = self.normalization(*default)
         process = None if self.processor is None else self._process
-        return Images((3, size, size), resize, *normalization, FILTERS[number], fit, process)
+        middle = "floored" if self.path.exists() else "rounded"
+        return Images((3, size, size), resize, *normalization, FILTERS[number], fit, middle, process)
 
     def _process(self, images: list[Image.Image]) -> torch.Tensor:
         made = [self.processor(images=image, return_tensors="pt") for image in images]

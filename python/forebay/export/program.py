@@ -5,6 +5,7 @@ by the device of the arguments, and none may remain. Must not know about tokeniz
 """
 
 import contextlib
+import itertools
 import io
 import re
 import warnings
@@ -133,6 +134,8 @@ def check_moves(candidate: Candidate, path: Path) -> None:
     for module in program.modules():
         tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         for name, tensor in tensors:
+            module._c.setattr(name, tensor.detach().to("meta"))
+        for name, tensor in _kept(module):
             module._c.setattr(name, tensor.detach().to("meta"))
     arguments = [argument.to("meta") for argument in candidate.transform.example(2, 5)]
     try:
@@ -272,13 +275,12 @@ def _replace_device_constants(graph: torch.Graph) -> None:
 
 
 def _keep_tensor_constants(module: torch.jit.ScriptModule, graph: torch.Graph) -> None:
-    """Makes the tensors that `graph` holds buffers of its module, which move with it to a device."""
+    """Makes the tensors that `graph` holds attributes of its module, which are loaded to its device."""
     for node in list(graph.findAllNodes("prim::Constant", recurse=True)):
         if not _is_tensor(node):
             continue
         tensor = node.t("value")
-        number = sum(name.startswith(_KEPT) for name, _ in module.named_buffers(recurse=False))
-        name = f"{_KEPT}{number}"
+        name = f"{_KEPT}{len(_kept(module))}"
         module._c._register_attribute(name, torch._C.TensorType.get(), tensor)
         found = graph.create("prim::GetAttr", [next(iter(graph.inputs()))], 1)
         found.s_("name", name)
@@ -286,6 +288,13 @@ def _keep_tensor_constants(module: torch.jit.ScriptModule, graph: torch.Graph) -
         found.insertBefore(node)
         node.output().replaceAllUsesWith(found.output())
         node.destroy()
+
+
+def _kept(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
+    """These attributes. PyTorch does not count them among the module's buffers."""
+    numbered = map(f"{_KEPT}{{}}".format, itertools.count())
+    names = itertools.takewhile(module._c.hasattr, numbered)
+    return [(name, module._c.getattr(name)) for name in names]
 
 
 def _is_tensor(node: torch.Node) -> bool:

@@ -86,6 +86,8 @@ def token_arguments(
     tokenizer.enable_truncation(max_tokens)
     tokenizer.enable_padding(pad_id=pad_id)
     texts = batch[0] if len(batch) == 1 else list(zip(*batch, strict=True))
+    if template := transform.get("template"):
+        texts = [_joined(template, [column["name"] for column in about["input"]], pair) for pair in texts]
     encodings = tokenizer.encode_batch(texts)
 
     def offsets(side: int) -> list[list[int]]:
@@ -97,14 +99,31 @@ def token_arguments(
             for e in encodings
         ]
 
+    def places(named: str) -> list[list[int]]:
+        return [
+            [
+                -1 if special or place is None else place
+                for place, special in zip(getattr(e, named), e.special_tokens_mask, strict=True)
+            ]
+            for e in encodings
+        ]
+
     made = {
         "input_ids": [encoding.ids for encoding in encodings],
         "attention_mask": [encoding.attention_mask for encoding in encodings],
         "token_type_ids": [encoding.type_ids for encoding in encodings],
         "token_starts": offsets(0),
         "token_ends": offsets(1),
+        "token_texts": places("sequence_ids"),
+        "token_words": places("word_ids"),
     }
     return [torch.tensor(made[name]) for name in arguments]
+
+
+def _joined(template: str, names: list[str], texts: tuple[str, str]) -> str:
+    before, rest = template.split(f"{{{names[0]}}}")
+    between, after = rest.split(f"{{{names[1]}}}")
+    return f"{before}{texts[0]}{between}{texts[1]}{after}"
 
 
 def _tensor(column: dict, values: list) -> torch.Tensor:
@@ -123,10 +142,24 @@ def pixels(transform: dict, files: list[str]) -> torch.Tensor:
     steps = transforms.Compose(
         [
             transforms.Resize(size, transforms.InterpolationMode(recipe)),
-            transforms.CenterCrop(transform["crop"]),
+            _middle(transform),
             transforms.ToTensor(),
             transforms.Normalize(transform["mean"], transform["std"]),
         ]
     )
     images = [Image.open(io.BytesIO(bytes.fromhex(file))).convert("RGB") for file in files]
     return torch.stack([steps(image) for image in images])
+
+
+def _middle(transform: dict) -> Callable[[object], object]:
+    from torchvision import transforms
+
+    crop = transform["crop"]
+    if transform.get("middle", "rounded") == "rounded":
+        return transforms.CenterCrop(crop)
+
+    def floored(image: object) -> object:
+        left, top = ((side - crop) // 2 for side in image.size)
+        return image.crop((left, top, left + crop, top + crop))
+
+    return floored

@@ -18,8 +18,9 @@ TASKS = {
     "embedding": "encoders of sentence-transformers, and plain ones (…Model, …ForMaskedLM)",
     "sparse-embedding": "sparse encoders of sentence-transformers (SPLADE)",
     "classification": "…ForSequenceClassification",
-    "rerank": "cross-encoders, …ForSequenceClassification over two texts",
+    "rerank": "cross-encoders, …ForSequenceClassification over two texts, Qwen3-Reranker",
     "token-classification": "…ForTokenClassification",
+    "question-answering": "…ForQuestionAnswering",
     "image-classification": "…ForImageClassification, torchvision/NAME",
     "image-embedding": "encoders of images (ViTModel, Dinov2Model, CLIPVisionModelWithProjection)",
     "audio-classification": "Wav2Vec2ForSequenceClassification, and of HuBERT, WavLM and others",
@@ -28,9 +29,11 @@ TASKS = {
     "object-detection": "…ForObjectDetection of DETR, Table Transformer, YOLOS",
     "clip-image": "CLIPModel and SiglipModel, their half for images",
     "clip-text": "CLIPModel and SiglipModel, their half for texts",
+    "clap-audio": "ClapModel, its half for sound",
+    "clap-text": "ClapModel, its half for texts",
 }
 _IMAGES = ("image-classification", "image-embedding", "object-detection", "clip-image")
-_SOUNDS = ("audio-classification", "transcription")
+_SOUNDS = ("audio-classification", "transcription", "clap-audio")
 # The tasks that an option counts for; for the others it is refused.
 _OPTIONS = {
     "max_tokens": tuple(task for task in TASKS if task not in (*_IMAGES, *_SOUNDS, "program")),
@@ -47,12 +50,15 @@ _BY_HEAD = {
     "ForCTC": "transcription",
     "ForObjectDetection": "object-detection",
     "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnsweringSimple": "question-answering",
     "ForImageClassification": "image-classification",
     "ForMaskedLM": "embedding",
     "ForPreTraining": "embedding",
     "CLIPVisionModelWithProjection": "image-embedding",
     "VisionModel": "image-embedding",
     "CLIPModel": "clip-text",
+    "ClapModel": "clap-text",
     "SiglipModel": "clip-text",
     "Siglip2Model": "clip-text",
     "Model": "embedding",
@@ -62,18 +68,19 @@ _BY_LIBRARY = {"CrossEncoder": "rerank", "SparseEncoder": "sparse-embedding"}
 # What models are for that no task is for, by their names; the first that is found counts.
 _NO_TASK = {
     r"LayoutLMv[23]|LayoutXLM|Udop|Donut|MarkupLM": "it takes images beside texts, as scans of pages are",
-    r"^AST|Audio(?!ForSequenceClassification$|ForCTC$)|Clap|XVector|"
+    r"^AST|Audio(?!ForSequenceClassification$|ForCTC$)|Clap(?!Model$)|XVector|"
     r"Speech(?!(Sat)?For(SequenceClassification|CTC)$)|"
     r"ForAudioFrameClassification$|Whisper(?!ForConditionalGeneration$)|^Wav2Vec2(Bert|Model|ForPreTraining)|"
     r"^(Hubert|WavLM)Model$": "it takes audio in a way that no task does; classifiers and …ForCTC of "
     "Wav2Vec2, HuBERT and WavLM can be exported",
     r"Video|Timesformer|Vivit": "it takes videos",
     r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$": "it continues texts, which no task does; to embed texts "
-    "with it, save it by sentence-transformers, with a pooling",
+    "with it, save it by sentence-transformers, with a pooling; for Qwen3-Reranker, which answers yes or no, "
+    "say --task rerank",
     r"(ForConditionalGeneration|EncoderDecoderModel|ForImageTextToText|ForVision2Seq)$": "it writes texts, "
     "which no task does; an encoder of texts or images can be exported",
-    r"ForQuestionAnswering$": "it finds answers in texts, for which transformers has no call any "
-    "more, so that there is nothing to compare a package with",
+    r"^Tapas|^Vilt|(Visual|Table|Document)QuestionAnswering": "it answers questions about tables or images; "
+    "…ForQuestionAnswering over texts can be exported",
     r"ForMultipleChoice$": "it chooses among several texts",
     r"ForNextSentencePrediction$": "it tells whether a text follows another; models that score pairs of "
     "texts end in ForSequenceClassification",
@@ -93,13 +100,15 @@ _FAMILIES = (
 
 def find_task(source: Source, requested: str | None) -> str:
     """The task that the source is made for, or the requested one if the source can do it."""
+    if requested == "rerank" and _is_decoder(source):
+        return requested
     stated = _stated_task(source)
     if requested is None or requested == stated:
         return stated
     if {requested, stated} == {"classification", "rerank"}:
         return requested  # One head: how many texts it takes is up to its training.
-    if {requested, stated} == {"clip-image", "clip-text"}:
-        return requested
+    if {requested, stated} in ({"clip-image", "clip-text"}, {"clap-audio", "clap-text"}):
+        return requested  # Two halves of one model.
     raise ExportError(
         f"{source.name}: --task {requested} takes {TASKS[requested]}; this is a model for {stated}"
     )
@@ -139,6 +148,10 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .classifier import classification
 
             return classification(folder, tokens)
+        case "rerank" if _is_decoder(source):
+            from .judge import judge
+
+            return judge(folder, tokens)
         case "rerank":
             from .reranker import rerank
 
@@ -147,6 +160,10 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .tagger import token_classification
 
             return token_classification(folder, tokens)
+        case "question-answering":
+            from .answers import question_answering
+
+            return question_answering(folder, tokens)
         case "audio-classification":
             from .audio import audio_classification
 
@@ -171,6 +188,14 @@ def make_candidate(source: Source, task: str, options: argparse.Namespace) -> Ca
             from .clip import clip_image
 
             return clip_image(folder, options.images)
+        case "clap-audio":
+            from .clap import clap_audio
+
+            return clap_audio(folder, options.seconds)
+        case "clap-text":
+            from .clap import clap_text
+
+            return clap_text(folder, tokens)
         case "clip-text":
             from .clip import clip_text
 
@@ -191,6 +216,11 @@ def _stated_task(source: Source) -> str:
         about = _read(source.folder / "config_sentence_transformers.json")
         return _BY_LIBRARY.get(about.get("model_type"), "embedding")
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise ExportError(
+            f"{source.folder / 'config.json'}: architectures is {architectures!r}, expected a list of names, "
+            'such as ["BertModel"]'
+        )
     if not architectures:
         return "embedding"
     tasks = (task for head, task in _BY_HEAD.items() if architectures[0].endswith(head))
@@ -206,6 +236,14 @@ def _stated_task(source: Source) -> str:
     if task == "embedding" and _is_of_images(config):
         return "image-embedding"
     return "rerank" if task == "classification" and _scores_pairs(config) else task
+
+
+def _is_decoder(source: Source) -> bool:
+    """Whether it continues texts, as a folder of transformers."""
+    if source.torchvision is not None or source.program is not None or (source.folder / "modules.json").exists():
+        return False
+    architectures = _read(source.folder / "config.json").get("architectures") or []
+    return isinstance(architectures, list) and str(architectures[:1]).endswith("ForCausalLM']")
 
 
 def _is_of_images(config: dict) -> bool:

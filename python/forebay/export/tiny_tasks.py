@@ -159,7 +159,7 @@ def _classify_images(folder: Path, inputs: Columns) -> Columns:
 
 
 def _image_files(kind: type, *, square: bool = False, **config: object) -> Tiny:
-    """As `_images`, of files: the recipe is Pillow's and torchvision's here, and ours there. Either the
+    """As `_images`, of files: the recipe is that of transformers' processor here, and ours there. Either the
     shorter side is resized and the middle cut out, or both sides are resized."""
     of_pixels = _images(kind, **config)
 
@@ -173,16 +173,7 @@ def _image_files(kind: type, *, square: bool = False, **config: object) -> Tiny:
         (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
 
     def expected(folder: Path, inputs: Columns) -> Columns:
-        steps = transforms.Compose(
-            [
-                transforms.Resize((PIXELS, PIXELS) if square else RESIZE),
-                transforms.CenterCrop(PIXELS),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, DEVIATION),
-            ]
-        )
-        files = (io.BytesIO(bytes.fromhex(image)) for image in inputs["image"])
-        pixels = [steps(Image.open(file).convert("RGB")).flatten().tolist() for file in files]
+        pixels = _processed(folder, inputs["image"]).flatten(1).tolist()
         return _classify_images(folder, {"pixels": pixels})
 
     return Tiny(build, {"image": image_files(smooth=True)}, expected, ("--images",))
@@ -253,7 +244,7 @@ def _build_clip(folder: Path) -> None:
         model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
     steps = {"size": {"shortest_edge": PIXELS}, "crop_size": {"height": PIXELS, "width": PIXELS}}
-    steps |= {"resample": 3, "image_mean": MEAN, "image_std": DEVIATION}
+    steps |= {"image_processor_type": "CLIPImageProcessor", "resample": 3, "image_mean": MEAN, "image_std": DEVIATION}
     (folder / "preprocessor_config.json").write_text(json.dumps(steps), encoding="utf-8")
 
 
@@ -267,25 +258,23 @@ def _embed_clip(folder: Path, inputs: Columns) -> Columns:
             pooled = [model.text_model(**row).pooler_output for row in rows]
             embedded = model.text_projection(torch.cat(pooled))
         else:
-            pixels = _clip_pixels(inputs)
+            pixels = _clip_pixels(folder, inputs)
             pooled = model.vision_model(pixel_values=pixels).pooler_output
             embedded = model.visual_projection(pooled)
     return {"embedding": (embedded / embedded.norm(dim=-1, keepdim=True)).tolist()}
 
 
-def _clip_pixels(inputs: Columns) -> torch.Tensor:
+def _clip_pixels(folder: Path, inputs: Columns) -> torch.Tensor:
     if "pixels" in inputs:
         return torch.tensor(inputs["pixels"]).reshape(-1, 3, PIXELS, PIXELS)
-    steps = transforms.Compose(
-        [
-            transforms.Resize(PIXELS, transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(PIXELS),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, DEVIATION),
-        ]
-    )
-    files = (io.BytesIO(bytes.fromhex(image)) for image in inputs["image"])
-    return torch.stack([steps(Image.open(file).convert("RGB")) for file in files])
+    return _processed(folder, inputs["image"])
+
+
+def _processed(folder: Path, files: list[str]) -> torch.Tensor:
+    """By the folder's own processor, of Pillow: one image at a time."""
+    processor = transformers.AutoImageProcessor.from_pretrained(str(folder), backend="pil")
+    images = (Image.open(io.BytesIO(bytes.fromhex(file))).convert("RGB") for file in files)
+    return torch.cat([processor(images=image, return_tensors="pt")["pixel_values"] for image in images])
 
 
 MODELS: dict[str, Tiny] = {

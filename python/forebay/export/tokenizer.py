@@ -1,10 +1,11 @@
 """Writes the `tokenizer.json` of a package and proves that it gives the model's own token ids."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from tokenizers.processors import PostProcessor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .candidate import Tokens
@@ -59,7 +60,7 @@ def token_transform(
             f"batches with {tokenizer.pad_token!r} ({pad_id}): make them agree"
         )
     vocabulary_size = min(len(vocabulary), rows)
-    return Tokens(max_tokens, pad_id, vocabulary_size, padding_doubt=doubt)
+    return Tokens(max_tokens, pad_id, vocabulary_size, padding_doubt=doubt, embeddings=rows)
 
 
 def _embeddings(model: PreTrainedModel) -> int:
@@ -90,14 +91,20 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase, rows: int) -> int:
 
 
 def write_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, path: Path, max_tokens: int, preprocess: Preprocess
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    max_tokens: int,
+    preprocess: Preprocess,
+    probes: Sequence[str] = PROBES,
+    around: PostProcessor | None = None,
 ) -> None:
     """Writes the tokenizer as the model uses it (lower-casing too), without truncation and padding.
 
-    `preprocess` is what the result is checked against, for single texts.
+    `preprocess` is what the result is checked against, for single texts; `around` is what puts tokens around
+    them, if not the tokenizer itself.
     """
-    written = _write(tokenizer, path, max_tokens)
-    for text in PROBES:
+    written = _write(tokenizer, path, max_tokens, around)
+    for text in probes:
         _, types = _check(written, text, preprocess)
         if types is not None and any(types):
             raise ExportError(
@@ -124,13 +131,17 @@ def write_pair_tokenizer(
             )
 
 
-def _write(tokenizer: PreTrainedTokenizerBase, path: Path, max_tokens: int) -> Tokenizer:
+def _write(
+    tokenizer: PreTrainedTokenizerBase, path: Path, max_tokens: int, around: PostProcessor | None = None
+) -> Tokenizer:
     """Writes the file, and reads it as a package's reader does."""
     if not tokenizer.is_fast:
         raise ExportError(
             "the tokenizer has no tokenizers (Rust) form; convert it to a fast tokenizer first"
         )
     plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if around is not None:
+        plain.post_processor = around
     plain.no_truncation()
     plain.no_padding()
     plain.save(str(path))

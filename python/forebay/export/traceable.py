@@ -16,6 +16,8 @@ from transformers import masking_utils
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.bloom import modeling_bloom
 from transformers.models.longformer import modeling_longformer
+from transformers.models.rt_detr import modeling_rt_detr
+from transformers.models.rt_detr_v2 import modeling_rt_detr_v2
 
 # Of encoders with a decoder: they classify a text by what the decoder says at its last token.
 _BY_END = (
@@ -27,6 +29,11 @@ _BY_END = (
     transformers.PLBartForSequenceClassification,
     transformers.T5ForSequenceClassification,
     transformers.UMT5ForSequenceClassification,
+)
+
+_SINES = (
+    modeling_rt_detr.RTDetrSinePositionEmbedding,
+    modeling_rt_detr_v2.RTDetrV2SinePositionEmbedding,
 )
 
 
@@ -62,6 +69,7 @@ def traceable() -> Iterator[None]:
             mock.patch.object(modeling_longformer, "len", _traced_length, create=True),
             mock.patch.object(attention, "_sliding_chunks_matmul_attn_probs_value", _longformer_values),
             *(mock.patch.object(kind, "forward", _classify_by_end) for kind in _BY_END),
+            *(mock.patch.object(kind, "forward", _sine_positions) for kind in _SINES),
         ):
             patches.enter_context(patch)
         yield
@@ -80,6 +88,22 @@ def _broadcast_masks(function: Callable[..., torch.Tensor]) -> Callable[..., tor
 def _bloom_gelu(self: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Without the function of autograd around it, which is for training."""
     return modeling_bloom.bloom_gelu_forward(x)
+
+
+def _sine_positions(
+    self: torch.nn.Module, width: object, height: object, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Of sides that are numbers, for which the library keeps what it has computed before: a constant. A trace
+    has them as tensors, which do not say on which device the rest is."""
+    made = self._cached_build_2d_sinusoidal_position_embedding(
+        height=int(height),
+        width=int(width),
+        embed_dim=self.embed_dim,
+        temperature=self.temperature,
+        device=device,
+        dtype=dtype,
+    )
+    return made.unsqueeze(0)
 
 
 def _traced_length(values: object) -> object:

@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 import transformers
 
+from forebay.export import tiny
 from forebay.export.reader import Columns
+from forebay.export.texts import MIXED
 from kinds import Kind
 
 SECONDS, RATE = 0.5, 16_000
@@ -98,7 +100,67 @@ def _kind(family: str, task: str) -> Kind:
     return Kind(family, task, build, _sound(), *call, ("--seconds", str(SECONDS)))
 
 
+CLAP_RATE = 16_000
+
+
+def _save_clap(folder: Path, fused: bool) -> None:
+    tokenizer = tiny._unigram()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    text = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": tiny.POSITIONS, "pad_token_id": 1}
+    sound = {"spec_size": 64, "num_mel_bins": 16, "window_size": 4, "patch_embeds_hidden_size": 16}
+    sound |= {"hidden_size": 32, "depths": [2, 2], "num_attention_heads": [2, 4], "num_hidden_layers": 2}
+    sound |= {"enable_fusion": fused, "initializer_factor": 1.0}
+    torch.manual_seed(8)
+    config = transformers.ClapConfig(
+        text_config={**sizes, **text, "initializer_factor": 8.0}, audio_config=sound, projection_dim=24
+    )
+    transformers.ClapModel(config).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        model_max_length=tiny.MAX_TOKENS,
+        model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)
+    steps = {"feature_size": 16, "sampling_rate": CLAP_RATE, "hop_length": 160, "max_length_s": 1}
+    steps |= {"fft_window_size": 512, "frequency_max": 8000}
+    steps["truncation"] = "fusion" if fused else "rand_trunc"
+    transformers.ClapFeatureExtractor(**steps).save_pretrained(folder)
+
+
+def _embed_clap(folder: Path, inputs: Columns) -> Columns:
+    model = transformers.ClapModel.from_pretrained(str(folder)).eval()
+    rows = []
+    with torch.no_grad():
+        if "text" in inputs:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+            for text in inputs["text"]:
+                tokens = tokenizer(text, truncation=True, return_tensors="pt")
+                rows.append(model.get_text_features(**tokens).pooler_output[0])
+        else:
+            extractor = transformers.AutoFeatureExtractor.from_pretrained(str(folder))
+            for samples in inputs["samples"]:
+                sound = torch.tensor(samples).numpy()
+                found = extractor(sound, sampling_rate=CLAP_RATE, return_tensors="pt")
+                found["input_features"] = found["input_features"].float()
+                rows.append(model.get_audio_features(**found).pooler_output[0])
+    assert (rows[0] - rows[1]).abs().max() > 0.01
+    return {"embedding": [row.tolist() for row in rows]}
+
+
+def _clap(fused: bool) -> list[Kind]:
+    family = "clap, fused" if fused else "clap"
+    build = functools.partial(_save_clap, fused=fused)
+    flags = ("--task", "clap-audio", "--seconds", str(SECONDS))
+    texts = {"text": list(MIXED)}
+    return [
+        Kind(family, "clap-text", build, texts, "get_text_features", _embed_clap),
+        Kind(family, "clap-audio", build, _sound(), "get_audio_features", _embed_clap, flags),
+    ]
+
+
 SOUNDS = [
+    *_clap(fused=False),
+    *_clap(fused=True),
     *(_kind(family, "audio-classification") for family in FAMILIES),
     *(_kind(family, "transcription") for family in FAMILIES),
 ]

@@ -37,10 +37,10 @@ CROPPED = {
     "crop_size": SQUARE,
     "do_center_crop": True,
 }
-# Of the images here no odd number of pixels is cut off, which packages round otherwise.
+# An odd number of pixels is cut off.
 CLIP = {
     "image_processor_type": "CLIPImageProcessor",
-    "size": {"shortest_edge": SIDE + 4},
+    "size": {"shortest_edge": SIDE + 7},
     "crop_size": SQUARE,
 }
 BEIT = {"image_processor_type": "BeitImageProcessor", "size": SQUARE, "do_center_crop": False}
@@ -231,6 +231,7 @@ def _halves(
     return [text, Kind(family, "clip-image", build, files, "get_image_features", expected, flags)]
 
 
+DETECTORS = "detr table-transformer yolos rt_detr rt_detr_v2 conditional_detr deformable_detr".split()
 DETECTED = {"id2label": {0: "cat", 1: "dog"}}
 
 
@@ -250,12 +251,50 @@ def _detector(folder: Path, family: str) -> None:
         config = kind(**sizes, **DETECTED)
     torch.manual_seed(4)
     model = transformers.AutoModelForObjectDetection.from_config(config)
+    _save_detector(model, folder, "YolosImageProcessor" if family == "yolos" else "DetrImageProcessor")
+
+
+def _detector_of_every_class(folder: Path, family: str) -> None:
+    """RT-DETR and kin: no class is that of no object."""
+    backbone = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+    stages = ["stage2", "stage3", "stage4"]
+    if family in ("rt_detr", "rt_detr_v2"):
+        backbone = transformers.RTDetrResNetConfig(**backbone, layer_type="basic", out_features=stages)
+        sizes = {"encoder_in_channels": [8, 16, 16], "feat_strides": [8, 16, 32], "encoder_hidden_dim": 32}
+        sizes |= {"decoder_in_channels": [32, 32, 32], "d_model": 32, "num_queries": 6}
+        sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 4}
+        sizes |= {"decoder_attention_heads": 4, "decoder_layers": 2, "hidden_expansion": 0.5}
+        kind = transformers.RTDetrConfig if family == "rt_detr" else transformers.RTDetrV2Config
+        processor = "RTDetrImageProcessor"
+    else:
+        backbone = transformers.ResNetConfig(**backbone, out_features=stages[-1:])
+        sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_queries": 6, "init_std": 0.5}
+        sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_feature_levels": 1}
+        sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "use_pretrained_backbone": False}
+        sizes |= {"use_timm_backbone": False, "backbone": None}
+        is_conditional = family == "conditional_detr"
+        kind = transformers.ConditionalDetrConfig if is_conditional else transformers.DeformableDetrConfig
+        processor = "ConditionalDetrImageProcessor" if is_conditional else "DeformableDetrImageProcessor"
+    torch.manual_seed(4)
+    config = kind(**sizes, backbone_config=backbone, **DETECTED)
+    model = transformers.AutoModelForObjectDetection.from_config(config)
+    with torch.no_grad():  # Initial ones are such that nothing is found.
+        for name, part in model.named_modules():
+            if "class" in name and isinstance(part, torch.nn.Linear):
+                torch.nn.init.normal_(part.weight, std=0.3)
+                part.bias.copy_(torch.tensor([-1.0, -2.5]))
+    model.save_pretrained(folder)
+    size = {"size": {"height": 64, "width": 64}, "do_pad": False}
+    text = json.dumps({"image_processor_type": processor, **size})
+    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
+
+
+def _save_detector(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:
     head = [part for part in model.class_labels_classifier.modules() if isinstance(part, torch.nn.Linear)]
     with torch.no_grad():  # So that some queries are of an object, and some of none.
         head[-1].weight.mul_(0.2)
         head[-1].bias.copy_(torch.tensor([0.5, 0.0, -0.5]))
     model.save_pretrained(folder)
-    name = "YolosImageProcessor" if family == "yolos" else "DetrImageProcessor"
     processor = {"image_processor_type": name, "size": {"height": 64, "width": 64}, "do_pad": False}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
 
@@ -283,7 +322,8 @@ def _detect(folder: Path, inputs: Columns) -> Columns:
 
 
 def _detectors(family: str) -> Kind:
-    build = functools.partial(_detector, family=family)
+    make = _detector if family in ("detr", "table-transformer", "yolos") else _detector_of_every_class
+    build = functools.partial(make, family=family)
     files = {"image": tiny_tasks._files(smooth=True)}
     call = "object detection pipeline"
     return Kind(family, "object-detection", build, files, call, _detect, ("--images",))
@@ -293,7 +333,7 @@ IMAGES = [
     *map(_classifier, HEADED),
     _classifier("vit", "multi_label_classification"),
     *map(_embedder, [name for name in (*FAMILIES, *ENCODERS) if name != "mobilevit"]),
-    *map(_detectors, ("detr", "table-transformer", "yolos")),
+    *map(_detectors, DETECTORS),
     *_halves("clip", tiny_tasks._build_clip, tiny_tasks._embed_clip),
     *_halves("siglip", _siglip, _embed_siglip),
 ]

@@ -20,8 +20,10 @@ from forebay.export import tiny, tiny_tasks
 from forebay.export.reader import Columns
 from forebay.export.texts import MIXED
 from kinds import Kind
+from kinds_answers import kinds as answers
 from kinds_audio import SOUNDS
 from kinds_images import IMAGES
+from kinds_judges import JUDGES
 
 LABELS = {0: "negative", 1: "neutral", 2: "größer als"}
 HIDDEN = 32
@@ -84,7 +86,7 @@ ENCODERS = """
 DECODERS = """
     gpt2 gpt_neo gptj gpt_neox opt bloom llama mistral qwen2 qwen3 gemma gemma2 gemma3_text embeddinggemma phi
     phi3 mixtral olmo olmo2 stablelm starcoder2 cohere granite smollm3 gpt_bigcode mpt persimmon qwen3_moe
-    xglm biogpt
+    xglm biogpt falcon
 """.split()
 PADDING = "depends on how far rows are padded"
 # What cannot be exported, and a part of why.
@@ -95,7 +97,7 @@ REFUSED_ENCODERS = {
     "yoso": "it calls YosoCumulation, code of Python that TorchScript cannot hold",
     "canine": "CanineModel has no table of token embeddings",
 }
-REFUSED_DECODERS = {"falcon": "the program differs from the model", "mamba": "MambaRMSNorm"}
+REFUSED_DECODERS = {"mamba": "MambaRMSNorm"}
 CLASSIFIERS = {
     "encoders": "bert modernbert deberta deberta-v2 longformer mobilebert xmod bart mbart t5 mt5".split(),
     "decoders": "gpt2 gpt_neo opt bloom llama mistral qwen2 qwen3 gemma2 phi3 mixtral smollm3".split(),
@@ -114,7 +116,15 @@ def config(family: str, **more: object) -> transformers.PretrainedConfig:
     return kind(**{**sizes, **MORE.get(family, {}), **more})
 
 
-def save(family: str, folder: Path, auto: type, decoder: bool, **more: object) -> None:
+def save(
+    family: str,
+    folder: Path,
+    auto: type,
+    decoder: bool,
+    padding_side: str = "",
+    types: bool = False,
+    **more: object,
+) -> None:
     """A plain folder of transformers; decoders' batches are padded on the left, as theirs are."""
     tokenizer = tiny.byte_pairs("<s>", "</s>") if decoder else tiny._wordpiece(bert=True)
     pad = "<pad>" if decoder else "[PAD]"
@@ -127,8 +137,8 @@ def save(family: str, folder: Path, auto: type, decoder: bool, **more: object) -
         eos_token="</s>" if decoder else "[SEP]",
         unk_token="<unk>" if decoder else "[UNK]",
         model_max_length=tiny.MAX_TOKENS,
-        padding_side="left" if decoder else "right",
-        model_input_names=["input_ids", "attention_mask"],
+        padding_side=padding_side or ("left" if decoder else "right"),
+        model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * types],
     ).save_pretrained(folder)
 
 
@@ -245,7 +255,7 @@ NO_TASK = {
     "WhisperForConditionalGeneration": "it writes texts",
     "LlavaForConditionalGeneration": "it writes texts",
     "VisionEncoderDecoderModel": "it writes texts",
-    "BertForQuestionAnswering": "it finds answers in texts",
+    "TapasForQuestionAnswering": "it answers questions about tables",
     "BertForMultipleChoice": "it chooses among several texts",
     "BertForNextSentencePrediction": "it tells whether a text follows another",
     "OwlViTForZeroShotObjectDetection": "it finds objects in images by their names",
@@ -254,7 +264,7 @@ NO_TASK = {
     "Wav2Vec2Model": "it takes audio",
     "Wav2Vec2ForAudioFrameClassification": "it takes audio",
     "ASTForAudioClassification": "it takes audio",
-    "ClapModel": "it takes audio",
+    "ClapAudioModelWithProjection": "it takes audio",
     "VideoMAEForVideoClassification": "it takes videos",
     "LayoutLMv3ForTokenClassification": "it takes images beside texts",
     "TimeSeriesTransformerForPrediction": "it goes on with series",
@@ -271,7 +281,8 @@ def _all() -> list[Kind]:
         kinds += [make(family, decoder=True) for family in families["decoders"]]
     kinds += [*map(_reranker, ("bert", "roberta", "modernbert", "deberta-v2", "xmod"))]
     kinds += [_reranker("bart", labels=3), _reranker("deberta-v2", labels=3), _reranker("qwen3", True)]
-    kinds += [*IMAGES, *SOUNDS, _program()]
+    kinds += JUDGES
+    kinds += [*answers(save), *IMAGES, *SOUNDS, _program()]
     kinds += [_embedder(family, False, why) for family, why in REFUSED_ENCODERS.items()]
     kinds += [_embedder(family, True, why) for family, why in REFUSED_DECODERS.items()]
     kinds += [_classifier("xlnet", False, PADDING)]

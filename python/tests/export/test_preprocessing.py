@@ -45,6 +45,15 @@ def test_mean_deviation_and_filter(tmp_path: Path) -> None:
     assert (found.mean, found.std, found.filter) == ((0, 1, 2), (3, 4, 5), "bicubic")
 
 
+def test_values_that_are_not_normalized_stay_from_0_to_1(tmp_path: Path) -> None:
+    found = _images(tmp_path, 224, do_normalize=False, image_mean=[0, 1, 2], image_std=[3, 4, 5])
+    assert (found.mean, found.std) == ((0, 0, 0), (1, 1, 1))
+
+
+def test_the_middle_is_that_of_transformers(tmp_path: Path) -> None:
+    assert _images(tmp_path, 224).middle == "floored"
+
+
 @pytest.mark.parametrize(
     ("stated", "resize"),
     [
@@ -72,7 +81,6 @@ def test_both_sides(stated: dict, resize: int, tmp_path: Path) -> None:
         ({"crop_size": {"height": 224, "width": 200}}, "expected a crop of 224"),
         ({"do_resize": False}, "do_resize is false"),
         ({"do_rescale": False}, "do_rescale is false"),
-        ({"do_normalize": False}, "do_normalize is false"),
         ({"rescale_factor": 1 / 127.5}, "expected 1/255"),
     ],
 )

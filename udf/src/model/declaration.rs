@@ -14,7 +14,7 @@ use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
 use crate::error::{ModelError, nearest_hint};
-pub use crate::feature::image::{Filter, Fit};
+pub use crate::feature::image::{Filter, Fit, Middle};
 
 /// A named, versioned function from input columns to output columns, with what it needs.
 ///
@@ -86,11 +86,19 @@ pub enum TransformKind {
         max_tokens: u32,
         /// Fills a batch up to its longest row.
         pad_id: i64,
+        /// How many tokens the program has embeddings for, if it is known: a text with another token
+        /// is refused before the program sees it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vocabulary: Option<u32>,
+        /// Of two texts, what they become as one: each input's name in braces stands for its text. Without
+        /// it they are two sequences.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template: Option<String>,
         /// Where a longer text is cut.
         #[serde(default, skip_serializing_if = "Side::is_right")]
         truncation: Side,
         /// What the program takes, in order: `input_ids`, `attention_mask`, `token_type_ids`,
-        /// `token_starts`, `token_ends`.
+        /// `token_starts`, `token_ends`, `token_texts`, `token_words`.
         arguments: Vec<String>,
     },
     /// Numbers and vectors as they are.
@@ -105,6 +113,9 @@ pub enum TransformKind {
         fit: Fit,
         /// Pixels of both sides of what the program gets, the middle.
         crop: u32,
+        /// Where the middle begins.
+        #[serde(default, skip_serializing_if = "Middle::is_default")]
+        middle: Middle,
         /// How pixels are resampled.
         #[serde(default)]
         filter: Filter,

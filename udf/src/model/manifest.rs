@@ -12,15 +12,23 @@ use super::package::is_safe_name;
 use super::quality::Quality;
 use super::resources::Resources;
 use super::signature::{ColumnText, Signature, SignatureText, type_name};
+use super::template::Template;
 use crate::error::{ModelError, nearest_hint};
 use crate::feature::image::Recipe;
 
 /// Name of the description within a package.
 pub(super) const MANIFEST: &str = "model.toml";
 pub(super) const FORMAT: u32 = 1;
-const ARGUMENTS: [&str; 5] =
-    ["input_ids", "attention_mask", "token_type_ids", "token_starts", "token_ends"];
-/// Those that say where in the text a token is; of two texts they would not say in which.
+const ARGUMENTS: [&str; 7] = [
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "token_starts",
+    "token_ends",
+    "token_texts",
+    "token_words",
+];
+/// Those that say where in its text a token is.
 const OFFSETS: [&str; 2] = ["token_starts", "token_ends"];
 
 /// The description of a package.
@@ -236,7 +244,7 @@ impl Manifest {
     fn check_transform(&self) -> Result<(), String> {
         let inputs = &self.signature.inputs;
         match &self.transform {
-            TransformKind::Tokenize { max_tokens, arguments, .. } => {
+            TransformKind::Tokenize { max_tokens, arguments, vocabulary, template, .. } => {
                 if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
                     return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
                         .to_owned());
@@ -255,11 +263,11 @@ impl Manifest {
                         nearest_hint(name, ARGUMENTS)
                     ));
                 }
-                let of_one = |name: &&String| OFFSETS.contains(&name.as_str());
-                match arguments.iter().find(of_one).filter(|_| inputs.len() > 1) {
-                    Some(name) => Err(format!(
-                        "transform.arguments holds '{name}', which a model of two texts cannot take"
-                    )),
+                if *vocabulary == Some(0) {
+                    return Err("transform.vocabulary is 0, expected at least 1".to_owned());
+                }
+                match template {
+                    Some(template) => Template::parse(template, inputs).map(drop),
                     None => Ok(()),
                 }
             }
@@ -528,7 +536,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        let cases: [(&str, &str, &str); 28] = [
+        let cases: [(&str, &str, &str); 30] = [
             ("format = 1", "format = 2", "format is 2, this version reads format 1"),
             ("format = 1", "", "format is missing"),
             ("format = 1", "format = ", "line 2:"),
@@ -571,6 +579,12 @@ mod tests {
             ("\"STRING\"", "\"STRING\"\nshape = [2, 2]", "cannot have the shape [2, 2]"),
             ("kind = \"tokenize\"", "kind = \"tokenise\"", "unknown variant `tokenise`"),
             ("max_tokens = 8", "max_tokens = 0", "transform.max_tokens is 0"),
+            (
+                "pad_id = 0",
+                "pad_id = 0\ntemplate = \"{text} {other}\"",
+                "transform.template is '{text} {other}'",
+            ),
+            ("pad_id = 0", "pad_id = 0\nvocabulary = 0", "transform.vocabulary is 0"),
             ("\"attention_mask\"", "\"mask\"", "holds 'mask'"),
             ("gpus = 1", "gpus = 1.5", "resources.gpus"),
             ("memory = \"1 MiB\"", "memory = \"big\"", "line 28:"),

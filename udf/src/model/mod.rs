@@ -16,10 +16,12 @@ mod quality;
 mod resources;
 mod row_error;
 mod signature;
+mod template;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Filter, Fit, Layout, ModelDeclaration, Number, RuntimeKind, Side, TransformKind,
+    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, Number, RuntimeKind, Side,
+    TransformKind,
 };
 pub use head::{Activation, Dense, Function, Head, Pooling};
 pub use learned::{Learned, Lesson};
@@ -33,6 +35,7 @@ pub use quality::Quality;
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};
+pub(crate) use template::Template;
 
 /// What the names of columns begin with that exist only between Forebay's operators. No model and
 /// no input may name a column so.

@@ -6,10 +6,10 @@ use arrow::array::{Array, ArrayRef, FixedSizeListArray, UInt8Array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-use super::Transform;
+use super::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::feature::arguments::BytesColumn;
-use crate::feature::image::{Filter, Fit, Recipe, Workspace};
+use crate::feature::image::{Filter, Fit, Middle, Recipe, Workspace};
 use crate::model::{ModelDeclaration, type_name};
 
 /// What is prepared of each image: `crop` times `crop` pixels of three bytes.
@@ -32,13 +32,14 @@ impl Images {
     pub(super) fn new(
         model: &ModelDeclaration,
         (resize, crop): (u32, u32),
-        (filter, fit): (Filter, Fit),
+        (filter, fit, middle): (Filter, Fit, Middle),
     ) -> Result<Self, RuntimeError> {
         let input = model.signature.inputs.first().map(|field| field.name().clone());
         let (model, input) = (model.name.clone(), input.unwrap_or_default());
         match Recipe::try_new(resize, crop) {
             Ok(recipe) => {
-                Ok(Self { model, input, recipe: recipe.with_filter(filter).with_fit(fit) })
+                let recipe = recipe.with_filter(filter).with_fit(fit).with_middle(middle);
+                Ok(Self { model, input, recipe })
             }
             Err(problem) => Err(RuntimeError::Transform { model, input, problem }),
         }
@@ -55,7 +56,7 @@ impl Transform for Images {
         vec![output_field(self.recipe.crop)]
     }
 
-    fn apply(&self, inputs: &[ArrayRef]) -> Result<Vec<ArrayRef>, RuntimeError> {
+    fn apply(&self, inputs: &[ArrayRef]) -> Result<Transformed, RuntimeError> {
         let [column] = inputs else {
             return Err(self.problem(format!("found {} columns, expected 1", inputs.len())));
         };
@@ -82,7 +83,7 @@ impl Transform for Images {
         let nulls: Option<NullBuffer> = column.nulls().cloned();
         let values = Arc::new(UInt8Array::from(pixels));
         FixedSizeListArray::try_new(Arc::clone(item), *length, values, nulls)
-            .map(|column| vec![Arc::new(column) as ArrayRef])
+            .map(|column| Transformed { columns: vec![Arc::new(column)], truncated: 0 })
             .map_err(|error| self.problem(error.to_string()))
     }
 }

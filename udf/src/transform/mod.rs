@@ -19,6 +19,15 @@ use arrow::datatypes::FieldRef;
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, TransformKind};
 
+/// What becomes of rows.
+#[derive(Clone, Debug)]
+pub struct Transformed {
+    /// The prepared columns.
+    pub columns: Vec<ArrayRef>,
+    /// How many rows held more than the model takes, and lost the rest.
+    pub truncated: usize,
+}
+
 /// Prepares a model's input columns. Stateless and shared between threads.
 pub trait Transform: std::fmt::Debug + Send + Sync {
     /// The prepared columns. A list column's length is the row's length in tokens.
@@ -30,7 +39,7 @@ pub trait Transform: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`RuntimeError::Transform`] names the input and the reason.
-    fn apply(&self, inputs: &[ArrayRef]) -> Result<Vec<ArrayRef>, RuntimeError>;
+    fn apply(&self, inputs: &[ArrayRef]) -> Result<Transformed, RuntimeError>;
 }
 
 /// The prepared columns of a model, without loading anything: for planning.
@@ -53,8 +62,8 @@ pub fn load(
     Ok(match &model.transform {
         TransformKind::Tokenize { .. } => Arc::new(text::Tokenize::load(model, package)?),
         TransformKind::Tensor => Arc::new(tensor::Tensors::new(model)),
-        TransformKind::Image { resize, crop, filter, fit, .. } => {
-            Arc::new(image::Images::new(model, (*resize, *crop), (*filter, *fit))?)
+        TransformKind::Image { resize, crop, filter, fit, middle, .. } => {
+            Arc::new(image::Images::new(model, (*resize, *crop), (*filter, *fit, *middle))?)
         }
     })
 }

@@ -7,7 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{Field, FieldRef};
 
-use super::Transform;
+use super::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Signature, type_name};
 
@@ -78,7 +78,7 @@ impl Transform for Tensors {
         self.outputs.clone()
     }
 
-    fn apply(&self, inputs: &[ArrayRef]) -> Result<Vec<ArrayRef>, RuntimeError> {
+    fn apply(&self, inputs: &[ArrayRef]) -> Result<Transformed, RuntimeError> {
         for (field, column) in self.inputs.iter().zip(inputs) {
             self.check(field, column)?;
         }
@@ -93,7 +93,7 @@ impl Transform for Tensors {
             }
             self.in_declared_layout(field, prepared)
         });
-        prepared.collect()
+        Ok(Transformed { columns: prepared.collect::<Result<_, _>>()?, truncated: 0 })
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
             vectors(&[Some(vec![Some(1.0), Some(2.0)])]),
             Arc::new(Int64Array::from(vec![7])) as ArrayRef,
         ];
-        let prepared = transform.apply(&inputs).unwrap();
+        let prepared = transform.apply(&inputs).unwrap().columns;
         for ((prepared, input), field) in
             prepared.iter().zip(&inputs).zip(transform.output_fields())
         {
@@ -141,7 +141,7 @@ mod tests {
             let field = Arc::new(Field::new(name, DataType::Float32, nullable));
             let nulls = Some(NullBuffer::from(vec![true, false]));
             let column = FixedSizeListArray::new(field, 2, Arc::clone(&values) as _, nulls);
-            let prepared = transform.apply(&[Arc::new(column)]).unwrap();
+            let prepared = transform.apply(&[Arc::new(column)]).unwrap().columns;
             assert_eq!(prepared[0].data_type(), transform.output_fields()[0].data_type());
             let row = prepared[0].as_fixed_size_list().value(0);
             assert_eq!(row.as_primitive::<Float32Type>().values(), &[1.0, 2.0]);
@@ -154,7 +154,7 @@ mod tests {
         let transform = transform(&[("a", "BIGINT"), ("b", "FLOAT")]);
         let a: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(3), Some(4)]));
         let b: ArrayRef = Arc::new(Float32Array::from(vec![Some(1.0), Some(2.0), None, Some(4.0)]));
-        let prepared = transform.apply(&[a, b]).unwrap();
+        let prepared = transform.apply(&[a, b]).unwrap().columns;
         for column in prepared {
             let valid: Vec<bool> = (0..4).map(|row| column.is_valid(row)).collect();
             assert_eq!(valid, [true, false, false, true]);
@@ -183,7 +183,7 @@ mod tests {
     fn text_gets_its_declared_layout() {
         let transform = transform(&[("t", "STRING")]);
         let column: ArrayRef = Arc::new(StringViewArray::from(vec![Some("a"), None]));
-        let prepared = transform.apply(&[column]).unwrap();
+        let prepared = transform.apply(&[column]).unwrap().columns;
         assert_eq!(prepared[0].data_type(), &DataType::Utf8);
         assert_eq!(prepared[0].null_count(), 1);
     }

@@ -10,9 +10,9 @@ use tokenizers::{
     EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams,
 };
 
-use super::Transform;
+use super::{Transform, Transformed};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, Side, TransformKind, type_name};
+use crate::model::{ModelDeclaration, Package, Side, Template, TransformKind, type_name};
 
 /// What is prepared of each token: one column of lists each, all of the same lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub(crate) enum TokenColumn {
     Start,
     /// Where it ends.
     End,
+    /// Which text it is of: 0 for the first, 1 for the second of a pair, -1 for none.
+    Text,
+    /// Which of its text's words it is a part of, from 0; -1 for none.
+    Word,
 }
 
 impl TokenColumn {
@@ -37,7 +41,8 @@ impl TokenColumn {
             Self::Type if !is_pair => false,
             other => arguments.iter().any(|argument| argument == other.argument()),
         };
-        [Self::Id, Self::Type, Self::Start, Self::End].into_iter().filter(is_needed).collect()
+        let all = [Self::Id, Self::Type, Self::Start, Self::End, Self::Text, Self::Word];
+        all.into_iter().filter(is_needed).collect()
     }
 
     /// The argument of the program that gets the column.
@@ -47,6 +52,8 @@ impl TokenColumn {
             Self::Type => "token_type_ids",
             Self::Start => "token_starts",
             Self::End => "token_ends",
+            Self::Text => "token_texts",
+            Self::Word => "token_words",
         }
     }
 
@@ -55,7 +62,7 @@ impl TokenColumn {
         match self {
             Self::Id => pad_id,
             Self::Type => 0,
-            Self::Start | Self::End => -1,
+            Self::Start | Self::End | Self::Text | Self::Word => -1,
         }
     }
 
@@ -65,24 +72,35 @@ impl TokenColumn {
             Self::Type => "__forebay_token_types",
             Self::Start => "__forebay_token_starts",
             Self::End => "__forebay_token_ends",
+            Self::Text => "__forebay_token_texts",
+            Self::Word => "__forebay_token_words",
         };
         Arc::new(Field::new(name, DataType::List(item_field()), true))
     }
 
     fn append(self, encoding: &Encoding, values: &mut Vec<i32>) {
+        let special = encoding.get_special_tokens_mask();
+        // Special tokens are no part of a text.
+        let in_text = |(value, special): (i32, &u32)| if *special == 0 { value } else { -1 };
         let offset = |pick: fn(&(usize, usize)) -> usize| {
-            let offsets = encoding.get_offsets().iter();
-            let in_text = move |(offsets, special): (&(usize, usize), &u32)| match special {
-                0 => pick(offsets) as i32,
-                _ => -1,
-            };
-            offsets.zip(encoding.get_special_tokens_mask()).map(in_text)
+            let offsets = encoding.get_offsets().iter().map(move |offsets| pick(offsets) as i32);
+            offsets.zip(special).map(in_text)
         };
         match self {
             Self::Id => values.extend(encoding.get_ids().iter().map(|id| *id as i32)),
             Self::Type => values.extend(encoding.get_type_ids().iter().map(|id| *id as i32)),
             Self::Start => values.extend(offset(|(start, _)| *start)),
             Self::End => values.extend(offset(|(_, end)| *end)),
+            Self::Text => {
+                let texts = encoding.get_sequence_ids().into_iter();
+                let texts = texts.map(|text| text.map_or(-1, |text| text as i32));
+                values.extend(texts.zip(special).map(in_text));
+            }
+            Self::Word => {
+                let words = encoding.get_word_ids().iter();
+                let words = words.map(|word| word.map_or(-1, |word| word as i32));
+                values.extend(words.zip(special).map(in_text));
+            }
         }
     }
 }
@@ -106,6 +124,10 @@ pub(super) struct Tokenize {
     /// In front of each text, of a pair the first.
     prompt: String,
     tokenizer: Tokenizer,
+    /// How a pair becomes one text, if it does.
+    template: Option<Template>,
+    /// How many tokens the model knows, if it says so.
+    vocabulary: Option<u32>,
 }
 
 impl std::fmt::Debug for Tokenize {
@@ -117,19 +139,26 @@ impl std::fmt::Debug for Tokenize {
 impl Tokenize {
     /// Reads the tokenizer of a package. Its own padding and truncation do not count.
     pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
-        let (file, max_tokens, side) = match &model.transform {
-            TransformKind::Tokenize { tokenizer, max_tokens, truncation, .. } => {
-                (tokenizer, *max_tokens, *truncation)
-            }
-            TransformKind::Tensor | TransformKind::Image { .. } => {
-                return Err(load_error(model, "", "it has no tokenizer"));
-            }
+        let TransformKind::Tokenize {
+            tokenizer: file,
+            max_tokens,
+            truncation: side,
+            vocabulary,
+            template,
+            ..
+        } = &model.transform
+        else {
+            return Err(load_error(model, "", "it has no tokenizer"));
         };
+        let (max_tokens, side, vocabulary) = (*max_tokens, *side, *vocabulary);
+        let template =
+            template.as_deref().map(|text| Template::parse(text, &model.signature.inputs));
+        let template = template.transpose().map_err(|problem| load_error(model, file, &problem))?;
         let mut tokenizer = Tokenizer::from_file(package.file(file))
             .map_err(|e| load_error(model, file, &e.to_string()))?;
         let inputs = &model.signature.inputs;
-        let special =
-            tokenizer.get_post_processor().map_or(0, |p| p.added_tokens(inputs.len() > 1));
+        let is_pair = inputs.len() > 1 && template.is_none();
+        let special = tokenizer.get_post_processor().map_or(0, |p| p.added_tokens(is_pair));
         if special >= max_tokens as usize {
             let problem =
                 format!("it adds {special} special tokens, but max_tokens is {max_tokens}");
@@ -154,24 +183,37 @@ impl Tokenize {
             columns: TokenColumn::of(model),
             prompt: model.prompt_text().to_owned(),
             tokenizer,
+            template,
+            vocabulary,
         })
     }
 
     fn encode(&self, input: EncodeInput<'_>) -> Result<Encoding, RuntimeError> {
-        let wants_offsets =
-            self.columns.contains(&TokenColumn::Start) || self.columns.contains(&TokenColumn::End);
-        let encoding = if wants_offsets {
+        // Where tokens are is found only if it is asked for.
+        let is_place =
+            |column: &TokenColumn| !matches!(column, TokenColumn::Id | TokenColumn::Type);
+        let encoding = if self.columns.iter().any(is_place) {
             self.tokenizer.encode_char_offsets(input, true)
         } else {
             self.tokenizer.encode_fast(input, true)
         };
         let encoding =
             encoding.map_err(|e| self.problem(0, format!("the tokenizer failed: {e}")))?;
-        match encoding.is_empty() {
+        let ids = encoding.get_ids();
+        if ids.is_empty() {
             // What a program makes of padding alone would depend on the rows beside it.
-            true => Err(self.problem(0, "the text has no tokens; leave such rows out".to_owned())),
-            false => Ok(encoding),
+            return Err(self.problem(0, "the text has no tokens; leave such rows out".to_owned()));
         }
+        let known = self.vocabulary.unwrap_or(u32::MAX);
+        let Some(at) = ids.iter().position(|id| *id >= known) else { return Ok(encoding) };
+        let (id, token) = (ids[at], &encoding.get_tokens()[at]);
+        Err(self.problem(
+            encoding.token_to_sequence(at).unwrap_or(0),
+            format!(
+                "the text has the token '{token}' ({id}), and the model knows {known} tokens; take the \
+                 tokenizer that it was trained with"
+            ),
+        ))
     }
 
     fn texts<'a>(
@@ -203,7 +245,11 @@ impl Tokenize {
             [first, second] if self.inputs.len() == 2 => {
                 let pairs = self.texts(0, first)?.into_iter().zip(self.texts(1, second)?);
                 let pair = |(first, second): (Option<&'a str>, Option<&'a str>)| {
-                    Some((self.prompted(first?), second?).into())
+                    let (first, second) = (self.prompted(first?), second?);
+                    Some(match &self.template {
+                        Some(template) => template.join(&first, second).into(),
+                        None => (first, second).into(),
+                    })
                 };
                 Ok(pairs.map(pair).collect())
             }
@@ -240,14 +286,16 @@ impl Transform for Tokenize {
         self.columns.iter().copied().map(TokenColumn::field).collect()
     }
 
-    fn apply(&self, inputs: &[ArrayRef]) -> Result<Vec<ArrayRef>, RuntimeError> {
+    fn apply(&self, inputs: &[ArrayRef]) -> Result<Transformed, RuntimeError> {
         let rows = self.rows(inputs)?;
+        let mut truncated = 0;
         let mut lengths = Vec::with_capacity(rows.len());
         let mut values = vec![Vec::with_capacity(rows.len() * 32); self.columns.len()];
         for row in rows {
             let encoding = row.map(|input| self.encode(input)).transpose()?;
             lengths.push(encoding.as_ref().map_or(0, Encoding::len));
             let Some(encoding) = encoding else { continue };
+            truncated += usize::from(!encoding.get_overflowing().is_empty());
             for (column, values) in self.columns.iter().zip(&mut values) {
                 column.append(&encoding, values);
             }
@@ -263,7 +311,7 @@ impl Transform for Tokenize {
             let values = Arc::new(Int32Array::from(values));
             Arc::new(ListArray::new(item_field(), offsets.clone(), values, nulls.clone())) as _
         };
-        Ok(values.into_iter().map(column).collect())
+        Ok(Transformed { columns: values.into_iter().map(column).collect(), truncated })
     }
 }
 
@@ -315,7 +363,7 @@ mod tests {
 
     fn tokens(column: impl Array + 'static) -> Vec<Option<Vec<i32>>> {
         let transform = try_load(TEXT, TOKENIZER).unwrap();
-        let prepared = transform.apply(&[Arc::new(column)]).unwrap();
+        let prepared = transform.apply(&[Arc::new(column)]).unwrap().columns;
         assert_eq!(prepared[0].data_type(), transform.output_fields()[0].data_type());
         let rows = prepared[0].as_list::<i32>().iter();
         rows.map(|row| Some(row?.as_primitive::<Int32Type>().values().to_vec())).collect()
@@ -348,7 +396,7 @@ mod tests {
         let description = TEXT.replace("pad_id = 0", "pad_id = 0\ntruncation = \"left\"");
         let transform = try_load(&description, TOKENIZER).unwrap();
         let text = StringArray::from(vec!["1 2 3 4 5 6 7 8 9"]);
-        let prepared = transform.apply(&[Arc::new(text)]).unwrap();
+        let prepared = transform.apply(&[Arc::new(text)]).unwrap().columns;
         assert_eq!(lists(&prepared[0]), [Some(vec![1, 14, 15, 16, 17, 18, 19, 2])]);
     }
 
@@ -371,7 +419,7 @@ mod tests {
         assert_eq!(names, ["__forebay_tokens", "__forebay_token_types"]);
         let first = StringArray::from(vec![Some("1"), None, Some("2"), Some("1 2 3 4 5 6 7")]);
         let second = StringArray::from(vec![Some("2 3"), Some("3"), None, Some("8 9")]);
-        let prepared = transform.apply(&[Arc::new(first), Arc::new(second)]).unwrap();
+        let prepared = transform.apply(&[Arc::new(first), Arc::new(second)]).unwrap().columns;
         let ids = [Some(vec![1, 11, 2, 12, 13, 2]), None, None];
         assert_eq!(lists(&prepared[0])[..3], ids);
         assert_eq!(lists(&prepared[0])[3], Some(vec![1, 11, 12, 13, 2, 18, 19, 2]));
@@ -408,9 +456,10 @@ mod tests {
         };
         let texts =
             |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![Some(text), None])) };
-        let single = load(TEXT).apply(&[texts("1 2")]).unwrap();
+        let single = load(TEXT).apply(&[texts("1 2")]).unwrap().columns;
         assert_eq!(lists(&single[0]), [Some(vec![1, 18, 19, 11, 12, 2]), None]);
-        let both = load(&pair("\"attention_mask\"")).apply(&[texts("1"), texts("2")]).unwrap();
+        let both =
+            load(&pair("\"attention_mask\"")).apply(&[texts("1"), texts("2")]).unwrap().columns;
         assert_eq!(lists(&both[0]), [Some(vec![1, 18, 19, 11, 2, 12, 2]), None]);
     }
 
@@ -420,10 +469,70 @@ mod tests {
         let description = TEXT.replace("\"attention_mask\"", arguments);
         let transform = try_load(&description, TOKENIZER).unwrap();
         let text = StringArray::from(vec!["ä 12  3"]);
-        let prepared = transform.apply(&[Arc::new(text)]).unwrap();
+        let prepared = transform.apply(&[Arc::new(text)]).unwrap().columns;
         assert_eq!(lists(&prepared[0]), [Some(vec![1, 3, 3, 13, 2])]);
         assert_eq!(lists(&prepared[1]), [Some(vec![-1, 0, 2, 6, -1])]);
         assert_eq!(lists(&prepared[2]), [Some(vec![-1, 1, 4, 7, -1])]);
+    }
+
+    #[test]
+    fn of_two_texts_each_token_says_which_it_is_of_and_in_which_word() {
+        let arguments = "\"token_texts\", \"token_words\", \"token_starts\"";
+        let transform = try_load(&pair(arguments), TOKENIZER).unwrap();
+        let (first, second) = (StringArray::from(vec!["7 1"]), StringArray::from(vec!["ä 12"]));
+        let prepared = transform.apply(&[Arc::new(first), Arc::new(second)]).unwrap().columns;
+        let names = transform.output_fields();
+        let of = |name: &str| {
+            let at = names.iter().position(|field| field.name() == name).unwrap();
+            lists(&prepared[at]).remove(0).unwrap()
+        };
+        assert_eq!(of("__forebay_tokens"), [1, 17, 11, 2, 3, 3, 2]);
+        assert_eq!(of("__forebay_token_texts"), [-1, 0, 0, -1, 1, 1, -1]);
+        assert_eq!(of("__forebay_token_words"), [-1, 0, 1, -1, 0, 1, -1]);
+        assert_eq!(of("__forebay_token_starts"), [-1, 0, 2, -1, 0, 2, -1]);
+    }
+
+    #[test]
+    fn a_template_makes_one_text_of_two() {
+        let description = pair("\"attention_mask\"")
+            .replace("pad_id = 0", "pad_id = 0\ntemplate = \"9 {text} 8 {other} 7\"");
+        let transform = try_load(&description, TOKENIZER).unwrap();
+        let texts = |text: Option<&str>| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+        let prepared = transform.apply(&[texts(Some("1")), texts(Some("2"))]).unwrap().columns;
+        assert_eq!(lists(&prepared[0]), [Some(vec![1, 19, 11, 18, 12, 17, 2])]);
+        let prepared = transform.apply(&[texts(Some("1")), texts(None)]).unwrap().columns;
+        assert_eq!(lists(&prepared[0]), [None]);
+    }
+
+    #[test]
+    fn texts_that_are_cut_are_counted() {
+        let count = |transform: &Tokenize, columns: &[ArrayRef]| {
+            transform.apply(columns).unwrap().truncated
+        };
+        let texts =
+            |texts: &[Option<&str>]| -> ArrayRef { Arc::new(StringArray::from(texts.to_vec())) };
+        let single = try_load(TEXT, TOKENIZER).unwrap();
+        // Six words and two special tokens are as many as it takes.
+        let rows =
+            [Some("1 2 3 4 5 6"), Some("1 2 3 4 5 6 7"), None, Some("1"), Some(&"1 ".repeat(99))];
+        assert_eq!(count(&single, &[texts(&rows)]), 2);
+        let left = TEXT.replace("pad_id = 0", "pad_id = 0\ntruncation = \"left\"");
+        assert_eq!(count(&try_load(&left, TOKENIZER).unwrap(), &[texts(&rows)]), 2);
+        let both = try_load(&pair("\"attention_mask\""), TOKENIZER).unwrap();
+        let other = texts(&[Some("1"), Some("1"), Some("1"), Some("1 2 3 4"), Some("1")]);
+        assert_eq!(count(&both, &[texts(&rows), other]), 3);
+    }
+
+    #[test]
+    fn tokens_that_the_model_has_no_embedding_for_are_named() {
+        let description = TEXT.replace("pad_id = 0", "pad_id = 0\nvocabulary = 19");
+        let transform = try_load(&description, TOKENIZER).unwrap();
+        let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+        assert!(transform.apply(&[texts("8 1")]).is_ok());
+        let error = transform.apply(&[texts("8 9 1")]).unwrap_err().to_string();
+        let expected = "model 'm': input 'text': the text has the token '9' (19), and the model knows 19 \
+             tokens; take the tokenizer that it was trained with";
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -27,6 +27,6 @@ mod tests;
 
 pub(super) use functions::functions;
 pub use jpeg::JPEG_DECODER;
-pub use preprocess::Fit;
+pub use preprocess::{Fit, Middle};
 pub(crate) use preprocess::{Recipe, Workspace};
 pub use resize::Filter;

@@ -32,6 +32,32 @@ pub enum Fit {
     Both,
 }
 
+/// Where the middle begins, if what is cut off on both sides is an odd number of pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Middle {
+    /// At half of it, rounded to an even number: as torchvision does.
+    #[default]
+    Rounded,
+    /// At half of it, rounded down: as transformers does.
+    Floored,
+}
+
+impl Middle {
+    /// Whether it need not be said.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Pixels in front of the middle `part` of `whole`.
+    fn start(self, whole: u64, part: u32) -> f64 {
+        match self {
+            Self::Rounded => margin(whole, part),
+            Self::Floored => (whole.saturating_sub(u64::from(part)) / 2) as f64,
+        }
+    }
+}
+
 /// What an image becomes: `crop` times `crop` pixels of RGB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Recipe {
@@ -43,6 +69,8 @@ pub(crate) struct Recipe {
     filter: Filter,
     /// Which sides are resized.
     fit: Fit,
+    /// What the middle is.
+    middle: Middle,
 }
 
 /// Memory that one image after the other uses.
@@ -66,7 +94,13 @@ impl Recipe {
     /// If no such image can be made.
     pub(crate) fn try_new(resize: u32, crop: u32) -> Result<Self, String> {
         match resize > 0 && crop > 0 && crop <= resize && check_size(resize, resize).is_ok() {
-            true => Ok(Self { resize, crop, filter: Filter::default(), fit: Fit::default() }),
+            true => Ok(Self {
+                resize,
+                crop,
+                filter: Filter::default(),
+                fit: Fit::default(),
+                middle: Middle::default(),
+            }),
             false => Err(format!(
                 "resize is {resize} and crop is {crop}, expected a crop of 1 to resize, and no \
                  more than {PIXELS_MAX} pixels"
@@ -82,6 +116,11 @@ impl Recipe {
     /// The same with other sides that are resized.
     pub(crate) fn with_fit(self, fit: Fit) -> Self {
         Self { fit, ..self }
+    }
+
+    /// The same with another middle.
+    pub(crate) fn with_middle(self, middle: Middle) -> Self {
+        Self { middle, ..self }
     }
 
     /// Bytes of the result.
@@ -135,15 +174,14 @@ impl Recipe {
         orientation.stored_part(self.part(upright_size), upright_size)
     }
 
-    /// What of an image stays. Sizes and places are rounded as torchvision's `Resize` and
-    /// `CenterCrop` round them.
+    /// What of an image stays. Sizes are rounded as torchvision's `Resize` rounds them.
     fn part(self, (width, height): (u32, u32)) -> Part {
         let (shorter, longer) = (width.min(height), width.max(height));
         let resized_longer = u64::from(self.resize) * u64::from(longer) / u64::from(shorter);
         let side = |side: u32| {
             let is_resized = side == shorter || self.fit == Fit::Both;
             let resized = if is_resized { u64::from(self.resize) } else { resized_longer };
-            let start = margin(resized, self.crop);
+            let start = self.middle.start(resized, self.crop);
             let pixels = f64::from(side) / resized as f64;
             (start * pixels, f64::from(self.crop) * pixels)
         };

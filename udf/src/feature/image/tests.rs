@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::decode::{decode, info};
 use super::encode::{Encoding, encode};
 use super::pixels::{Mode, Pixels};
-use super::preprocess::{Fit, Recipe, Workspace};
+use super::preprocess::{Fit, Middle, Recipe, Workspace};
 use super::resize::{Filter, Resampler};
 use crate::fixture::prepared;
 
@@ -105,6 +105,27 @@ fn the_recipe_is_that_of_torchvision() {
         };
         assert_close(&found, &reference.expected("recipe"), mean, max, &reference.name);
     }
+}
+
+/// Where an odd number of pixels is cut off, the two differ.
+#[test]
+fn the_middle_is_that_of_torchvision_or_of_transformers() {
+    let mut workspace = Workspace::default();
+    let mut differ = 0;
+    for reference in Reference::all() {
+        let (resize, crop) = reference.recipe;
+        let recipe = Recipe::try_new(resize, crop).unwrap().with_middle(Middle::Floored);
+        let found = recipe.apply(&reference.bytes(), &mut workspace).unwrap();
+        let (mean, max) = match () {
+            () if reference.name.starts_with("large") => (0.9, 8),
+            () if reference.is_rounded() => (0.6, 6),
+            () => (0.5, 1),
+        };
+        let expected = reference.expected("floored");
+        assert_close(&found, &expected, mean, max, &reference.name);
+        differ += usize::from(difference(&expected, &reference.expected("recipe")).max > 8);
+    }
+    assert!(differ > 0, "no image tells them apart");
 }
 
 #[test]

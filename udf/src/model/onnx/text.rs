@@ -57,6 +57,8 @@ pub(super) fn describe(dir: &Path, graph: &Graph) -> Result<Described, Refusal> 
             tokenizer: tokens.file.clone(),
             max_tokens: tokens.max_tokens,
             pad_id: tokens.pad_id,
+            vocabulary: None,
+            template: None,
             truncation: tokens.truncation,
             arguments,
         },

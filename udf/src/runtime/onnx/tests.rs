@@ -65,7 +65,7 @@ fn every_model_gives_what_its_own_library_gives() {
         let (model, package) = &created;
         let inputs = reference(&folder, "inputs", &model.signature.inputs);
         let expected = reference(&folder, "outputs", &model.signature.outputs);
-        let columns = transform::load(model, package).unwrap().apply(&inputs).unwrap();
+        let columns = transform::load(model, package).unwrap().apply(&inputs).unwrap().columns;
         let replica = loaded(&created).unwrap();
         let _thread = enter_thread(model, Device::Cpu).unwrap();
         let rows = inputs[0].len();
@@ -94,7 +94,7 @@ fn several_threads_share_a_session_and_those_of_more_cores_have_their_own() {
     let mut created = created(&fixture("bert"), None).unwrap();
     let texts = StringArray::from(vec!["Rows arrive", "in batches of their own length", "fox"]);
     let transform = transform::load(&created.0, &created.1).unwrap();
-    let tokens = transform.apply(&[Arc::new(texts)]).unwrap();
+    let tokens = transform.apply(&[Arc::new(texts)]).unwrap().columns;
     for cpus in [1, 2] {
         created.0.resources.cpus = Share::whole(cpus);
         let replica = loaded(&created).unwrap();

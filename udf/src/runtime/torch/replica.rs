@@ -30,6 +30,8 @@ pub(super) struct TorchReplica {
     columns: Vec<TokenColumn>,
     /// By input, the shape of one row.
     shapes: Vec<Option<Vec<u32>>>,
+    /// The program's arguments, as messages name them; empty for those that they do not.
+    arguments: Vec<String>,
     outputs: Outputs,
     device: Device,
     /// What floating point inputs are converted to.
@@ -72,6 +74,7 @@ impl TorchReplica {
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
             shapes: package.manifest.shapes.clone(),
+            arguments: argument_names(model),
             outputs: Outputs::load(model, package)?,
             device,
             kind: match model.precision {
@@ -145,6 +148,22 @@ impl TorchReplica {
             result.is_err_and(|message| readable(&message) == problem)
         };
         !self.has_worked.load(Ordering::Relaxed) && says_so_to(0) && says_so_to(1)
+    }
+
+    /// The largest whole number of each argument, for a message about one that is beyond a table.
+    fn largest(&self, tensors: &[Tensor]) -> String {
+        let whole = tensors.iter().zip(&self.arguments).filter_map(|(tensor, name)| {
+            let is_whole = matches!(tensor.f_kind().ok()?, Kind::Int | Kind::Int64);
+            let is_named = is_whole && !name.is_empty();
+            let largest = i64::try_from(is_named.then(|| tensor.f_max().ok())??).ok()?;
+            Some(format!("the largest of '{name}' is {largest}"))
+        });
+        let whole: Vec<String> = whole.collect();
+        format!(
+            ": a table of the program has no row for a number that it got ({}); take the tokenizer that \
+             the model was trained with, or leave such rows out",
+            whole.join(", ")
+        )
     }
 
     /// The program's arguments, on its device, and the padded size of tokens.
@@ -260,6 +279,10 @@ impl Replica for TorchReplica {
                     {
                         RuntimeError::Broken { model, problem }
                     }
+                    RuntimeError::Program { model, rows, problem } if is_beyond_table(&problem) => {
+                        let problem = format!("{problem}{}", self.largest(&inputs.tensors));
+                        RuntimeError::Program { model, rows, problem }
+                    }
                     other => other,
                 }
             })?;
@@ -359,6 +382,28 @@ fn is_out_of_memory(message: &str) -> bool {
     ]
     .iter()
     .any(|sign| message.contains(sign))
+}
+
+/// What PyTorch says of a number that an embedding has no row for, on a CPU.
+fn is_beyond_table(problem: &str) -> bool {
+    problem.contains("index out of range in self")
+}
+
+/// Those of tokens are named by the package, others are the inputs.
+fn argument_names(model: &ModelDeclaration) -> Vec<String> {
+    match &model.transform {
+        // The others are counted from them.
+        TransformKind::Tokenize { arguments, .. } => {
+            let is_ids = |name: &String| name == TokenColumn::Id.argument();
+            arguments
+                .iter()
+                .map(|name| if is_ids(name) { name.clone() } else { String::new() })
+                .collect()
+        }
+        TransformKind::Tensor | TransformKind::Image { .. } => {
+            model.signature.inputs.iter().map(|input| input.name().clone()).collect()
+        }
+    }
 }
 
 fn is_device_failure(message: &str) -> bool {

@@ -95,7 +95,7 @@ fn every_exported_model_gives_what_its_own_library_gives() {
         let expected = reference(&folder, "outputs", &model.signature.outputs);
         let rows = inputs[0].len();
         let transform = transform::load(&model, &package).unwrap();
-        let columns = transform.apply(&inputs).unwrap();
+        let columns = transform.apply(&inputs).unwrap().columns;
         info().unwrap();
         for kernels in [LinearKernels::Mkl, LinearKernels::OneDnn] {
             let device = Device::Cpu;
@@ -182,7 +182,7 @@ fn the_demo_model_gives_unit_vectors_from_several_threads() {
     let (model, package) = open(&prepared("models/all-minilm-l6-v2"));
     let transform = transform::load(&model, &package).unwrap();
     let texts = StringArray::from(vec!["a cat sat", "a kitten was sitting", "quarterly revenue"]);
-    let tokens = transform.apply(&[Arc::new(texts)]).unwrap();
+    let tokens = transform.apply(&[Arc::new(texts)]).unwrap().columns;
     let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
     let embed = || {
         let _thread = super::super::enter_thread(&model, Device::Cpu).unwrap();
@@ -329,7 +329,7 @@ fn what_concerns_no_row_is_no_rows_fault() {
     let (model, package) = open(&prepared("fixtures/mpnet/package"));
     let transform = transform::load(&model, &package).unwrap();
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["a cat sat", "a dog"]));
-    let columns = transform.apply(&[texts]).unwrap();
+    let columns = transform.apply(&[texts]).unwrap().columns;
     let model = ModelDeclaration { precision: Precision::Bf16, ..model };
     let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
     let _thread = super::super::enter_thread(&model, Device::Cpu).unwrap();
