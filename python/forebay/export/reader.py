@@ -74,6 +74,9 @@ def _arguments(package: Path, about: dict, batch: list[list]) -> list[torch.Tens
         return [_tensor(*pair) for pair in zip(about["input"], batch, strict=True)]
     if transform["kind"] == "image":
         return [pixels(transform, batch[0])]
+    if template := transform.get("template"):
+        names = [column["name"] for column in about["input"]]
+        batch = [[_joined(template, names, texts) for texts in zip(*batch, strict=True)]]
     about_tokens = {key: transform[key] for key in ("max_tokens", "pad_id", "arguments")}
     return token_arguments(package / transform["tokenizer"], batch, **about_tokens)
 
@@ -86,8 +89,6 @@ def token_arguments(
     tokenizer.enable_truncation(max_tokens)
     tokenizer.enable_padding(pad_id=pad_id)
     texts = batch[0] if len(batch) == 1 else list(zip(*batch, strict=True))
-    if template := transform.get("template"):
-        texts = [_joined(template, [column["name"] for column in about["input"]], pair) for pair in texts]
     encodings = tokenizer.encode_batch(texts)
 
     def offsets(side: int) -> list[list[int]]:

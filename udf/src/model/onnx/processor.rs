@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{Refusal, json};
-use crate::model::declaration::{Filter, Fit, Layout, Number, TransformKind};
+use crate::model::declaration::{Filter, Fit, Layout, Middle, Number, TransformKind};
 
 pub(super) const FILE: &str = "preprocessor_config.json";
 /// From this size on, ConvNext's processor resizes both sides and crops nothing.
@@ -78,6 +78,7 @@ pub(super) fn read(dir: &Path) -> Result<TransformKind, Refusal> {
     Ok(TransformKind::Image {
         resize,
         fit,
+        middle: Middle::Floored,
         crop,
         filter: filter(number)?,
         layout: Layout::Chw,

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 
 use crate::fixture::{created, prepared};
 use crate::model::{
-    Activation, Dense, Determinism, Filter, Fit, Function, Head, Layout, ModelDeclaration, Number,
-    Pooling, Precision, RuntimeKind, Side, TransformKind,
+    Activation, Dense, Determinism, Filter, Fit, Function, Head, Layout, Middle, ModelDeclaration,
+    Number, Pooling, Precision, RuntimeKind, Side, TransformKind,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -354,6 +354,7 @@ fn a_folder_of_images_takes_image_files() {
         crop: 32,
         filter: Filter::Bilinear,
         layout: Layout::Chw,
+        middle: Middle::Floored,
         mean: [0.5; 3].map(Number),
         std: [0.5; 3].map(Number),
     };

@@ -279,7 +279,7 @@ fn outputs_with_labels_are_checked_against_them() {
         let texts = StringArray::from(vec!["Rows arrive in batches, and each batch is as long as"]);
         let tokens = tokens.apply(&[Arc::new(texts)]).unwrap();
         let replica = load(&model, &package, Device::Cpu);
-        replica.and_then(|replica| run(&*replica, &tokens)).unwrap_err().to_string()
+        replica.and_then(|replica| run(&*replica, &tokens.columns)).unwrap_err().to_string()
     };
     let message = refusal(b"{}");
     assert!(message.contains("labels.json cannot be loaded") && message.contains("a JSON list"));
@@ -302,7 +302,7 @@ fn a_matrix_that_does_not_fit_its_program_is_an_error() {
     let texts = StringArray::from(vec!["Rows arrive"]);
     let tokens = transform::load(&created, &package).unwrap().apply(&[Arc::new(texts)]).unwrap();
     let replica = load(&created, &package, Device::Cpu).unwrap();
-    let error = run(&*replica, &tokens).unwrap_err();
+    let error = run(&*replica, &tokens.columns).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Model);
     assert!(
         error.to_string().contains("vectors of 20 numbers, which linear.weight takes"),
