@@ -78,7 +78,7 @@ async fn texts(forebay: &ForebayContext) -> ArrayRef {
 /// Token ids in batches: longest first, as many rows as the package's limits allow.
 fn batches(model: &ModelDeclaration, package: &Package, texts: ArrayRef) -> Vec<Vec<ArrayRef>> {
     let transform = transform::load(model, package).unwrap();
-    let tokens = transform.apply(&[texts]).unwrap().remove(0);
+    let tokens = transform.apply(&[texts]).unwrap().columns.remove(0);
     let lists = tokens.as_list::<i32>();
     let (max_rows, max_tokens) = (model.batch.max_rows as usize, model.batch.max_tokens);
     let rows: Vec<u32> = (0..lists.len() as u32).collect();

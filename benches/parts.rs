@@ -161,7 +161,7 @@ fn tensor(criterion: &mut Criterion) {
     let vectors = FixedSizeListArray::new(item, 3072, Arc::new(numbers), None);
     let vectors: ArrayRef = Arc::new(vectors);
     let transform = transform::load(&model, &package).unwrap();
-    let columns = transform.apply(&[vectors]).unwrap();
+    let columns = transform.apply(&[vectors]).unwrap().columns;
     let mut group = criterion.benchmark_group("tensor");
     group.throughput(Throughput::Elements(ROWS as u64));
     group.bench_function("columns to tensors", |bencher| {

@@ -27,7 +27,9 @@ pub mod stores;
 pub mod whole_writes;
 
 pub use context::{ForebayBuilder, ForebayContext};
-pub use forebay_engine::{Accelerator, Devices, InferenceReport, Inventory, RunReport};
+pub use forebay_engine::{
+    Accelerator, Devices, ErrorKind, InferenceReport, Inventory, RemoteError, RunReport,
+};
 pub use forebay_planner::{DataFrameExt, ForebayConfig, install};
 pub use forebay_scheduler::{
     Cluster, Functions, Ports, RunningScheduler, RunningWorker, Scheduler, Standalone, Tls, Worker,

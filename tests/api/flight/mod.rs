@@ -1,6 +1,7 @@
 //! Arrow Flight SQL: its server in this process, with the clients of the arrow crates; and clients
 //! of others, in processes of their own.
 
+mod codes;
 mod endings;
 pub(crate) mod hostile;
 mod logins;
