@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
     ScalarUDFImpl, Signature, TypeSignature, Volatility, lit,
 };
 use forebay_udf::feature::documentation;
-use forebay_udf::model::{Catalog, ModelDeclaration, ModelOptions, OnError};
+use forebay_udf::model::{Catalog, Determinism, ModelDeclaration, ModelOptions, OnError};
 
 use super::normalize::ML_PREDICT;
 use crate::logical::inference::check_inputs;
@@ -111,8 +111,12 @@ pub(crate) fn call(
     model: &Arc<ModelDeclaration>,
     inputs: Vec<Expr>,
 ) -> Expr {
-    static CALLS: AtomicU64 = AtomicU64::new(0);
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    static CALLS: AtomicU64 = AtomicU64::new(1);
+    // Calls with equal results are equal, so that a text that is planned twice gives equal plans: as a
+    // key of DISTINCT ON and of ORDER BY.
+    let is_volatile =
+        model.determinism == Determinism::Volatile || inputs.iter().any(Expr::is_volatile);
+    let call = if is_volatile { CALLS.fetch_add(1, Ordering::Relaxed) } else { 0 };
     let resolved = Some(Resolved { model: Arc::clone(model), call });
     let function = MlPredict { resolved, ..MlPredict::new(Arc::clone(catalog)) };
     let args = [lit(model.name.as_str())].into_iter().chain(inputs).collect();

@@ -123,7 +123,7 @@ def _save(family: str, folder: Path, *, head: bool = False, **more: object) -> N
 
 def _inputs(processor: dict | None) -> Columns:
     if processor is not None:
-        return {"image": tiny_tasks._files(smooth=True)}
+        return {"image": tiny_tasks.image_files(smooth=True)}
     generator = torch.Generator().manual_seed(11)
     return {"pixels": torch.randn((5, 3 * 224 * 224), generator=generator).tolist()}
 
@@ -218,7 +218,7 @@ def _halves(
     family: str, build: Callable[[Path], None], expected: Callable[[Path, Columns], Columns]
 ) -> list[Kind]:
     flags = ("--task", "clip-image", "--images")
-    files = {"image": tiny_tasks._files(smooth=True)}
+    files = {"image": tiny_tasks.image_files(smooth=True)}
     text = Kind(
         family,
         "clip-text",
@@ -324,7 +324,7 @@ def _detect(folder: Path, inputs: Columns) -> Columns:
 def _detectors(family: str) -> Kind:
     make = _detector if family in ("detr", "table-transformer", "yolos") else _detector_of_every_class
     build = functools.partial(make, family=family)
-    files = {"image": tiny_tasks._files(smooth=True)}
+    files = {"image": tiny_tasks.image_files(smooth=True)}
     call = "object detection pipeline"
     return Kind(family, "object-detection", build, files, call, _detect, ("--images",))
 

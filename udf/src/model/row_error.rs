@@ -12,7 +12,7 @@ use crate::error::RuntimeError;
 pub const ERROR_COLUMN: &str = "_error";
 
 static FIELDS: LazyLock<Fields> = LazyLock::new(|| {
-    let field = |name, data_type| Field::new(name, data_type, false);
+    let field = |name, data_type| Field::new(name, data_type, true);
     vec![
         field("code", DataType::Utf8),
         field("message", DataType::Utf8),
@@ -46,13 +46,12 @@ impl RowError {
 
     /// A column of the type of [`error_field`].
     pub fn column(rows: &[Option<Self>]) -> ArrayRef {
-        let code = |row: &Option<Self>| row.as_ref().map_or("", |error| error.code);
-        let codes = StringArray::from_iter_values(rows.iter().map(code));
-        let message =
-            |row: &Option<Self>| row.as_ref().map_or("", |error| &error.message).to_owned();
-        let messages = StringArray::from_iter_values(rows.iter().map(message));
-        let attempt = |row: &Option<Self>| row.as_ref().map_or(0, |error| error.attempt);
-        let attempts = Int32Array::from_iter_values(rows.iter().map(attempt));
+        // NULL like the struct around them: whoever reads a field does not look at the struct.
+        let codes = StringArray::from_iter(rows.iter().map(|row| row.as_ref().map(|e| e.code)));
+        let messages =
+            StringArray::from_iter(rows.iter().map(|row| row.as_ref().map(|e| &e.message)));
+        let attempts =
+            Int32Array::from_iter(rows.iter().map(|row| row.as_ref().map(|e| e.attempt)));
         let nulls = rows.iter().map(Option::is_some).collect::<NullBuffer>();
         let columns: Vec<ArrayRef> = vec![Arc::new(codes), Arc::new(messages), Arc::new(attempts)];
         Arc::new(StructArray::new(FIELDS.clone(), columns, Some(nulls)))

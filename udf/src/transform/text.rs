@@ -206,7 +206,9 @@ impl Tokenize {
         }
         let known = self.vocabulary.unwrap_or(u32::MAX);
         let Some(at) = ids.iter().position(|id| *id >= known) else { return Ok(encoding) };
-        let (id, token) = (ids[at], &encoding.get_tokens()[at]);
+        // An encoding that was made fast has no texts of tokens.
+        let id = ids[at];
+        let token = self.tokenizer.id_to_token(id).unwrap_or_default();
         Err(self.problem(
             encoding.token_to_sequence(at).unwrap_or(0),
             format!(

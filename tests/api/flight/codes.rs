@@ -1,0 +1,51 @@
+//! The codes by which clients tell what they may do, the same in one process and on a cluster.
+
+use std::fs;
+
+use tonic::{Code, Status};
+
+use super::process::{Client, Server};
+
+const EMBEDDED: &[&str] = &["--embedded"];
+const CLUSTER: &[&str] = &["--worker", "--bind", "127.0.0.1:0"];
+
+async fn refused(client: &mut Client, query: &str) -> Status {
+    client.run(query).await.map(|_| ()).unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_a_query_its_rows_or_its_files_is_told_apart() {
+    for mode in [EMBEDDED, CLUSTER] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(folder.path(), mode);
+        let mut client = server.client("").await;
+        let fragile = fs::canonicalize("tests/models/fragile").unwrap();
+        let fragile = format!("CREATE MODEL fragile LOCATION '{}'", fragile.display());
+        client.run(&fragile).await.unwrap();
+        let cases = [
+            ("SELECT nothing FROM t", Code::InvalidArgument),
+            ("SELECT 1 / (n - 5) FROM t", Code::InvalidArgument),
+            ("SELECT CAST('x' || n AS INT) FROM t", Code::InvalidArgument),
+            (
+                "SELECT ml_predict(MODEL fragile, CASE n WHEN 7 THEN 'poison' ELSE 'good' END) FROM t",
+                Code::FailedPrecondition,
+            ),
+        ];
+        for (query, code) in cases {
+            let status = refused(&mut client, query).await;
+            assert_eq!(status.code(), code, "{mode:?}: {query}: {status}");
+            assert!(!status.message().contains("error:"), "{mode:?}: {query}: {status}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_without_workers_may_have_some_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--bind", "127.0.0.1:0", "--worker-timeout", "2"];
+    let server = Server::start(folder.path(), &arguments);
+    let mut client = server.client("").await;
+    let status = refused(&mut client, "SELECT max(n) FROM t").await;
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("there is no worker"), "{status}");
+}
