@@ -29,7 +29,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("model.safetensors", b"garbage" * 100, "cannot load this model: "),
         ("model.safetensors", None, "a file of weights is damaged: download the model again"),
         ("config.json", b"[1]", "config.json: found list, expected an object of JSON"),
-        ("config.json", b'{"architectures": "BertModel"}', "architectures is 'BertModel', expected a list"),
         ("config.json", b"{", "config.json: not valid JSON"),
         ("tokenizer.json", b"{}", "cannot load this model: "),
         ("config_sentence_transformers.json", b"[]", "found list, expected an object of JSON"),
@@ -61,6 +60,18 @@ def test_configurations_of_another_shape(
         (source / "config.json").write_text(json.dumps({**config, **change}))
         assert _export(source, tmp_path / str(index)) == 1
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_architectures_that_are_no_list_are_named(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Path(shutil.copytree(bert, tmp_path / "source"))
+    (source / "modules.json").unlink()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "architectures": "BertModel"}))
+    assert _export(source, tmp_path / "package") == 1
+    message = capsys.readouterr().err
+    assert "architectures is 'BertModel', expected a list" in message
 
 
 def test_a_file_is_no_folder(
