@@ -22,7 +22,7 @@
 //! 10. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! Some rules are for queries without a model too, where DataFusion itself fails:
-//! [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
+//! [`nullable_recursions`], [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
 //! [`unordered_grouping_sets`] and [`values_as_projections`].
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
@@ -38,6 +38,7 @@ pub mod extract_scalar_inference;
 pub mod flatten_lateral_inference;
 mod lift;
 pub mod merge_equal_inferences;
+pub mod nullable_recursions;
 pub mod prune_unused_columns;
 pub mod push_semi_joins_below_inference;
 pub mod push_topk_below_inference;
@@ -68,6 +69,7 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
         Arc::new(unordered_grouping_sets::UnorderedGroupingSets),
         Arc::new(values_as_projections::ValuesAsProjections),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
+        Arc::new(nullable_recursions::NullableRecursions),
         Arc::new(scalar_subqueries::ScalarSubqueries),
         Arc::new(decorrelate_calls::DecorrelateCalls::new(Arc::clone(catalog))),
         Arc::new(extract_scalar_inference::ExtractScalarInference),

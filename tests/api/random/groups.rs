@@ -52,10 +52,10 @@ impl Writer<'_> {
     pub(super) fn grouping_sets(&mut self) -> String {
         let (from, scope) = self.from();
         let filter = self.filter(&scope);
-        let [a, b] = [(); 2].map(|()| self.key(&scope, 2));
+        // DataFusion wants each key once. What is one key of the reference may be two of the query, as a call is
+        // written in several ways.
+        let [a, b] = [self.key(&scope, 2), format!("({} + 1)", self.key(&scope, 2))];
         let sets = match self.choices.below(4) {
-            // DataFusion wants each key once.
-            _ if a == b => format!("ROLLUP ({a})"),
             0 => format!("ROLLUP ({a}, {b})"),
             1 => format!("CUBE ({a}, {b})"),
             2 => format!("GROUPING SETS (({a}), ({b}), ())"),

@@ -129,7 +129,8 @@ impl Writer<'_> {
             return "USING (id)".to_owned();
         }
         let operator = self.choices.weighted(&[(8, "="), (1, "<"), (1, "IS NOT DISTINCT FROM")]);
-        let keys = format!("{} {operator} {}", self.key(left, 2), self.key(right, 2));
+        // In brackets, as a condition of its kind is.
+        let keys = format!("({} {operator} {})", self.key(left, 2), self.key(right, 2));
         match self.choices.below(4) {
             0 | 1 => format!("ON {keys}"),
             2 => {
