@@ -135,9 +135,9 @@ impl Files {
         found.sort_by(|a, b| a.location.cmp(&b.location));
         let file = |meta: ObjectMeta| File {
             store: store_url.clone(),
+            modified_us: modified_us(&meta, store_url.as_str()),
             path: meta.location,
             size: meta.size,
-            modified_us: meta.last_modified.timestamp_micros(),
         };
         Ok(found.into_iter().map(file).collect())
     }
@@ -160,6 +160,14 @@ impl Files {
         };
         let found = store.list(Some(prefix)).map_err(DataFusionError::from);
         found.try_filter(is_named).try_collect().await
+    }
+}
+
+/// Stores say it in milliseconds at best. What is below may be there to tell versions apart.
+fn modified_us(meta: &ObjectMeta, store: &str) -> i64 {
+    match store.starts_with("file:") {
+        true => meta.last_modified.timestamp_micros(),
+        false => meta.last_modified.timestamp_millis() * 1000,
     }
 }
 

@@ -8,7 +8,8 @@
 //! - [`Stores`]: which stores there are; `place`: which can be, and what their users must set
 //! - `options`: what a statement says about one
 //! - `on_demand`: a store that opens with its first request; `open`: how; `web`: web servers, with what
-//!   they lack; `explain`: what went wrong, in words; `markers`: what is no file
+//!   they lack; `explain`: what went wrong, in words; `markers`: what is no file;
+//!   `versions`: files that DataFusion would take for one another
 //! - `url_tables`: tables that queries name by URL
 
 mod explain;
@@ -18,6 +19,7 @@ mod open;
 mod options;
 mod place;
 mod url_tables;
+mod versions;
 mod web;
 
 use std::sync::Arc;

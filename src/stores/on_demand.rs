@@ -21,6 +21,7 @@ use super::explain::in_words;
 use super::markers::without_markers;
 use super::open::open;
 use super::place::Place;
+use super::versions::told_apart;
 
 /// The store of a place.
 #[derive(Clone, Debug)]
@@ -72,6 +73,7 @@ impl ObjectStore for OnDemand {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let result = self.store().await?.get_opts(location, options).await;
         let mut result = result.map_err(|error| self.place.explain(Some(location), error))?;
+        result.meta = told_apart(&self.place.url, result.meta);
         if let GetResultPayload::Stream(parts) = result.payload {
             let (place, location) = (Arc::clone(&self.place), location.clone());
             let parts = parts.map_err(move |error| place.explain(Some(&location), error));
@@ -101,7 +103,10 @@ impl ObjectStore for OnDemand {
             let place = Arc::clone(&this.place);
             let found = this.store().await?.list(prefix.as_ref());
             let found = without_markers(found, prefix.clone());
-            Ok::<_, Error>(found.map_err(move |error| place.explain(prefix.as_ref(), error)))
+            Ok::<_, Error>(found.map(move |meta| match meta {
+                Ok(meta) => Ok(told_apart(&place.url, meta)),
+                Err(error) => Err(place.explain(prefix.as_ref(), error)),
+            }))
         };
         stream::once(listed).try_flatten().boxed()
     }
@@ -110,6 +115,8 @@ impl ObjectStore for OnDemand {
         let result = self.store().await?.list_with_delimiter(prefix).await;
         let mut result = result.map_err(|error| self.place.explain(prefix, error))?;
         result.objects.retain(|meta| meta.size > 0 || Some(&meta.location) != prefix);
+        let told_apart = |meta| told_apart(&self.place.url, meta);
+        result.objects = result.objects.into_iter().map(told_apart).collect();
         Ok(result)
     }
 

@@ -146,9 +146,29 @@ fn given_key(options: &AwsOptions) -> Result<Option<Key>> {
 
 fn with_key(builder: AmazonS3Builder, key: Option<Key>) -> AmazonS3Builder {
     match key {
-        Some(key) => builder.with_credentials(key),
+        Some(key) => without_secrets(&builder).with_credentials(key),
         None => builder,
     }
+}
+
+/// The settings of the environment and of the statement but for what encrypts the files of the environment's
+/// account (`AWS_SSE_CUSTOMER_KEY_BASE64`), which would be sent along.
+fn without_secrets(builder: &AmazonS3Builder) -> AmazonS3Builder {
+    use AmazonS3ConfigKey::*;
+    let of_environment = std::env::vars_os().filter_map(|(name, _)| {
+        let name = name.to_str().filter(|name| name.starts_with("AWS_"))?;
+        name.to_ascii_lowercase().parse().ok()
+    });
+    let is_secret = |key: &AmazonS3ConfigKey| {
+        matches!(key, Encryption(_) | AccessKeyId | SecretAccessKey | Token)
+    };
+    [Bucket, Region, Endpoint, VirtualHostedStyleRequest, SkipSignature]
+        .into_iter()
+        .chain([Client(ClientConfigKey::AllowHttp)])
+        .chain(of_environment)
+        .filter(|key| !is_secret(key))
+        .filter_map(|key| builder.get_config_value(&key).map(|value| (key, value)))
+        .fold(AmazonS3Builder::new(), |builder, (key, value)| builder.with_config(key, value))
 }
 
 fn aws(place: &Place) -> Result<AwsOptions> {

@@ -38,7 +38,7 @@ fn table(address: &str, options: &str) -> String {
 const KEY: &str = "'aws.access_key_id' 'key-of-table', 'aws.secret_access_key' 'secret-of-table'";
 
 #[test]
-fn a_key_that_is_given_travels_with_no_token_but_its_own() {
+fn a_key_that_is_given_travels_with_no_secret_of_the_environment() {
     let home = Home::new();
     let own = format!("{KEY}, 'aws.session_token' 'token-of-table'");
     for (options, sends, hides) in [
@@ -51,9 +51,12 @@ fn a_key_that_is_given_travels_with_no_token_but_its_own() {
         command.env("AWS_ACCESS_KEY_ID", "key-of-server");
         command.env("AWS_SECRET_ACCESS_KEY", "secret-of-server");
         command.env("AWS_SESSION_TOKEN", "token-of-server");
+        command.env("AWS_SERVER_SIDE_ENCRYPTION", "sse-c");
+        command.env("AWS_SSE_CUSTOMER_KEY_BASE64", format!("{}=", "a".repeat(43)));
         assert!(!command.output().unwrap().status.success());
         let heard = heard.lock().unwrap();
         assert!(heard.contains(sends) && !heard.contains(hides), "{heard}");
+        assert!(!heard.contains("server-side-encryption"), "{heard}");
     }
 }
 

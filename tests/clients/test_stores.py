@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,22 @@ def test_folders_of_the_same_name(store, here):
     pattern = "SELECT sum(x) FROM 's3://data/same/*.parquet'"
     single = "SELECT sum(x) FROM 's3://data/same/1.parquet'"
     assert here.rows(pattern) == here.rows(single) == [("3",)]
+
+
+def test_files_of_equal_paths_sizes_and_times(store, here):
+    """Of two buckets; a store's times are seconds, and a script that writes to both takes less."""
+    found = []
+    for bucket, number in (("data", 1), ("other", 2)):
+        path = f"{bucket}/equal/1.parquet"
+        pq.write_table(pa.table({"x": [number]}), path, filesystem=store.files)
+        key = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].get_object(bucket, "equal/1.parquet")
+        key.last_modified = datetime(2026, 1, 1)
+        found.append((key.size, key.last_modified))
+    assert found[0] == found[1]
+    rows = "SELECT count(*) FROM 's3://{}/equal/1.parquet' WHERE x = {}"
+    both = "SELECT a, b FROM ({}) AS one(a), ({}) AS two(b)"
+    first, second = rows.format("data", 1), rows.format("other", 2)
+    assert here.rows(first, both.format(first, second))[-1] == ("1", "1")
 
 
 def test_a_file_that_comes_later(store, door, request):
