@@ -23,7 +23,7 @@
 //!
 //! Some rules are for queries without a model too, where DataFusion itself fails:
 //! [`nullable_recursions`], [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
-//! [`unordered_grouping_sets`] and [`values_as_projections`].
+//! [`unordered_grouping_sets`], [`unordered_windows`] and [`values_as_projections`].
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
 //! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
@@ -48,6 +48,7 @@ pub mod resolve_text_chunk;
 pub mod scalar_subqueries;
 mod through;
 pub mod unordered_grouping_sets;
+pub mod unordered_windows;
 pub mod values_as_projections;
 
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
         Arc::new(refuse_subqueries_in_changes::RefuseSubqueriesInChanges),
         Arc::new(remove_repeated_keys::RemoveRepeatedKeys),
         Arc::new(unordered_grouping_sets::UnorderedGroupingSets),
+        Arc::new(unordered_windows::UnorderedWindows),
         Arc::new(values_as_projections::ValuesAsProjections),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(nullable_recursions::NullableRecursions),

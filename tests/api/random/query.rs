@@ -73,7 +73,7 @@ impl Writer<'_> {
     pub(super) fn ordered(&mut self) -> String {
         let alias = self.name("o");
         let query = self.nested(Self::query);
-        let key = self.sort_key(&Scope::of(&alias));
+        let key = self.value(&Scope::of(&alias), 2);
         let direction = self.direction();
         let limit = match self.choices.rarely(2) {
             true => self.limit(),

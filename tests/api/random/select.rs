@@ -54,7 +54,7 @@ impl Writer<'_> {
         let (from, scope) = self.from();
         let filter = self.filter(&scope);
         let [id, grp, val] = self.items(&scope);
-        let key = self.sort_key(&scope);
+        let key = self.value(&scope, 2);
         let direction = self.direction();
         let limit = self.limit();
         // By other names than those of columns, which DataFusion confuses here.
@@ -63,14 +63,6 @@ impl Writer<'_> {
              FROM {from}{filter} ORDER BY {key}{direction}, \
              1 NULLS LAST, 2 NULLS LAST, 3 NULLS LAST{limit}) AS s"
         )
-    }
-
-    pub(super) fn sort_key(&mut self, scope: &Scope) -> String {
-        match self.value(scope, 2) {
-            // DataFusion cannot always plan the merge of what is sorted by such a one.
-            case if case.contains("CASE") => scope.all()[0].clone(),
-            key => key,
-        }
     }
 
     pub(super) fn direction(&mut self) -> &'static str {
@@ -88,7 +80,7 @@ impl Writer<'_> {
 
     /// An order in which only equal rows change places.
     pub(super) fn total_order(&mut self, scope: &Scope) -> String {
-        let first = self.sort_key(scope);
+        let first = self.value(scope, 2);
         let first = format!("{first}{}", self.direction());
         self.total_order_after(first, "", scope)
     }
