@@ -56,6 +56,7 @@ def make_texts(random: np.random.Generator, rows: int, folder: Path) -> None:
     texts = [" ".join(random.choice(words, length)) for length in lengths]
     texts += [texts[at] for at in random.integers(0, unique, rows - unique)]
     write(folder, {"text": [texts[at] for at in random.permutation(rows)]})
+    minilm(folder / "models")
 
 
 def make_documents(random: np.random.Generator, rows: int, folder: Path) -> None:
@@ -63,6 +64,14 @@ def make_documents(random: np.random.Generator, rows: int, folder: Path) -> None
     words = vocabulary()
     lengths = random.lognormal(6.7, 0.6, rows).clip(50, 8000).astype(int)
     write(folder, {"text": [" ".join(random.choice(words, length)) for length in lengths]})
+    minilm(folder / "models")
+
+
+def minilm(folder: Path) -> None:
+    """all-MiniLM-L6-v2 as sentence-transformers exports it for its backends."""
+    script = Path(__file__).with_name("export_backends.py")
+    command = (settings.BACKENDS, script, settings.MINILM, folder)
+    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
 
 
 def make_images(random: np.random.Generator, rows: int, folder: Path) -> None:
@@ -123,6 +132,10 @@ def resnet(data: Path) -> None:
         model(batch)
         spread(model.eval(), batch)
     torch.save(model.state_dict(), folder / "resnet18.pth")
+    names = {"input_names": ["pixels"], "output_names": ["logits"]}
+    sizes = {"dynamic_axes": {"pixels": {0: "rows"}, "logits": {0: "rows"}}}
+    options = {"dynamo": False, **names, **sizes}
+    torch.onnx.export(model, (batch[:2],), folder / "resnet18.onnx", **options)
     labels = "\n".join(f"class {at}" for at in range(CLASSES))
     (folder / "labels.txt").write_text(f"{labels}\n")
     files = ("--weights", folder / "resnet18.pth", "--labels", folder / "labels.txt")

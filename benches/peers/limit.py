@@ -3,7 +3,8 @@
     python -m limit WORKLOAD DATA [--forebay BINARY]
 
 The model gets prepared tensors in the best batches, from as many threads as cores with one thread
-per operator; equal rows count once. The CPU part has all cores. Where both need the cores, ideal is
+per operator; equal rows count once. Of a text model it is its matrix products alone, at the rate of the
+fastest library (see `products`). The CPU part has all cores. Where both need the cores, ideal is
 their sum; where the model is on a device of its own, the slower of the two. Prints a JSON object.
 """
 
@@ -20,11 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import products
 from engines import settings, tables, work
-
-# Of the batches of a text model, as its package has them: the fastest on CPU cores.
-BATCH_ROWS, BATCH_TOKENS = 64, 1024
-MAX_TOKENS = 256
 
 
 def seconds(task: Callable[[], object]) -> float:
@@ -49,31 +47,22 @@ def on_all_cores(task: Callable[[object], object], items: Sequence[object]) -> f
 
 
 def texts_limit(texts: list[str]) -> dict[str, float]:
-    """Tokens of distinct texts through MiniLM."""
+    """Tokens of distinct texts through MiniLM: its matrix products at the peak of this machine, and as
+    TorchScript runs it, which was the limit until November 2026."""
     import torch
-    from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(settings.MINILM_PACKAGE / "tokenizer.json"))
-    tokenizer.enable_truncation(MAX_TOKENS)
-    tokenizer.no_padding()
+    tokenizer = work.tokenizer()
     distinct = list(dict.fromkeys(texts))
     found: list[list[int]] = []
     cpu = seconds(lambda: found.extend(code.ids for code in tokenizer.encode_batch(distinct)))
+    rows = sorted(found, key=len, reverse=True)
+    batches = [padded(batch) for batch in work.batches_by_length(rows)]
+    peaks = products.peaks()
+    model_s = products.seconds(peaks, [tuple(ids.shape) for ids, _ in batches])
     model = torch.jit.load(settings.MINILM_PACKAGE / "model.pt")
-    batches = [padded(batch) for batch in by_length(found)]
-    model_s = on_all_cores(lambda batch: model(*batch), batches)
-    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, "distinct": len(distinct)}
-
-
-def by_length(rows: list[list[int]]) -> list[list[list[int]]]:
-    """Batches of rows, the longest first."""
-    rows = sorted(rows, key=len, reverse=True)
-    batches = []
-    while rows:
-        count = max(1, min(BATCH_ROWS, BATCH_TOKENS // max(len(rows[0]), 1)))
-        batches.append(rows[:count])
-        rows = rows[count:]
-    return batches
+    torchscript_s = on_all_cores(lambda batch: model(*batch), batches)
+    told = {"torchscript_s": torchscript_s, "distinct": len(distinct), **products.told(peaks)}
+    return {"model_s": model_s, "cpu_s": cpu, "ideal_s": model_s + cpu, **told}
 
 
 def padded(rows: list[list[int]]) -> tuple[object, object]:

@@ -27,7 +27,7 @@ import limit
 import measure
 import report
 from engines import forebay, settings
-from workloads import DEFAULTS, ENGINES, WORKLOADS
+from workloads import BACKENDS, DEFAULTS, ENGINES, SCRIPTS, WORKLOADS
 
 RESULTS = settings.ROOT / "benches/results"
 REFERENCE = "pytorch"
@@ -90,7 +90,9 @@ class Bench:
 
     def limit(self, name: str, folder: Path) -> dict[str, float]:
         """The model and the CPU part, each alone."""
-        command = [sys.executable, "-m", "limit", name, str(folder)]
+        # The peak is that of the fastest library, which may be one of the backends'.
+        python = settings.BACKENDS if WORKLOADS[name].backends else sys.executable
+        command = [python, "-m", "limit", name, str(folder)]
         command += ["--forebay", str(self.options.forebay)]
         done = subprocess.run(command, env=environment(LIMIT), capture_output=True)
         if done.returncode != 0:
@@ -104,7 +106,11 @@ def command_of(engine: str, run: settings.Run, binary: Path) -> list[str]:
     """What runs a workload."""
     if engine == "forebay":
         return forebay.command(binary, run)
-    module = [sys.executable, "-m", f"engines.{engine}"]
+    if engine in BACKENDS and engine not in SCRIPTS:
+        module = [settings.BACKENDS, "-m", "engines.sentence_backends", engine]
+    else:
+        python = settings.BACKENDS if engine in SCRIPTS else sys.executable
+        module = [python, "-m", f"engines.{engine}"]
     defaults = ["--defaults"] if run.defaults else []
     return [*module, run.workload, str(run.data), str(run.output), *defaults]
 
@@ -137,6 +143,7 @@ def chosen(options: argparse.Namespace) -> dict[str, list[str]]:
     for name, workload in WORKLOADS.items():
         # The reference is first, so that all others are compared with it.
         engines = [REFERENCE, *(engine for engine in ENGINES if engine != REFERENCE)]
+        engines += workload.backends
         if options.defaults and workload.has_defaults:
             engines += [engine + DEFAULTS for engine in ENGINES if engine != "forebay"]
         if name in limit.LIMITS:
@@ -171,10 +178,20 @@ def machine(options: argparse.Namespace) -> dict[str, object]:
         "versions": {
             "forebay": f"{said.removeprefix('forebay ')} (checkout {settings.checkout()})",
             "python": platform.python_version(),
+            **backends(),
             "java": java.splitlines()[0] if java else "none",
             **versions,
         },
     }
+
+
+def backends() -> dict[str, str]:
+    """Versions of the other environment."""
+    names = ("openvino", "onnxruntime", "fastembed", "optimum-intel", "optimum-onnx")
+    ask = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
+    command = [settings.BACKENDS, "-c", ask, *names]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return dict(zip(names, said, strict=True))
 
 
 def say(text: str) -> None:

@@ -10,6 +10,15 @@ ENGINES = {
     "ray_data": "Ray Data",
     "spark": "PySpark",
 }
+# What runs a model and is no engine: in an environment of their own.
+BACKENDS = {
+    "openvino_script": "OpenVINO, a script",
+    "onnxruntime_script": "ONNX Runtime, a script",
+    "sentence_openvino": "sentence-transformers, OpenVINO",
+    "sentence_onnx": "sentence-transformers, ONNX Runtime",
+    "fastembed": "fastembed",
+}
+SCRIPTS = ("openvino_script", "onnxruntime_script")
 DEFAULTS = "-defaults"
 
 
@@ -20,6 +29,7 @@ class Workload:
     title: str
     rows: int
     has_defaults: bool = False
+    backends: tuple[str, ...] = ()
     least: int = 64
 
     def scaled(self, scale: float) -> int:
@@ -28,9 +38,9 @@ class Workload:
 
 
 WORKLOADS = {
-    "embed": Workload("Texts to embeddings, 15% duplicates", 8_000, has_defaults=True),
-    "chunk": Workload("Documents to chunks to embeddings", 240, least=8),
-    "images": Workload("JPEG files to labels, ResNet-18", 1_500, has_defaults=True),
+    "embed": Workload("Texts to embeddings, 15% duplicates", 8_000, True, tuple(BACKENDS)),
+    "chunk": Workload("Documents to chunks to embeddings", 240, False, tuple(BACKENDS), 8),
+    "images": Workload("JPEG files to labels, ResNet-18", 1_500, True, SCRIPTS),
     "decode": Workload("JPEG files to pixels, emulated accelerator", 6_000),
     "mlp": Workload("A cheap model, 32 numbers a row", 1_000_000),
     "accelerator": Workload("Emulated accelerator, CPU work in front", 25_600),
@@ -43,4 +53,4 @@ def title(engine: str) -> str:
     """An engine's name as people write it."""
     if engine.endswith(DEFAULTS):
         return f"{ENGINES[engine.removesuffix(DEFAULTS)]}, defaults"
-    return ENGINES[engine]
+    return {**ENGINES, **BACKENDS}[engine]

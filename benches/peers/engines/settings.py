@@ -10,6 +10,9 @@ ROOT = Path(__file__).resolve().parents[3]
 MINILM = ROOT / ".forebay/models/source/all-minilm-l6-v2"
 MINILM_PACKAGE = ROOT / ".forebay/models/all-minilm-l6-v2"
 
+# The Python of OpenVINO and ONNX Runtime.
+BACKENDS = str(ROOT / ".forebay/backends/bin/python")
+
 CORES = len(os.sched_getaffinity(0))
 DIMENSIONS = 384
 FEATURES = 32
