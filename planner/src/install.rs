@@ -14,8 +14,8 @@ use crate::config::ForebayConfig;
 use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
 use crate::physical::{
-    ForebayQueryPlanner, InsertExchanges, KeepFields, bound_projections, keep_offsets,
-    meet_requirements,
+    ForebayQueryPlanner, InsertExchanges, KeepFields, OrderedJoins, bound_projections,
+    keep_offsets, meet_requirements,
 };
 use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
@@ -73,6 +73,7 @@ pub fn install(
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));
     physical.rules.insert(0, Arc::new(KeepFields));
+    physical.rules.insert(0, Arc::new(OrderedJoins));
     keep_offsets::add_to(&mut physical.rules);
     meet_requirements::add_to(&mut physical.rules);
     bound_projections::add_to(&mut physical.rules);

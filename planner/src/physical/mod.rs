@@ -25,6 +25,7 @@ mod insert_exchanges;
 pub(crate) mod keep_offsets;
 mod lower_inference;
 pub(crate) mod meet_requirements;
+mod ordered_joins;
 mod precision;
 mod verdict;
 
@@ -38,6 +39,7 @@ pub(crate) use field_expr::FieldExpr;
 pub use field_expr::KeepFields;
 pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::{ForebayQueryPlanner, plan, with_verdict};
+pub use ordered_joins::OrderedJoins;
 pub(crate) use precision::check_precision;
 pub(crate) use verdict::VerdictExec;
 
