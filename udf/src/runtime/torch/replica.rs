@@ -11,6 +11,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica, enter_thread};
+use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
 use super::output::Outputs;
 use super::shim::{self, Module};
@@ -353,37 +354,6 @@ fn made_up_row(model: &ModelDeclaration, tokens: i32) -> Option<Vec<ArrayRef>> {
     output_fields(model).into_iter().map(column).collect()
 }
 
-fn load_error(model: &ModelDeclaration, file: &str, device: Device, message: &str) -> RuntimeError {
-    if is_device_failure(message) && !is_out_of_memory(message) {
-        return RuntimeError::Device { device: device.to_string(), problem: readable(message) };
-    }
-    // libtorch's archive reader: a truncated or overwritten file.
-    let is_damaged = ["PytorchStreamReader", "zip archive", "central directory"]
-        .iter()
-        .any(|sign| message.contains(sign));
-    let problem = if is_damaged {
-        // The rest is advice on how the file may have come about.
-        let text = readable(message);
-        let reason = text.split(". ").next().unwrap_or(&text);
-        format!("the file is damaged or no TorchScript program ({reason})")
-    } else {
-        readable(message)
-    };
-    RuntimeError::Load { model: model.name.clone(), file: file.to_owned(), problem }
-}
-
-/// libtorch gives no error codes. CUDA, the CPU's allocator, and C++ itself, in this order.
-fn is_out_of_memory(message: &str) -> bool {
-    [
-        "out of memory",
-        "DefaultCPUAllocator: can't allocate memory",
-        "not enough memory",
-        "bad_alloc",
-    ]
-    .iter()
-    .any(|sign| message.contains(sign))
-}
-
 /// What PyTorch says of a number that an embedding has no row for, on a CPU.
 fn is_beyond_table(problem: &str) -> bool {
     problem.contains("index out of range in self")
@@ -403,24 +373,5 @@ fn argument_names(model: &ModelDeclaration) -> Vec<String> {
         TransformKind::Tensor | TransformKind::Image { .. } => {
             model.signature.inputs.iter().map(|input| input.name().clone()).collect()
         }
-    }
-}
-
-fn is_device_failure(message: &str) -> bool {
-    ["CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS_", "NCCL error"]
-        .iter()
-        .any(|sign| message.contains(sign))
-}
-
-/// The sentence that matters: what follows the interpreter's traceback, without C++ frames.
-fn readable(message: &str) -> String {
-    let message = message.split("\nException raised from").next().unwrap_or(message);
-    let start = message.rfind("Error: ").filter(|_| message.contains("TorchScript interpreter"));
-    let text = start.map_or(message, |start| &message[start + "Error: ".len()..]);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let joined = lines.collect::<Vec<_>>().join(" ");
-    match joined.char_indices().nth(400) {
-        Some((end, _)) => format!("{}…", &joined[..end]),
-        None => joined,
     }
 }

@@ -7,11 +7,12 @@
 #include <string>
 #include <utility>
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
+#include <caffe2/core/common.h>
 #include <torch/script.h>
 
 #include "linear.h"
@@ -59,10 +60,25 @@ const char *forebay_last_error() { return last_error.c_str(); }
 // What this library was built from; the executable asks before it calls anything else.
 const char *forebay_interface() { return FOREBAY_INTERFACE; }
 
-// How libtorch was built, its version included.
-const char *forebay_torch_config() {
-  static const std::string config = at::show_config();
-  return config.c_str();
+// The version of libtorch, or nothing. Not by at::show_config(): that asks for the functions of CUDA, which
+// libtorch then takes for missing as long as the process lives.
+const char *forebay_torch_version() {
+  const auto &options = caffe2::GetBuildOptions();
+  auto found = options.find("TORCH_VERSION");
+  return found == options.end() ? "" : found->second.c_str();
+}
+
+// Settings of the process. fp32 means fp32, in convolutions too, which would be computed in TF32 on a GPU. And
+// attention in half precision is not left to cuDNN: it makes a plan for each pair of rows and length, which takes
+// longer than most batches.
+bool forebay_configure() {
+  return guarded([] {
+    at::Context &context = at::globalContext();
+    context.setAllowTF32CuDNN(false);
+    context.setAllowTF32CuBLAS(false);
+    context.setSDPUseCuDNN(false);
+    return true;
+  });
 }
 
 // Inference mode for the calling thread: no autograd bookkeeping, no version counters.

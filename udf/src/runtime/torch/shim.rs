@@ -14,7 +14,8 @@ use crate::model::Precision;
 
 unsafe extern "C" {
     fn forebay_last_error() -> *const c_char;
-    fn forebay_torch_config() -> *const c_char;
+    fn forebay_torch_version() -> *const c_char;
+    fn forebay_configure() -> bool;
     fn forebay_inference_mode_enter() -> *mut c_void;
     fn forebay_inference_mode_leave(guard: *mut c_void);
     fn forebay_set_threads(count: c_int) -> bool;
@@ -53,10 +54,16 @@ fn checked(succeeded: bool) -> Result<(), Failure> {
     if succeeded { Ok(()) } else { Err(last_error()) }
 }
 
-/// libtorch's description of its own build.
-pub(super) fn torch_config() -> String {
+/// What libtorch says that its version is; empty if it does not.
+pub(super) fn torch_version() -> String {
     // SAFETY: a constant C string, made at the first call under C++'s own lock.
-    unsafe { CStr::from_ptr(forebay_torch_config()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(forebay_torch_version()) }.to_string_lossy().into_owned()
+}
+
+/// Settings of the process that are not libtorch's own choice.
+pub(super) fn configure() -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_configure() })
 }
 
 /// Threads that an operation started by the calling thread may use.

@@ -92,9 +92,12 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     let lookup = load_libtorch().map_err(|problem| (CPU_LIBRARY.to_owned(), problem))?;
     load_interface(lookup).map_err(|problem| (INTERFACE_LIBRARY.to_owned(), problem))?;
     let library_path = loaded_path(CPU_LIBRARY).unwrap_or_default();
-    let version = version_in(&shim::torch_config());
+    let version = Some(shim::torch_version()).filter(|version| !version.is_empty());
+    let version = version.unwrap_or_else(|| "of an unknown version".to_owned());
     check_version(&version, &library_path).map_err(|problem| (CPU_LIBRARY.to_owned(), problem))?;
+    // Before all else that may ask libtorch for CUDA: once asked without, it has none for good.
     let cuda = load_cuda(&library_path);
+    shim::configure().map_err(|problem| (CPU_LIBRARY.to_owned(), problem))?;
     // Graph fusion would compile kernels at run time for each shape, and make a row's result
     // depend on its batch. Profiling prepares for it: it makes a replica's first two batches slow.
     // Not fatal where libtorch lacks the settings.
@@ -227,12 +230,6 @@ fn loaded_path(file_name: &str) -> Option<PathBuf> {
         .filter_map(|line| line.find('/').map(|start| &line[start..]))
         .find(|path| Path::new(path).file_name().is_some_and(|name| name == file_name))?;
     fs::canonicalize(path).ok()
-}
-
-/// `TORCH_VERSION=2.11.0` in libtorch's description of itself.
-fn version_in(config: &str) -> String {
-    let rest = config.split("TORCH_VERSION=").nth(1).unwrap_or("of an unknown version");
-    rest.split([',', '\n']).next().unwrap_or(rest).trim().to_owned()
 }
 
 /// CUDA devices once the CUDA part of libtorch is loaded. Must come before anything that asks
