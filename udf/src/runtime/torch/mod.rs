@@ -73,18 +73,3 @@ pub fn cuda_memory(ordinal: u16) -> Result<(u64, u64), RuntimeError> {
     library::usable(device)?;
     shim::device_memory(ordinal).map_err(|e| library::device_problem(device, e))
 }
-
-/// Gives accelerator memory that no model uses back to the device, for other processes.
-///
-/// # Errors
-/// [`RuntimeError::Library`].
-pub fn release_cached_memory() -> Result<(), RuntimeError> {
-    if ensure_cuda()? {
-        shim::empty_cache().map_err(|e| library::device_problem(Device::Cuda(0), e))?;
-    }
-    Ok(())
-}
-
-fn ensure_cuda() -> Result<bool, RuntimeError> {
-    Ok(info()?.cuda.is_ok())
-}

@@ -127,6 +127,20 @@ impl TorchReplica {
         }
     }
 
+    /// Runs the program, and once more if memory that nothing uses was missing: libtorch keeps what was freed for
+    /// tensors of its own, and cuBLAS and cuDNN allocate by themselves.
+    fn run(&self, tensors: &[Tensor]) -> Result<Vec<Tensor>, shim::Failure> {
+        let run = || self.module.forward(tensors, self.outputs.results());
+        match run() {
+            Err(message) if self.device != Device::Cpu && is_out_of_memory(&message) => {
+                shim::synchronize(self.device)?;
+                shim::empty_cache()?;
+                run()
+            }
+            result => result,
+        }
+    }
+
     fn failed(&self, rows: usize, message: &str) -> RuntimeError {
         let model = self.model.clone();
         let problem = readable(message);
@@ -270,23 +284,22 @@ impl Replica for TorchReplica {
         let Ok(inputs) = batch.inputs.downcast::<Inputs>() else {
             return Err(self.failed(rows, "the batch was prepared by another replica"));
         };
-        let results =
-            self.module.forward(&inputs.tensors, self.outputs.results()).map_err(|message| {
-                // Work that was started before the failure may still read the inputs.
-                shim::synchronize(self.device).ok();
-                match self.failed(rows, &message) {
-                    RuntimeError::Program { model, problem, .. }
-                        if self.says_so_to_any(&inputs.tensors, &problem) =>
-                    {
-                        RuntimeError::Broken { model, problem }
-                    }
-                    RuntimeError::Program { model, rows, problem } if is_beyond_table(&problem) => {
-                        let problem = format!("{problem}{}", self.largest(&inputs.tensors));
-                        RuntimeError::Program { model, rows, problem }
-                    }
-                    other => other,
+        let results = self.run(&inputs.tensors).map_err(|message| {
+            // Work that was started before the failure may still read the inputs.
+            shim::synchronize(self.device).ok();
+            match self.failed(rows, &message) {
+                RuntimeError::Program { model, problem, .. }
+                    if self.says_so_to_any(&inputs.tensors, &problem) =>
+                {
+                    RuntimeError::Broken { model, problem }
                 }
-            })?;
+                RuntimeError::Program { model, rows, problem } if is_beyond_table(&problem) => {
+                    let problem = format!("{problem}{}", self.largest(&inputs.tensors));
+                    RuntimeError::Program { model, rows, problem }
+                }
+                other => other,
+            }
+        })?;
         self.has_worked.store(true, Ordering::Relaxed);
         self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {
             match mismatch {

@@ -160,6 +160,7 @@ pub(super) struct PackedLayers {
 #[derive(Debug)]
 pub(super) struct Module {
     pointer: NonNull<c_void>,
+    device: Device,
     _owned: PhantomData<c_void>,
 }
 
@@ -186,7 +187,9 @@ impl Module {
         // SAFETY: a C string that outlives the call.
         let pointer = unsafe { forebay_module_load(path.as_ptr(), ordinal, kind) };
         let pointer = NonNull::new(pointer).ok_or_else(last_error)?;
-        Ok(Self { pointer, _owned: PhantomData })
+        // The weights as they are in the file, if they were converted on the device.
+        give_back(device);
+        Ok(Self { pointer, device, _owned: PhantomData })
     }
 
     /// Gives the linear layers of an fp32 program on the CPU to oneDNN: `all`, or those whose shape it
@@ -250,6 +253,15 @@ impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: owned by this value; freed once.
         unsafe { forebay_module_free(self.pointer.as_ptr()) };
+        give_back(self.device);
         give_back_freed();
+    }
+}
+
+/// Gives memory of a device that no tensor uses back to it, for other models and processes. That it cannot be is
+/// said by what runs there next.
+fn give_back(device: Device) {
+    if let Device::Cuda(_) = device {
+        empty_cache().ok();
     }
 }
