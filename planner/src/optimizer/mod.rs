@@ -22,7 +22,7 @@
 //! 10. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! Some rules are for queries without a model too, where DataFusion itself fails:
-//! [`nullable_recursions`], [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
+//! [`computed_sort_keys`], [`nullable_recursions`], [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
 //! [`unordered_grouping_sets`], [`unordered_windows`] and [`values_as_projections`].
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
@@ -32,6 +32,7 @@
 
 pub mod allow_pushdown;
 pub mod compute_inputs_below_inference;
+pub mod computed_sort_keys;
 pub mod decorrelate_calls;
 pub mod drop_empty_inferences;
 pub mod extract_scalar_inference;
@@ -71,6 +72,7 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
         Arc::new(unordered_windows::UnorderedWindows),
         Arc::new(values_as_projections::ValuesAsProjections),
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
+        Arc::new(computed_sort_keys::ComputedSortKeys),
         Arc::new(nullable_recursions::NullableRecursions),
         Arc::new(scalar_subqueries::ScalarSubqueries),
         Arc::new(decorrelate_calls::DecorrelateCalls::new(Arc::clone(catalog))),
