@@ -1,6 +1,6 @@
 //! Groups and their aggregates.
 
-use super::writer::{Scope, Writer};
+use super::writer::{KEYS, Scope, Writer};
 
 impl Writer<'_> {
     /// By so many keys, or one more.
@@ -54,7 +54,7 @@ impl Writer<'_> {
         let filter = self.filter(&scope);
         // DataFusion wants each key once. What is one key of the reference may be two of the query, as a call is
         // written in several ways.
-        let [a, b] = [self.key(&scope, 2), format!("({} + 1)", self.key(&scope, 2))];
+        let [a, b] = [self.key(&scope, 2), format!("nullif({}, {KEYS})", self.key(&scope, 2))];
         let sets = match self.choices.below(4) {
             0 => format!("ROLLUP ({a}, {b})"),
             1 => format!("CUBE ({a}, {b})"),
