@@ -57,7 +57,7 @@ fn main() {
             Method::builder()
                 .name("fetch")
                 .route_name("Fetch")
-                .input_type("crate::block::BlockLocation")
+                .input_type("crate::rpc::messages::FetchRequest")
                 .output_type("crate::rpc::messages::Chunk")
                 .codec_path("tonic_prost::ProstCodec")
                 .comment("The file of a block.")

@@ -13,12 +13,22 @@ pub enum EngineError {
     /// Loading or running.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// No device of this process can run the model as declared.
+    /// The devices that there are lack what the model needs.
     #[error("model '{model}' cannot be placed: {problem}; {remedy}")]
     Placement {
         /// Model name.
         model: String,
         /// What was asked for and what there is.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// No device could run the model as it is asked for.
+    #[error("model '{model}' cannot be placed: {problem}; {remedy}")]
+    Unplaceable {
+        /// Model name.
+        model: String,
+        /// What was asked for and what contradicts it.
         problem: String,
         /// What to do.
         remedy: String,
@@ -88,6 +98,7 @@ impl EngineError {
             Self::Model(_)
             | Self::Arrow(_)
             | Self::Placement { .. }
+            | Self::Unplaceable { .. }
             | Self::TooManyErrors { .. }
             | Self::Panic { .. } => false,
         }
@@ -100,7 +111,7 @@ impl From<EngineError> for DataFusionError {
             // Whole, so that it is seen to be one that may pass.
             EngineError::Model(ModelError::Unreachable { .. }) => Self::External(Box::new(error)),
             EngineError::Model(error) => error.into(),
-            EngineError::Placement { .. } => Self::Plan(error.to_string()),
+            EngineError::Unplaceable { .. } => Self::Plan(error.to_string()),
             other => Self::External(Box::new(other)),
         }
     }

@@ -114,7 +114,8 @@ impl ErrorKind {
             EngineError::Model(ModelError::Unreachable { .. }) | EngineError::NoProgress { .. } => {
                 Self::Unavailable
             }
-            EngineError::Model(_) | EngineError::Placement { .. } => Self::InvalidArgument,
+            EngineError::Model(_) | EngineError::Unplaceable { .. } => Self::InvalidArgument,
+            EngineError::Placement { .. } => Self::ResourceExhausted,
             EngineError::Runtime(error) => Self::of_runtime(error),
             EngineError::Batch { source, .. } => Self::of_runtime(source),
             EngineError::TooManyErrors { .. } => Self::FailedPrecondition,
@@ -279,6 +280,17 @@ mod tests {
             assert_eq!(ErrorKind::of(&error), kind, "{error}");
             assert_eq!(ErrorKind::of(&deep(error)), kind);
         }
+    }
+
+    #[test]
+    fn devices_that_lack_something_are_no_fault_of_the_statement() {
+        let (model, problem, remedy) = (|| "m".to_owned(), || "p".to_owned(), || "r".to_owned());
+        let lacks =
+            EngineError::Placement { model: model(), problem: problem(), remedy: remedy() };
+        let wrong =
+            EngineError::Unplaceable { model: model(), problem: problem(), remedy: remedy() };
+        assert_eq!(ErrorKind::of(&lacks.into()), ErrorKind::ResourceExhausted);
+        assert_eq!(ErrorKind::of(&wrong.into()), ErrorKind::InvalidArgument);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub mod inference;
 mod per_execution;
 pub mod projection;
 mod report;
+pub mod unreserved;
 pub mod weight;
 pub mod wire;
 

@@ -1,5 +1,11 @@
 //! Clusters with hardly enough of something.
 
+use std::fs;
+use std::path::PathBuf;
+
+use forebay_engine::ErrorKind;
+use forebay_testkit::disk::SmallDisk;
+
 use super::history;
 use super::setup::{ACCELERATOR, CPU, QUERY, Stage, run};
 
@@ -12,6 +18,71 @@ async fn a_full_work_dir_of_one_worker_is_left_to_another() {
     let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
     assert!(rows == run(&stage.local().await, QUERY).await.unwrap());
     assert!(stage.cluster.tasks_begun_by(0) > 0, "nobody tried the worker that is full");
+}
+
+/// A worker's own folder.
+fn folder_of(stage: &mut Stage, worker: usize) -> PathBuf {
+    let name = stage.cluster.worker(worker).name().to_owned();
+    stage.cluster.work_dir().join(name)
+}
+
+/// No file can be made in it, which goes for root as well.
+fn break_disk(stage: &mut Stage, worker: usize) {
+    let folder = folder_of(stage, worker);
+    fs::remove_dir_all(&folder).unwrap();
+    fs::write(&folder, "a file where a folder should be").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_fails_is_tried_once_for_each_core_and_left_to_another() {
+    let many = ["--cpus", "2", "--gpus", "none"];
+    let mut stage = Stage::new(10, &[&many, CPU, ACCELERATOR]);
+    break_disk(&mut stage, 0);
+    let session = stage.session().await;
+    const SHUFFLED: &str = "SELECT count(*) FROM (SELECT id, word FROM words GROUP BY id, word)";
+    for (query, begun_at_most) in [(QUERY, 2), (SHUFFLED, 4)] {
+        let rows = stage.run(&session, query).await;
+        let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+        assert!(rows == run(&stage.local().await, query).await.unwrap());
+        let job = history::last_job(&session).await;
+        let worker = stage.cluster.worker(0).name().to_owned();
+        let there = format!(
+            "SELECT state, reason FROM forebay.tasks WHERE job_id = '{job}' AND worker_id = '{worker}'"
+        );
+        let there = run(&session, &there).await.unwrap();
+        assert!((1..=begun_at_most).contains(&there.len()), "{there:#?}");
+        for task in &there {
+            assert!(task.starts_with("failed|") && task.contains("another --work-dir"), "{task}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disks_that_fail_everywhere_are_an_error_that_says_so() {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    [0, 1].map(|worker| break_disk(&mut stage, worker));
+    let session = stage.session().await;
+    let error = stage.run(&session, QUERY).await.unwrap_err();
+    assert_eq!(ErrorKind::of(&error), ErrorKind::Unavailable, "{error}");
+    let error = error.strip_backtrace();
+    assert!(error.contains("Not a directory") && error.contains("another --work-dir"), "{error}");
+}
+
+/// On the file system that has no room for the result of one worker's tasks, but for some of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_of_one_worker_is_left_to_another() {
+    let mut stage = Stage::new(10, &[CPU, CPU, ACCELERATOR]);
+    let folder = folder_of(&mut stage, 0);
+    let _disk = match SmallDisk::mount(&folder, 8 << 10) {
+        Ok(disk) => disk,
+        Err(problem) => return println!("skipped, a full file system cannot be made: {problem}"),
+    };
+    let session = stage.session().await;
+    let rows = stage.run(&session, QUERY).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert!(rows == run(&stage.local().await, QUERY).await.unwrap());
+    let full = "SELECT count(*) > 0 FROM forebay.tasks WHERE reason LIKE '%No space left on device%'";
+    assert_eq!(run(&session, full).await.unwrap(), ["true"], "{}", stage.cluster.said());
 }
 
 /// Less than all blocks of the query need, and more than those that wait at a time: what has been

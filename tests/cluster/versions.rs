@@ -6,16 +6,17 @@ use std::time::Duration;
 use datafusion::common::runtime::SpawnedTask;
 use forebay_scheduler::rpc::ClusterClient;
 use forebay_scheduler::rpc::messages::{
-    FromWorker, Hello, Inventory, PROTOCOL, Worker, from_worker,
+    AnalyzeRequest, DescribeRequest, FromWorker, Hello, Inventory, PROTOCOL, ReadRequest, RunRequest,
+    TableRequest, Worker, from_worker,
 };
 use futures::stream;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::{Channel, Server};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
-use super::setup::{Stage, run};
+use super::setup::{QUERY, Stage, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_refuses_a_worker_of_another_version() {
@@ -37,6 +38,68 @@ async fn a_scheduler_refuses_a_worker_of_another_version() {
     assert_eq!(refused.message(), expected);
     let session = stage.session().await;
     assert_eq!(run(&session, "SHOW WORKERS").await.unwrap(), [""; 0]);
+}
+
+/// Everything that a client may ask, by one of another version, and by one of none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_another_version_is_refused_whatever_it_asks() {
+    let stage = Stage::new(10, &[]);
+    let address = format!("http://{}", stage.cluster.address());
+    let client = ClusterClient::new(Channel::from_shared(address).unwrap().connect().await.unwrap());
+    for (protocol, version) in [(PROTOCOL + 1, "9.9.9".to_owned()), (0, String::new())] {
+        let version = || version.clone();
+        let mut ask = client.clone();
+        let describe = DescribeRequest { protocol, version: version() };
+        let read = ReadRequest { protocol, version: version(), ..ReadRequest::default() };
+        let run = RunRequest { protocol, version: version(), ..RunRequest::default() };
+        let table = TableRequest { protocol, version: version(), ..TableRequest::default() };
+        let analyze = AnalyzeRequest { protocol, version: version(), ..AnalyzeRequest::default() };
+        let refusals = [
+            ask.describe(describe).await.unwrap_err(),
+            stage.bounded(ask.read(read)).await.unwrap_err(),
+            ask.run(run).await.map(|_| ()).unwrap_err(),
+            ask.table(table).await.unwrap_err(),
+            ask.analyze(analyze).await.unwrap_err(),
+        ];
+        let said = format!("this client speaks protocol {protocol} (forebay {})", version());
+        for refused in refusals {
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+            assert!(refused.message().starts_with(&said), "{refused}");
+        }
+    }
+}
+
+/// One that never was, and one that was forgotten: its client has gone before there was a worker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_the_rows_of_a_job_that_is_not_there() {
+    let stage = Stage::new(60, &[]);
+    let address = format!("http://{}", stage.cluster.address());
+    let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
+    let mut client = ClusterClient::new(channel);
+    let request = |job: &str| ReadRequest::new(job.to_owned(), None);
+    let unknown = stage.bounded(client.read(request("j-never"))).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+    assert!(unknown.message().starts_with("there is no job j-never"), "{unknown}");
+
+    let session = stage.session().await;
+    let waits = stage.start(&session, QUERY);
+    let jobs = "SELECT job_id FROM forebay.jobs";
+    let job = loop {
+        if let [job] = &run(&session, jobs).await.unwrap()[..] {
+            break job.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let mut other = client.clone();
+    let read = request(&job);
+    let reader = SpawnedTask::spawn(async move { other.read(read).await });
+    let early = tokio::time::timeout(Duration::from_millis(300), client.read(request(&job))).await;
+    assert!(early.is_err(), "the job waits for a worker, and so does who reads it");
+    drop(waits);
+    let gone = stage.bounded(async { reader.join().await.unwrap() }).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound, "{gone}");
+    let gone = stage.bounded(client.read(request(&job))).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound, "{gone}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

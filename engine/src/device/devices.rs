@@ -182,7 +182,8 @@ impl Devices {
     /// Where the replicas of a model go.
     ///
     /// # Errors
-    /// [`EngineError::Placement`] with what was asked for, what there is, and what to do.
+    /// [`EngineError::Placement`] or [`EngineError::Unplaceable`] with what was asked for, what there
+    /// is, and what to do.
     pub fn place(&self, model: &ModelDeclaration) -> Result<Placement, EngineError> {
         let placement = place(model, &self.inventory, &|| match (self.cuda(), &model.runtime) {
             // Its library need not be there for models of another one.

@@ -43,16 +43,22 @@ impl fmt::Display for Placement {
 /// The CUDA devices, or why there are none.
 pub(crate) type CudaDevices<'a> = &'a dyn Fn() -> Result<Vec<Accelerator>, String>;
 
+/// What is there does not suffice.
+fn lacking(model: &ModelDeclaration, problem: String, remedy: &str) -> EngineError {
+    EngineError::Placement { model: model.name.clone(), problem, remedy: remedy.to_owned() }
+}
+
+/// Nothing would suffice.
+fn unplaceable(model: &ModelDeclaration, problem: String, remedy: &str) -> EngineError {
+    EngineError::Unplaceable { model: model.name.clone(), problem, remedy: remedy.to_owned() }
+}
+
 pub(crate) fn place(
     model: &ModelDeclaration,
     inventory: &Inventory,
     cuda: CudaDevices<'_>,
 ) -> Result<Placement, EngineError> {
-    let refuse = |problem: String, remedy: &str| EngineError::Placement {
-        model: model.name.clone(),
-        problem,
-        remedy: remedy.to_owned(),
-    };
+    let refuse = |problem: String, remedy: &str| lacking(model, problem, remedy);
     if model.resources.memory > inventory.memory {
         return Err(refuse(
             format!(
@@ -76,7 +82,8 @@ pub(crate) fn place(
         ));
     }
     if gpus.ceil() > 1 {
-        return Err(refuse(
+        return Err(unplaceable(
+            model,
             format!("a replica that spans several accelerators is not supported (gpus={gpus})"),
             "use gpus=1 or a fraction of one",
         ));
@@ -121,11 +128,7 @@ fn candidates(
     inventory: &Inventory,
     cuda: CudaDevices<'_>,
 ) -> Result<Vec<Accelerator>, EngineError> {
-    let refuse = |problem: String, remedy: &str| EngineError::Placement {
-        model: model.name.clone(),
-        problem,
-        remedy: remedy.to_owned(),
-    };
+    let refuse = |problem: String, remedy: &str| lacking(model, problem, remedy);
     let emulated_runtime = matches!(model.runtime, RuntimeKind::Emulated { .. });
     match model.device {
         DeviceChoice::Emulated | DeviceChoice::Auto if emulated_runtime => {
@@ -137,11 +140,13 @@ fn candidates(
             }
             Ok(inventory.emulated.clone())
         }
-        choice if emulated_runtime => Err(refuse(
+        choice if emulated_runtime => Err(unplaceable(
+            model,
             format!("device={choice} was asked for and its runtime is emulated"),
             "leave `device` out: an emulated model runs on emulated accelerators only",
         )),
-        DeviceChoice::Emulated => Err(refuse(
+        DeviceChoice::Emulated => Err(unplaceable(
+            model,
             format!(
                 "device=emulated was asked for and its runtime is {}; {} has {} emulated accelerators",
                 model.runtime.name(),
@@ -199,14 +204,11 @@ fn place_on_cpu(model: &ModelDeclaration, inventory: &Inventory) -> Result<Place
     let share = share_millis(Device::Cpu, model);
     let cores = inventory.cpus.saturating_mul(1000);
     if share > cores {
-        return Err(EngineError::Placement {
-            model: model.name.clone(),
-            problem: format!(
-                "it asks for cpus={} and {} has {} cores",
-                model.resources.cpus, inventory.owner, inventory.cpus
-            ),
-            remedy: "lower `cpus`".to_owned(),
-        });
+        let problem = format!(
+            "it asks for cpus={} and {} has {} cores",
+            model.resources.cpus, inventory.owner, inventory.cpus
+        );
+        return Err(lacking(model, problem, "lower `cpus`"));
     }
     Ok(capped(model, vec![Device::Cpu; (cores / share) as usize]))
 }

@@ -226,6 +226,12 @@ impl BatchError {
         }
     }
 
+    /// Whether a smaller batch may fit. Told by the error itself: another one that may pass is no
+    /// reason to divide a batch, let alone to remember that a smaller one is needed.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Runtime(RuntimeError::OutOfMemory { .. }))
+    }
+
     /// With the model, the device and the rows that it happened to.
     pub(crate) fn locate(
         self,
@@ -243,5 +249,26 @@ impl BatchError {
                 EngineError::Panic { model, device, problem }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_did_not_fit_is_tried_in_parts_for_its_memory() {
+        let (text, model) = (|| "x".to_owned(), || "m".to_owned());
+        let memory = RuntimeError::OutOfMemory { model: model(), rows: 8, problem: text() };
+        assert!(BatchError::Runtime(memory).is_out_of_memory());
+        let others = [
+            RuntimeError::Device { device: text(), problem: text() },
+            RuntimeError::Library { library: text(), problem: text() },
+            RuntimeError::Program { model: model(), rows: 8, problem: text() },
+        ];
+        for error in others.map(BatchError::Runtime) {
+            assert!(!error.is_out_of_memory(), "{:?}", error.class());
+        }
+        assert!(!BatchError::Panic("out of memory".to_owned()).is_out_of_memory());
     }
 }

@@ -1,19 +1,23 @@
 //! Byte permits: what the exchange may hold, reserved in the query's memory pool.
 //!
 //! A permit is taken before a block is held and returned when it is dropped. The budget admits one
-//! block of any size while it holds none, so that no size of block and no limit of a pool can stop
-//! the exchange. The pool may refuse that one block too: it then passes unreserved, because its
-//! producer holds its memory already, and the pool's limit is never exceeded in our name.
+//! block of any size while it holds none, so that no block waits for room that there never is. The
+//! pool may refuse that one block too. Its producer holds its memory already: it passes
+//! [unreserved](crate::unreserved), or is too large for that and ends the query. So the pool's limit
+//! is never exceeded in our name, and in fact by a bounded number of bytes.
 
 use std::sync::Arc;
 use std::task::Waker;
 
+use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use parking_lot::Mutex;
 
+use crate::unreserved::admit;
+
 /// How many bytes may be held, and how many are.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     bytes_max: usize,
     state: Mutex<State>,
 }
@@ -28,30 +32,41 @@ struct State {
 
 /// Bytes taken from a [`Budget`], returned on drop.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(crate) struct Permit {
     budget: Arc<Budget>,
     bytes: usize,
     reserved_bytes: usize,
 }
 
 impl Budget {
-    pub(super) fn new(bytes_max: usize, reservation: MemoryReservation) -> Self {
+    pub(crate) fn new(bytes_max: usize, reservation: MemoryReservation) -> Self {
         let state = State { held_bytes: 0, held_bytes_peak: 0, reservation, waiting: Vec::new() };
         Self { bytes_max, state: Mutex::new(state) }
     }
 
     /// Takes bytes, or keeps the waker for when some are returned.
-    pub(super) fn try_take(self: &Arc<Self>, bytes: usize, waker: &Waker) -> Option<Permit> {
+    ///
+    /// # Errors
+    /// The pool's, if it refuses so many bytes although nothing else is held.
+    pub(crate) fn try_take(
+        self: &Arc<Self>,
+        bytes: usize,
+        waker: &Waker,
+    ) -> Result<Option<Permit>> {
         let mut state = self.state.lock();
         let alone = state.held_bytes == 0;
         let fits = state.held_bytes.saturating_add(bytes) <= self.bytes_max;
-        let reserved = (alone || fits) && state.reservation.try_grow(bytes).is_ok();
-        if !reserved && !alone {
+        let reserved_bytes = match alone {
+            true => Some(admit(&state.reservation, bytes)?),
+            false if fits => state.reservation.try_grow(bytes).ok().map(|()| bytes),
+            false => None,
+        };
+        let Some(reserved_bytes) = reserved_bytes else {
             if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
                 state.waiting.push(waker.clone());
             }
-            return None;
-        }
+            return Ok(None);
+        };
         // A block without bytes counts as one, or several of them would all be "alone".
         let held = bytes.max(1);
         state.held_bytes += held;
@@ -62,8 +77,7 @@ impl Budget {
             self.bytes_max
         );
         state.held_bytes_peak = state.held_bytes_peak.max(state.held_bytes);
-        let reserved_bytes = if reserved { bytes } else { 0 };
-        Some(Permit { budget: Arc::clone(self), bytes: held, reserved_bytes })
+        Ok(Some(Permit { budget: Arc::clone(self), bytes: held, reserved_bytes }))
     }
 
     pub(super) fn bytes_max(&self) -> usize {
@@ -77,6 +91,20 @@ impl Budget {
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
         self.state.lock().held_bytes
+    }
+}
+
+impl Permit {
+    /// More is held than was asked for.
+    ///
+    /// # Errors
+    /// The pool's, if it refuses that, and it is too much to pass all the same.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
+        let mut state = self.budget.state.lock();
+        self.reserved_bytes += admit(&state.reservation, bytes)?;
+        state.held_bytes += bytes;
+        self.bytes += bytes;
+        Ok(())
     }
 }
 
@@ -107,9 +135,9 @@ mod tests {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
         let budget = budget(100, &pool);
         let (waker, woken) = crate::testing::flag_waker();
-        let first = budget.try_take(60, &waker).unwrap();
-        assert!(budget.try_take(60, &waker).is_none());
-        let second = budget.try_take(40, &waker).unwrap();
+        let first = budget.try_take(60, &waker).unwrap().unwrap();
+        assert!(budget.try_take(60, &waker).unwrap().is_none());
+        let second = budget.try_take(40, &waker).unwrap().unwrap();
         assert_eq!(pool.reserved(), 100);
         assert!(!woken.get());
         drop(first);
@@ -122,28 +150,43 @@ mod tests {
     fn a_block_of_any_size_passes_alone() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(50));
         let budget = budget(100, &pool);
-        let oversized = budget.try_take(5000, &noop_waker()).unwrap();
+        let oversized = budget.try_take(5000, &noop_waker()).unwrap().unwrap();
         assert_eq!(pool.reserved(), 0, "refused by the pool, so not counted there");
-        assert!(budget.try_take(1, &noop_waker()).is_none());
+        assert!(budget.try_take(1, &noop_waker()).unwrap().is_none());
         drop(oversized);
-        assert!(budget.try_take(40, &noop_waker()).is_some());
+        assert!(budget.try_take(40, &noop_waker()).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_block_that_is_alone_and_larger_than_what_may_pass_unreserved_is_an_error() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(50));
+        let budget = budget(100, &pool);
+        let large = crate::unreserved::UNRESERVED_BYTES_MAX + 1;
+        let error = budget.try_take(large, &noop_waker()).unwrap_err().to_string();
+        assert!(error.contains("test: 64.0 MiB at once; raise the memory limit"), "{error}");
+        let mut small = budget.try_take(40, &noop_waker()).unwrap().unwrap();
+        assert!(small.grow(large).is_err());
+        small.grow(10).unwrap();
+        assert_eq!((pool.reserved(), budget.held_bytes()), (50, 50));
+        drop(small);
+        assert_eq!((pool.reserved(), budget.held_bytes()), (0, 0));
     }
 
     #[test]
     fn what_the_pool_refuses_waits_like_what_the_budget_refuses() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(50));
         let budget = budget(1000, &pool);
-        let first = budget.try_take(40, &noop_waker()).unwrap();
-        assert!(budget.try_take(20, &noop_waker()).is_none());
+        let first = budget.try_take(40, &noop_waker()).unwrap().unwrap();
+        assert!(budget.try_take(20, &noop_waker()).unwrap().is_none());
         drop(first);
-        assert!(budget.try_take(20, &noop_waker()).is_some());
+        assert!(budget.try_take(20, &noop_waker()).unwrap().is_some());
     }
 
     #[test]
     fn empty_blocks_are_not_unlimited() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(50));
         let budget = budget(2, &pool);
-        let _one = budget.try_take(0, &noop_waker()).unwrap();
+        let _one = budget.try_take(0, &noop_waker()).unwrap().unwrap();
         assert!(budget.held_bytes() > 0);
     }
 }

@@ -22,7 +22,7 @@
 //! `queue`, `batcher`, `share`, `budget` and `order` know no plan and no runtime.
 
 mod batcher;
-mod budget;
+pub(crate) mod budget;
 mod exec;
 mod metrics;
 mod order;

@@ -196,7 +196,14 @@ impl Queue {
         }
         let permit = match room {
             0 => None,
-            _ => self.budget.try_take(pending.bytes(), cx.waker()),
+            _ => match self.budget.try_take(pending.bytes(), cx.waker()) {
+                Ok(permit) => permit,
+                Err(error) => {
+                    drop(guard);
+                    self.fail(error);
+                    return Poll::Ready(Push::Closed);
+                }
+            },
         };
         let this = &mut state.producers[producer];
         let Some(permit) = permit else {
@@ -309,7 +316,7 @@ impl Queue {
         let reopened = Planned::rows_of_all(&rest).ok().and_then(|rows| {
             // Views would keep what is handed out in memory.
             let block = Block::new(weight::compact(&rows).ok()?, self.rules.sharing);
-            let permit = self.budget.try_take(block.bytes(), Waker::noop())?;
+            let permit = self.budget.try_take(block.bytes(), Waker::noop()).ok()??;
             Some((block, permit))
         });
         match reopened {

@@ -38,6 +38,7 @@ use crate::carry::{self, Sources};
 use crate::checker::Ledger;
 use crate::claimed_order::in_claimed_order;
 use crate::inference::InferenceExec;
+use crate::unreserved::UNRESERVED_BYTES_MAX;
 use crate::{SEQUENCE_COLUMN, TransformExec, weight};
 
 /// N partitions whose rows carry their position → one partition in that order.
@@ -249,11 +250,6 @@ impl ExecutionPlan for RestoreOrderExec {
         CardinalityEffect::Equal
     }
 }
-
-/// Bytes that may wait although the pool has refused them. Enough for the rows of usual models that
-/// were on their way, so that a query does not die of a pool that is full for a moment; little enough
-/// to keep a limit that stands for the memory of a machine.
-const UNRESERVED_BYTES_MAX: usize = 64 << 20;
 
 /// Batches that are taken in before rows are emitted.
 const AT_ONCE_MAX: usize = 64;

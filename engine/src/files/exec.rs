@@ -1,14 +1,20 @@
 //! The plan node and its stream.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 
-use arrow::array::{ArrayRef, BinaryBuilder, Int64Array, StringArray, TimestampMicrosecondArray};
+use arrow::array::{
+    ArrayRef, BinaryArray, BinaryBuilder, Int64Array, StringArray, TimestampMicrosecondArray,
+};
+use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics, exec_datafusion_err, exec_err, internal_err};
+use datafusion::common::{DataFusionError, Result, Statistics, exec_datafusion_err, exec_err, internal_err};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -24,11 +30,15 @@ use futures::stream::{BoxStream, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use crate::exchange::budget::{Budget, Permit};
+
 /// Bytes of files in one batch, unless one file has more: a batch of a few photos stays in the caches of a
 /// core, and 8 MiB took twice the memory and as much time.
 const BATCH_BYTES: usize = 1024 * 1024;
-/// Files that are being read or waiting at one time, per partition.
+/// Files that are being read or waiting at one time, per partition, and their bytes, unless the next
+/// file alone has more.
 const READ_AHEAD_FILES: usize = 4;
+const READ_AHEAD_BYTES: usize = 64 << 20;
 /// Bytes of one file at most.
 const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
@@ -89,7 +99,9 @@ pub enum OnUnreadable {
 /// ```
 ///
 /// - rows: one per file, in the order of its list
-/// - memory: a batch of 1 MiB (or one file), and 4 files ahead
+/// - memory: a batch of 1 MiB (or one file), and up to 4 files ahead: 64 MiB of them (or one file),
+///   reserved before they are read. A file that the memory pool refuses waits for the others; if it is
+///   the only one and larger than may pass [unreserved](crate::unreserved), the query ends
 /// - cancel: dropping the stream drops the reads
 /// - errors: of a file that cannot be read, by the policy; the row stays
 #[derive(Debug)]
@@ -138,7 +150,8 @@ impl ReadFilesExec {
     /// # Errors
     /// If a size is no number of SQL's.
     pub fn listing(files: &[File]) -> Result<RecordBatch> {
-        let rows: Vec<Row> = files.iter().map(|file| (file.clone(), None)).collect();
+        let row = |file: &File| Row { file: file.clone(), bytes: None, permit: None };
+        let rows: Vec<Row> = files.iter().map(row).collect();
         let all: Vec<usize> = (0..SCHEMA.fields().len()).collect();
         batch(&rows, &all, &SCHEMA)
     }
@@ -206,7 +219,10 @@ impl ExecutionPlan for ReadFilesExec {
             return internal_err!("ReadFilesExec has no partition {partition}");
         };
         let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let memory = MemoryConsumer::new(format!("ReadFilesExec[{partition}]"));
+        let memory = memory.register(context.memory_pool());
         let reader = Reader {
+            ahead: Arc::new(Budget::new(READ_AHEAD_BYTES, memory)),
             env: context.runtime_env(),
             on_unreadable: self.on_unreadable,
             needs_bytes: self.projection.contains(&BYTES_COLUMN),
@@ -255,11 +271,17 @@ impl ReadFilesExec {
 }
 
 /// A file with its bytes, if they are needed and could be read.
-type Row = (File, Option<Bytes>);
+struct Row {
+    file: File,
+    bytes: Option<Bytes>,
+    /// For the bytes.
+    permit: Option<Permit>,
+}
 
 /// Reads the files of one partition.
 #[derive(Clone, Debug)]
 struct Reader {
+    ahead: Arc<Budget>,
     env: Arc<RuntimeEnv>,
     on_unreadable: OnUnreadable,
     needs_bytes: bool,
@@ -271,22 +293,49 @@ struct Reader {
 impl Reader {
     /// In the order of the list.
     fn rows(self, files: Arc<[File]>) -> BoxStream<'static, Result<Row>> {
-        let reads = (0..files.len()).map(move |at| {
-            let (reader, file) = (self.clone(), files[at].clone());
-            async move { reader.row(file).await }
+        let reader = self.clone();
+        // One after the other: the file that is wanted first must not wait for those behind it.
+        let admitted = futures::stream::iter(0..files.len()).then(move |at| {
+            let (reader, file) = (reader.clone(), files[at].clone());
+            async move { Ok((reader.admit(&file).await?, file)) }
         });
-        futures::stream::iter(reads).buffered(READ_AHEAD_FILES).boxed()
+        let reads = admitted.map(move |admitted: Result<_>| {
+            let reader = self.clone();
+            async move {
+                let (permit, file) = admitted?;
+                reader.row(file, permit).await
+            }
+        });
+        reads.buffered(READ_AHEAD_FILES).boxed()
     }
 
-    async fn row(&self, file: File) -> Result<Row> {
-        if !self.needs_bytes {
-            return Ok((file, None));
+    /// Waits until there is room for a file.
+    async fn admit(&self, file: &File) -> Result<Option<Permit>> {
+        if !self.needs_bytes || file.size > FILE_BYTES_MAX {
+            return Ok(None);
         }
-        match self.read(&file).await {
+        let bytes = usize::try_from(file.size).unwrap_or(usize::MAX);
+        let take = |cx: &mut Context<'_>| match self.ahead.try_take(bytes, cx.waker()) {
+            Ok(None) => Poll::Pending,
+            Ok(permit) => Poll::Ready(Ok(permit)),
+            Err(error) => Poll::Ready(Err(error.context(format!("for {}", file.url())))),
+        };
+        poll_fn(take).await
+    }
+
+    async fn row(&self, file: File, mut permit: Option<Permit>) -> Result<Row> {
+        if !self.needs_bytes {
+            return Ok(Row { file, bytes: None, permit });
+        }
+        match self.read(&file, &mut permit).await {
             Ok(bytes) => {
                 self.files_read.add(1);
                 self.bytes_read.add(bytes.len());
-                Ok((file, Some(bytes)))
+                Ok(Row { file, bytes: Some(bytes), permit })
+            }
+            // A file for which there is no memory is no unreadable one.
+            Err(error) if matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) => {
+                Err(error.context(format!("for {}", file.url())))
             }
             Err(error) if self.on_unreadable == OnUnreadable::Fail => Err(error.context(format!(
                 "{} cannot be read; read_files(…, 'null') gives NULL for the bytes of such files",
@@ -294,12 +343,12 @@ impl Reader {
             ))),
             Err(_) => {
                 self.files_failed.add(1);
-                Ok((file, None))
+                Ok(Row { file, bytes: None, permit: None })
             }
         }
     }
 
-    async fn read(&self, file: &File) -> Result<Bytes> {
+    async fn read(&self, file: &File, permit: &mut Option<Permit>) -> Result<Bytes> {
         if file.size > FILE_BYTES_MAX {
             return exec_err!("it has {} bytes, more than {FILE_BYTES_MAX}", file.size);
         }
@@ -308,6 +357,10 @@ impl Reader {
         // It may have grown.
         if found.meta.size > FILE_BYTES_MAX {
             return exec_err!("it has {} bytes, more than {FILE_BYTES_MAX}", found.meta.size);
+        }
+        if let Some(permit) = permit {
+            let more = found.meta.size.saturating_sub(file.size);
+            permit.grow(usize::try_from(more).unwrap_or(usize::MAX))?;
         }
         Ok(found.bytes().await?)
     }
@@ -327,15 +380,19 @@ impl Batches {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         let mut rows: Vec<Row> = vec![];
         let mut size = 0;
-        while rows.len() < self.rows_max {
+        while rows.len() < self.rows_max && size < BATCH_BYTES {
             let row = match self.held.take() {
                 Some(row) => row,
-                None => match self.rows.next().await {
-                    Some(row) => row?,
-                    None => break,
-                },
+                None => {
+                    // The next file may wait for what these hold: less than a batch.
+                    rows.iter_mut().for_each(|row| row.permit = None);
+                    match self.rows.next().await {
+                        Some(row) => row?,
+                        None => break,
+                    }
+                }
             };
-            let bytes = row.1.as_ref().map_or(0, Bytes::len);
+            let bytes = row.bytes.as_ref().map_or(0, Bytes::len);
             if size > 0 && size + bytes > BATCH_BYTES {
                 self.held = Some(row);
                 break;
@@ -353,7 +410,7 @@ impl Batches {
 
 fn batch(rows: &[Row], projection: &[usize], schema: &SchemaRef) -> Result<RecordBatch> {
     let column = |at: &usize| -> Result<ArrayRef> {
-        let files = rows.iter().map(|(file, _)| file);
+        let files = rows.iter().map(|row| &row.file);
         Ok(match *at {
             0 => Arc::new(files.map(|file| Some(file.url())).collect::<StringArray>()),
             1 => Arc::new(
@@ -367,12 +424,17 @@ fn batch(rows: &[Row], projection: &[usize], schema: &SchemaRef) -> Result<Recor
                     .with_timezone("UTC"),
             ),
             _ => {
-                let size =
-                    rows.iter().filter_map(|(_, content)| content.as_ref()).map(Bytes::len).sum();
+                if let [Row { bytes: Some(bytes), .. }] = rows {
+                    // Large, perhaps: not copied.
+                    let offsets = OffsetBuffer::from_lengths([bytes.len()]);
+                    let bytes = Buffer::from(bytes.clone());
+                    return Ok(Arc::new(BinaryArray::try_new(offsets, bytes, None)?));
+                }
+                let size = rows.iter().filter_map(|row| row.bytes.as_ref()).map(Bytes::len).sum();
                 // Growing would copy megabytes again and again.
                 let mut bytes = BinaryBuilder::with_capacity(rows.len(), size);
-                for (_, content) in rows {
-                    bytes.append_option(content.as_ref());
+                for row in rows {
+                    bytes.append_option(row.bytes.as_ref());
                 }
                 Arc::new(bytes.finish())
             }
@@ -381,4 +443,92 @@ fn batch(rows: &[Row], projection: &[usize], schema: &SchemaRef) -> Result<Recor
     let columns = projection.iter().map(column).collect::<Result<Vec<_>>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+    use datafusion::prelude::SessionConfig;
+    use futures::TryStreamExt;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::ErrorKind;
+
+    const MIB: usize = 1 << 20;
+
+    /// Files of so many bytes, whose first byte is their number.
+    fn files(folder: &TempDir, sizes: &[usize]) -> Vec<File> {
+        let file = |(at, size): (usize, &usize)| {
+            let path = folder.path().join(format!("{at}.bin"));
+            let mut bytes = vec![0; *size];
+            bytes[0] = at as u8;
+            std::fs::write(&path, bytes).unwrap();
+            File {
+                store: ObjectStoreUrl::local_filesystem(),
+                path: Path::from_absolute_path(path).unwrap(),
+                size: *size as u64,
+                modified_us: 0,
+            }
+        };
+        sizes.iter().enumerate().map(file).collect()
+    }
+
+    fn read(files: Vec<File>, pool: &Arc<dyn MemoryPool>) -> SendableRecordBatchStream {
+        let partitions = vec![files.into()];
+        let plan = ReadFilesExec::try_new(partitions, vec![BYTES_COLUMN], OnUnreadable::Fail);
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(pool));
+        let context = TaskContext::default()
+            .with_session_config(SessionConfig::new())
+            .with_runtime(runtime.build_arc().unwrap());
+        plan.unwrap().execute(0, Arc::new(context)).unwrap()
+    }
+
+    fn firsts(batches: &[RecordBatch]) -> Vec<(u8, usize)> {
+        let column = |batch: &RecordBatch| {
+            batch.column(0).as_any().downcast_ref::<BinaryArray>().unwrap().clone()
+        };
+        let files = batches.iter().map(column);
+        files.flat_map(|c| c.iter().map(|f| f.map(|f| (f[0], f.len())).unwrap()).collect::<Vec<_>>())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_read_ahead_is_reserved_and_bounded() {
+        let folder = TempDir::new().unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(usize::MAX));
+        let mut rows = read(files(&folder, &[30 * MIB; 6]), &pool);
+        let first = rows.next().await.unwrap().unwrap();
+        assert!(pool.reserved() > 0 && pool.reserved() <= 64 * MIB, "{}", pool.reserved());
+        let rest: Vec<_> = rows.try_collect().await.unwrap();
+        assert_eq!(pool.reserved(), 0);
+        let all = [vec![first], rest].concat();
+        assert_eq!(firsts(&all), (0..6).map(|at| (at, 30 * MIB)).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn files_wait_for_each_other_where_memory_is_short() {
+        let folder = TempDir::new().unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(MIB));
+        let sizes = [MIB / 3, MIB / 3, MIB, 5 * MIB, MIB / 2, MIB / 2, MIB / 2];
+        let rows: Vec<_> = read(files(&folder, &sizes), &pool).try_collect().await.unwrap();
+        let expected: Vec<_> = (0..).zip(sizes).collect();
+        assert_eq!(firsts(&rows), expected, "one that is larger than all memory passes alone");
+        assert_eq!(pool.reserved(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_far_larger_than_what_is_left_ends_the_query() {
+        let folder = TempDir::new().unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(MIB));
+        let sizes = [1000, 65 * MIB];
+        let error = read(files(&folder, &sizes), &pool).try_collect::<Vec<_>>().await.unwrap_err();
+        assert_eq!(ErrorKind::of(&error), ErrorKind::ResourceExhausted, "{error}");
+        let error = error.strip_backtrace();
+        for part in ["1.bin", "ReadFilesExec[0]: 65.0 MiB at once", "raise the memory limit"] {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+        assert_eq!(pool.reserved(), 0);
+    }
 }

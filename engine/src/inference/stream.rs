@@ -335,7 +335,7 @@ impl Inference {
                 }
                 Err(error) => error,
             };
-            let is_oom = error.class() == Some(ErrorClass::Passing);
+            let is_oom = error.is_out_of_memory();
             // Unknown if the batch did not even become device inputs.
             if is_oom && padded > 0 {
                 self.padded_max = self.padded_max.min((padded / 2).max(1));
@@ -378,7 +378,7 @@ impl Inference {
 
     /// Whether a row that is alone may be given up for this error.
     fn may_give_up(&self, error: &BatchError) -> bool {
-        let is_its_memory = error.class() == Some(ErrorClass::Passing);
+        let is_its_memory = error.is_out_of_memory();
         self.is_row_error(error) || (is_its_memory && self.setup.model.on_error != OnError::Fail)
     }
 

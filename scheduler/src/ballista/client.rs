@@ -49,7 +49,7 @@ impl Cluster {
     /// # Errors
     /// If the scheduler does not answer.
     pub async fn workers(&self) -> Result<Vec<Worker>> {
-        let answer = self.client().describe(DescribeRequest {}).await;
+        let answer = self.client().describe(DescribeRequest::new()).await;
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner().workers)
     }
 

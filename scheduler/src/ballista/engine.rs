@@ -10,7 +10,7 @@ use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_executor::execution_engine::{
     DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
 };
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::{ConfigOptions, ExtensionOptions};
 use datafusion::execution::TaskContext;
@@ -211,7 +211,10 @@ impl QueryStageExecutor for ShuffleTask {
         let run = async {
             let mut files = ShuffleFiles::new(&self.store, &self.job, self.stage, task)?;
             let work = self.inner.execute_query_stage(task_id, context);
-            let written = files.count_while(work).await?;
+            let written = match files.count_while(work).await {
+                Ok(written) => written,
+                Err(error) => return Err(files.disk_error().map_or(error, DataFusionError::from)),
+            };
             files.keep().await?;
             Ok(written)
         };

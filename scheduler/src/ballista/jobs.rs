@@ -36,7 +36,7 @@ use crate::tables::SystemTable;
 /// Changes of a job's state that may wait to be sent.
 const UPDATES_MAX: usize = 64;
 
-/// How often a client hears how far its job is.
+/// How often it is looked how far a job is. Its client hears what is new.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Jobs of a scheduler.
@@ -110,9 +110,15 @@ impl Jobs for BallistaJobs {
         let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
         let given_up = stream::once(unattended)
             .map(|error| Ok(RunUpdate { news: Some(News::Failed(error.into())) }));
+        let mut before = None;
         let ticks = IntervalStream::new(tokio::time::interval(PROGRESS_EVERY))
             .map(move |_| watched.progress(&id))
             .take_while(|progress| std::future::ready(*progress != Reached::End))
+            .filter(move |progress| {
+                let is_new = before.as_ref() != Some(progress);
+                before = Some(progress.clone());
+                std::future::ready(is_new)
+            })
             .filter_map(|progress| std::future::ready(progress.update()));
         // Open for as long as the client wants to hear of it.
         let states = ReceiverStream::new(states).chain(stream::pending());
@@ -132,6 +138,7 @@ impl Jobs for BallistaJobs {
 
     async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status> {
         let job = self.registry.planned(&request.job).await;
+        let job = job.ok_or_else(|| no_job(&request.job))?;
         let counts = request.done.is_some_and(|done| self.registry.read_ended(&job, done));
         Ok(ReadAnswer { counts, ..self.registry.next_read(&job).await })
     }
@@ -147,10 +154,16 @@ impl Jobs for BallistaJobs {
 
     async fn analyze(&self, job: &str) -> Result<Analysis, Status> {
         let found = self.registry.get(job);
-        let found = found.ok_or_else(|| Status::not_found(format!("there is no job {job}")))?;
+        let found = found.ok_or_else(|| no_job(job))?;
         let job = found.lock();
         Ok(analysis::of(&job, self.registry.now()))
     }
+}
+
+fn no_job(id: &str) -> Status {
+    Status::not_found(format!(
+        "there is no job {id}: it never was one of this scheduler's, or ended too long ago"
+    ))
 }
 
 /// Ends if no worker comes for so long. Ballista plans a job for workers only, and waits for them for

@@ -45,4 +45,5 @@ mod stages;
 pub mod standalone;
 mod status;
 mod task_plan;
+mod wakes;
 pub mod worker;

@@ -1,6 +1,7 @@
 //! The rows of the system tables, from the registry's jobs and the workers that attend.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result as DataFusionResult;
@@ -9,7 +10,6 @@ use tonic::Status;
 use super::fleet::{self, worker_state};
 use super::registry::{Registry, Submitted};
 use super::running::RunningJob;
-use super::stages::holds_model;
 use crate::graph::{
     BlockState, EdgeKind, EdgeSpec, Granularity, JobFailure, JobStatus, TaskState, WorkerId,
 };
@@ -18,6 +18,9 @@ use crate::rpc::messages::run_update::News;
 use crate::rpc::messages::{Progress, RunUpdate, TableRows};
 use crate::tables::rows::{self, Epoch, JobRow, Stage, WorkerRow};
 use crate::tables::{SystemTable, written};
+
+/// For how long what is taken of workers is not looked at again on behalf of clients that watch.
+const RECENT_MS: u64 = 250;
 
 impl Registry {
     /// The rows of a table, of a user's jobs or of all. Jobs are locked one at a time: what a table
@@ -91,7 +94,7 @@ impl Registry {
             .collect();
         let places: HashMap<WorkerId, usize> =
             found.iter().enumerate().map(|(at, row)| (row.state.id.clone(), at)).collect();
-        for job in self.all() {
+        for job in self.live() {
             let job = job.lock();
             for (worker, stage, lease) in job.graph.seats() {
                 if let Some(at) = places.get(worker) {
@@ -115,6 +118,20 @@ impl Registry {
     fn worker_states(&self) -> Vec<WorkerState> {
         self.worker_rows().into_iter().map(|row| row.state).collect()
     }
+
+    /// The same as it was a moment ago: all clients that watch their jobs share one look.
+    fn recent_worker_states(&self) -> Arc<Vec<WorkerState>> {
+        let now = self.now();
+        let mut recent = self.recent.lock();
+        match &*recent {
+            Some((at, states)) if now.since(*at) < RECENT_MS => Arc::clone(states),
+            _ => {
+                let states = Arc::new(self.worker_states());
+                *recent = Some((now, Arc::clone(&states)));
+                states
+            }
+        }
+    }
 }
 
 /// How far a job is, or what it waits for.
@@ -124,7 +141,7 @@ pub(super) enum Reached {
     Nothing,
     /// It runs.
     Midway(Progress),
-    /// It runs no more.
+    /// It runs no more, or there is none.
     End,
 }
 
@@ -141,14 +158,17 @@ impl Reached {
 impl Registry {
     /// How far a job is, while it runs.
     pub(super) fn progress(&self, job: &str) -> Reached {
+        // In this order: see [`Self::planned`].
+        let has_client = self.has_client(job);
         let Some(job) = self.get(job) else {
             let waits_for = fleet::NO_WORKER.to_owned();
-            return match self.has_workers() {
-                true => Reached::Nothing,
-                false => Reached::Midway(Progress { waits_for, ..Progress::default() }),
+            return match (has_client, self.has_workers()) {
+                (false, _) => Reached::End,
+                (true, true) => Reached::Nothing,
+                (true, false) => Reached::Midway(Progress { waits_for, ..Progress::default() }),
             };
         };
-        let workers = self.worker_states();
+        let workers = self.recent_worker_states();
         let job = job.lock();
         match job.graph.is_running_job() {
             true => {
@@ -175,8 +195,7 @@ fn progress(job: &RunningJob) -> Progress {
         found.units_done += stage.units_done as u64;
         found.tasks_running += stage.running as u64;
         found.repeated += u64::from(stage.failures);
-        // Producers come first.
-        if job.plan(stage.id).is_some_and(holds_model) {
+        if job.last_model == Some(stage.id) {
             found.rows_inferred = Some(stage.rows);
         }
     }

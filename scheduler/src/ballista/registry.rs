@@ -5,7 +5,7 @@
 //! graph at once; then the loop is *nudged*: told of a task that does not exist, which makes it
 //! look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,13 +19,18 @@ use tokio::sync::{Notify, mpsc};
 use super::figures::Totals;
 use super::fleet;
 use super::running::{Addresses, RunningJob};
+use super::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
+use crate::placement::WorkerState;
 use crate::rpc::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
 use crate::rpc::service::Attendance;
 use crate::tables::rows::Epoch;
 
-/// Jobs that have ended and can still be looked at.
-const ENDED_MAX: usize = 1000;
+/// Jobs that are over and can still be looked at.
+const OVER_MAX: usize = 1000;
+
+/// After which time a job is looked at again of which the event loop was told in vain.
+const TELL_AGAIN_AFTER: u64 = 50;
 
 /// A client that waits for rows looks by itself, should nothing happen for so long.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -35,19 +40,53 @@ pub(super) type Shared = Arc<Mutex<RunningJob>>;
 /// All jobs, and the workers they run on.
 #[derive(Clone)]
 pub(super) struct Registry {
-    /// In the order of their ids, which is that of their starts.
-    jobs: Arc<RwLock<BTreeMap<String, Shared>>>,
+    jobs: Arc<RwLock<Jobs>>,
     addresses: Arc<RwLock<Addresses>>,
     attendance: Attendance,
     nudges: mpsc::Sender<JobId>,
     start: Instant,
     epoch: Epoch,
-    /// What jobs did that cannot be looked at any more.
-    removed: Arc<Mutex<Totals>>,
-    /// There is another job.
-    added: Arc<Notify>,
-    /// What clients wait for and Ballista has not planned yet: it waits for the first worker.
-    submitted: Arc<Mutex<BTreeMap<String, Submitted>>>,
+    wakes: Arc<Wakes>,
+    /// What was taken of workers when that was last looked at.
+    pub(super) recent: Arc<Mutex<Option<(Millis, Arc<Vec<WorkerState>>)>>>,
+    /// There is another job, or a client has gone.
+    changed: Arc<Notify>,
+    /// Jobs that have a client. Of those that Ballista has not planned yet, since it waits for the
+    /// first worker, what is known.
+    clients: Arc<Mutex<BTreeMap<String, Option<Submitted>>>>,
+}
+
+/// Planned jobs. What is done at every tick is done for the live ones only: its cost must not grow
+/// with what is over.
+#[derive(Default)]
+struct Jobs {
+    /// All that can be looked at, in the order of their ids, which is that of their starts.
+    all: BTreeMap<String, Shared>,
+    /// Those that are not [over](RunningJob::is_over).
+    live: BTreeMap<String, Shared>,
+    /// The others, in the order in which that was noticed.
+    over: VecDeque<String>,
+    /// What those did that are over, whether they can be looked at or not.
+    done: Totals,
+}
+
+impl Jobs {
+    fn add(&mut self, id: String, job: &Shared) {
+        self.all.insert(id.clone(), Arc::clone(job));
+        self.live.insert(id, Arc::clone(job));
+    }
+
+    /// From now on nothing happens to a job, which has done all this.
+    fn retire(&mut self, id: String, done: &Totals) {
+        self.live.remove(&id);
+        self.done.add(done);
+        self.over.push_back(id);
+        if self.over.len() > OVER_MAX
+            && let Some(oldest) = self.over.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+    }
 }
 
 /// A job before it is planned.
@@ -62,7 +101,7 @@ pub(super) struct Submitted {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry").field("jobs", &self.jobs.read().len()).finish_non_exhaustive()
+        f.debug_struct("Registry").field("jobs", &self.jobs.read().all.len()).finish_non_exhaustive()
     }
 }
 
@@ -75,17 +114,21 @@ impl Registry {
             attendance,
             nudges,
             start: Instant::now(),
-            removed: Arc::default(),
-            added: Arc::default(),
-            submitted: Arc::default(),
+            wakes: Arc::default(),
+            recent: Arc::default(),
+            changed: Arc::default(),
+            clients: Arc::default(),
             epoch: Epoch(i64::try_from(timestamp_millis()).unwrap_or(0)),
         }
     }
 
     /// What all jobs have done.
     pub(super) fn totals(&self) -> Totals {
-        let mut totals = self.removed.lock().clone();
-        self.all().iter().for_each(|job| totals.add(&job.lock().totals()));
+        let (mut totals, live) = {
+            let jobs = self.jobs.read();
+            (jobs.done.clone(), jobs.live.values().cloned().collect::<Vec<_>>())
+        };
+        live.iter().for_each(|job| totals.add(&Totals::of(&job.lock())));
         totals
     }
 
@@ -106,37 +149,63 @@ impl Registry {
     pub(super) fn add(&self, job: RunningJob) -> Shared {
         let id = job.id.to_string();
         let job = Arc::new(Mutex::new(job));
-        let mut jobs = self.jobs.write();
-        jobs.insert(id, Arc::clone(&job));
-        self.added.notify_waiters();
-        let surplus = jobs.len().saturating_sub(ENDED_MAX);
-        let ended = jobs.iter().filter(|(_, job)| !job.lock().graph.is_running_job());
-        let oldest: Vec<String> = ended.take(surplus).map(|(id, _)| id.clone()).collect();
-        for id in oldest {
-            if let Some(job) = jobs.remove(&id) {
-                self.removed.lock().add(&job.lock().totals());
-            }
+        self.jobs.write().add(id.clone(), &job);
+        // After it was added: who finds it in neither place knows that there is no such job.
+        if let Some(submitted) = self.clients.lock().get_mut(&id) {
+            *submitted = None;
         }
+        self.changed.notify_waiters();
         job
     }
 
     /// A client waits for a job, which may have been planned already.
     pub(super) fn submit(&self, id: &JobId, job: Submitted) {
-        self.submitted.lock().insert(id.to_string(), job);
+        let mut clients = self.clients.lock();
+        let job = self.get(id.as_ref()).is_none().then_some(job);
+        clients.insert(id.to_string(), job);
     }
 
     /// Those that are not planned yet.
     pub(super) fn unplanned(&self) -> Vec<(String, Submitted)> {
-        let submitted = self.submitted.lock().clone();
-        submitted.into_iter().filter(|(id, _)| self.get(id).is_none()).collect()
+        let clients = self.clients.lock();
+        let unplanned = clients.iter().filter_map(|(id, job)| Some((id.clone(), job.clone()?)));
+        unplanned.collect()
+    }
+
+    /// Whether a client waits for a job, or reads its rows.
+    pub(super) fn has_client(&self, id: &str) -> bool {
+        self.clients.lock().contains_key(id)
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Shared> {
-        self.jobs.read().get(id).cloned()
+        self.jobs.read().all.get(id).cloned()
     }
 
+    /// All that can be looked at.
     pub(super) fn all(&self) -> Vec<Shared> {
-        self.jobs.read().values().cloned().collect()
+        self.jobs.read().all.values().cloned().collect()
+    }
+
+    /// Those that something may still happen to.
+    pub(super) fn live(&self) -> Vec<Shared> {
+        self.jobs.read().live.values().cloned().collect()
+    }
+
+    /// Takes those that are over from the live ones.
+    pub(super) fn retire(&self) {
+        for job in self.live() {
+            let id = job.lock().id.to_string();
+            let has_client = self.has_client(&id);
+            let done = {
+                let mut job = job.lock();
+                // Its client may have gone before it was planned.
+                job.is_forgotten |= !job.graph.is_running_job() && !has_client;
+                job.is_over().then(|| Totals::of(&job))
+            };
+            if let Some(done) = done {
+                self.jobs.write().retire(id, &done);
+            }
+        }
     }
 
     pub(super) fn add_worker(&self, worker: &ExecutorMetadata) {
@@ -151,11 +220,9 @@ impl Registry {
     pub(super) fn forget_gone(&self) {
         // In this order: who has an address has attended before.
         let known: Vec<String> = self.addresses.read().keys().cloned().collect();
-        let attending = self.attendance.workers();
-        let is_gone = |id: &String| attending.iter().all(|worker| worker.id != *id);
-        for id in known.into_iter().filter(is_gone) {
+        for id in known.into_iter().filter(|id| !self.attendance.attends(id)) {
             let worker = WorkerId::new(id.as_str());
-            if !self.all().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
+            if !self.live().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
                 self.addresses.write().remove(&id);
             }
         }
@@ -164,15 +231,18 @@ impl Registry {
     /// Something happened to a job; workers are told what follows from it.
     pub(super) fn apply(&self, job: &Mutex<RunningJob>, event: Event) {
         let is_announcement = matches!(event, Event::BlockSealed { .. });
-        let (messages, id, wants_a_look) = {
+        let (messages, id, wants_a_look, wakeup) = {
             let mut job = job.lock();
             let messages = job.apply(event, self.now());
             let runs = job.graph.is_running_job();
             let wants_a_look = if runs { is_announcement } else { !job.end_is_told };
-            (messages, job.id.clone(), wants_a_look)
+            (messages, job.id.clone(), wants_a_look, job.graph.next_wakeup())
         };
         for (worker, say) in messages {
             self.attendance.tell(worker.as_str(), say);
+        }
+        if let Some(at) = wakeup {
+            self.wakes.list(id.as_ref(), at);
         }
         if wants_a_look {
             self.nudge(&id);
@@ -195,7 +265,7 @@ impl Registry {
     /// A worker has no room for what its tasks write.
     pub(super) fn worker_full(&self, id: &str) {
         let runs = |job: &Shared| job.lock().graph.is_running_job();
-        for job in self.all().into_iter().filter(runs) {
+        for job in self.live().into_iter().filter(runs) {
             let worker = WorkerId::new(id);
             self.apply(&job, Event::WorkerFull { worker });
         }
@@ -203,8 +273,10 @@ impl Registry {
 
     /// Makes the event loop look at a job.
     pub(super) fn nudge(&self, job: &JobId) {
-        // Full of nudges: [`Self::wake`] comes back to it.
-        self.nudges.try_send(job.clone()).ok();
+        if self.nudges.try_send(job.clone()).is_err() {
+            // Full of nudges: [`Self::wake`] comes back to it.
+            self.wakes.list(job.as_ref(), self.soon());
+        }
     }
 
     /// Whether the event loop has something to do for a job.
@@ -212,15 +284,23 @@ impl Registry {
         self.get(id).is_none_or(|job| !job.lock().end_is_told)
     }
 
-    /// Nudges jobs whose waits are over, and those whose end could not be told because too many
-    /// nudges were waiting.
+    fn soon(&self) -> Millis {
+        self.now().after(TELL_AGAIN_AFTER)
+    }
+
+    /// Nudges jobs whose waits are over, and those of which the event loop could not be told because
+    /// too many nudges were waiting.
     pub(super) fn wake(&self) {
-        let now = self.now();
-        for job in self.all() {
+        for id in self.wakes.due(self.now()) {
+            let Some(job) = self.get(&id) else { continue };
             let job = job.lock();
-            let is_due = job.graph.next_wakeup().is_some_and(|at| at <= now);
-            if is_due || (!job.graph.is_running_job() && !job.end_is_told) {
-                self.nudge(&job.id);
+            if !job.graph.is_running_job() && job.end_is_told {
+                continue;
+            }
+            self.nudge(&job.id);
+            // Listed until it waits for nothing: the loop may not look, and other units wait longer.
+            if let Some(at) = job.graph.next_wakeup() {
+                self.wakes.list(&id, at.max(self.soon()));
             }
         }
     }
@@ -230,7 +310,7 @@ impl Registry {
         let attending = self.attendance.workers();
         let workers: Vec<_> = attending.iter().map(fleet::worker_state).collect();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        for job in self.all() {
+        for job in self.live() {
             let hopeless = job.lock().hopeless(&workers, self.now(), patience_ms);
             if let Some(event) = hopeless {
                 self.apply(&job, event);
@@ -240,19 +320,19 @@ impl Registry {
 
     /// Whether any worker attends.
     pub(super) fn has_workers(&self) -> bool {
-        !self.attendance.workers().is_empty()
+        !self.attendance.is_empty()
     }
 
     /// Lets draining workers go that no job needs any more.
     pub(super) fn release_drained(&self) {
-        for worker in self.attendance.workers().into_iter().filter(|worker| worker.draining) {
-            let id = WorkerId::new(worker.id.as_str());
+        for worker in self.attendance.draining() {
+            let id = WorkerId::new(worker.as_str());
             let needs = |job: &Shared| {
                 let job = job.lock();
                 !job.is_forgotten && job.graph.needs_worker(&id)
             };
-            if !self.all().iter().any(needs) {
-                self.attendance.tell(&worker.id, to_worker::Say::Leave(Leave {}));
+            if !self.live().iter().any(needs) {
+                self.attendance.tell(&worker, to_worker::Say::Leave(Leave {}));
             }
         }
     }
@@ -289,27 +369,137 @@ impl Registry {
         }
     }
 
-    /// The job of this id, once it has been planned. Until then its client waits.
-    pub(super) async fn planned(&self, id: &str) -> Shared {
+    /// The job of this id, once it has been planned. Nothing if there is none, or none any more.
+    pub(super) async fn planned(&self, id: &str) -> Option<Shared> {
         loop {
-            let added = self.added.notified();
-            tokio::pin!(added);
-            added.as_mut().enable();
-            if let Some(job) = self.get(id) {
-                return job;
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            // In this order: a job that is not waited for was planned before, or never will be.
+            let is_waited_for = self.has_client(id);
+            let found = self.get(id);
+            if found.is_some() || !is_waited_for {
+                return found;
             }
-            added.await;
+            changed.await;
         }
     }
 
     /// Nobody waits for a job any more: all workers drop what they hold of it.
     pub(super) fn forget(&self, job: &str) {
-        self.submitted.lock().remove(job);
+        self.clients.lock().remove(job);
+        self.changed.notify_waiters();
         if let Some(job) = self.get(job) {
             job.lock().is_forgotten = true;
         }
-        for worker in self.attendance.workers() {
-            self.attendance.tell(&worker.id, to_worker::Say::Forget(job.to_owned()));
+        self.attendance.tell_all(&to_worker::Say::Forget(job.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::runtime::SpawnedTask;
+    use datafusion::prelude::SessionConfig;
+    use forebay_engine::{ErrorKind, RemoteError};
+
+    use super::super::stages::StagedPlan;
+    use super::*;
+    use crate::graph::JobGraph;
+
+    fn registry(nudges: usize) -> (Registry, mpsc::Receiver<JobId>) {
+        let (nudge, nudged) = mpsc::channel(nudges);
+        (Registry::new(Attendance::new(), nudge), nudged)
+    }
+
+    fn submitted() -> Submitted {
+        let (name, session, owner) = (String::new(), String::new(), String::new());
+        Submitted { name, session, owner, queued_ms: 0 }
+    }
+
+    fn add(registry: &Registry, id: &str) -> Shared {
+        let config = Arc::new(SessionConfig::new());
+        let (id, graph) = (JobId::new(id), JobGraph::nothing());
+        registry.add(RunningJob::new(id, String::new(), config, StagedPlan::default(), graph))
+    }
+
+    fn cancel(registry: &Registry, job: &Shared) {
+        let why = RemoteError::new(ErrorKind::Canceled, "nobody wants it");
+        registry.apply(job, Event::Canceled(why));
+    }
+
+    #[test]
+    fn what_is_over_is_looked_at_by_nobody_and_counts_for_ever() {
+        let (registry, _nudged) = registry(10_000);
+        let ids: Vec<_> = (0..OVER_MAX + 3).map(|at| format!("{at:06}")).collect();
+        for id in &ids {
+            registry.submit(&JobId::new(id.as_str()), submitted());
+            let job = add(&registry, id);
+            cancel(&registry, &job);
+            job.lock().end_is_told = true;
         }
+        registry.retire();
+        assert_eq!(registry.live().len(), ids.len(), "their clients are there");
+        ids[1..].iter().for_each(|id| registry.forget(id));
+        registry.retire();
+        assert_eq!(registry.live().len(), 1);
+        registry.forget(&ids[0]);
+        registry.retire();
+        assert!(registry.live().is_empty());
+        assert_eq!(registry.all().len(), OVER_MAX);
+        let totals = format!("{:?}", registry.totals());
+        assert!(totals.contains(&format!("\"canceled\": {}", ids.len())), "{totals}");
+    }
+
+    #[test]
+    fn a_job_whose_client_has_gone_before_it_was_planned_ends_up_over_too() {
+        let (registry, _nudged) = registry(10);
+        registry.submit(&JobId::new("j"), submitted());
+        registry.forget("j");
+        let job = add(&registry, "j");
+        registry.retire();
+        assert_eq!(registry.live().len(), 1, "it runs until it is canceled");
+        cancel(&registry, &job);
+        job.lock().end_is_told = true;
+        registry.retire();
+        assert!(registry.live().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_job_learns_that_it_is_planned_or_never_will_be() {
+        let (registry, _nudged) = registry(10);
+        assert!(registry.planned("unknown").await.is_none());
+        for id in ["planned", "forgotten"] {
+            registry.submit(&JobId::new(id), submitted());
+        }
+        let waits = |id: &'static str| {
+            let registry = registry.clone();
+            SpawnedTask::spawn(async move { registry.planned(id).await.is_some() })
+        };
+        let (planned, forgotten) = (waits("planned"), waits("forgotten"));
+        tokio::task::yield_now().await;
+        add(&registry, "planned");
+        registry.forget("forgotten");
+        assert!(planned.join().await.unwrap());
+        assert!(!forgotten.join().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn an_end_that_could_not_be_told_is_told_later() {
+        let (registry, mut nudged) = registry(1);
+        for id in ["a", "b"] {
+            let job = add(&registry, id);
+            cancel(&registry, &job);
+        }
+        assert_eq!(nudged.recv().await.unwrap().to_string(), "a");
+        let told = async {
+            loop {
+                registry.wake();
+                if let Ok(job) = nudged.try_recv() {
+                    return job.to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert_eq!(told.await, "b");
     }
 }

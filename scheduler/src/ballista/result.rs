@@ -72,7 +72,7 @@ impl Reading {
         let mut read = Read::default();
         let mut done = None;
         loop {
-            let request = ReadRequest { job: job.clone(), done: done.take() };
+            let request = ReadRequest::new(job.clone(), done.take());
             let answer = tokio::select! {
                 // A job that failed before it was planned has nothing to read, ever.
                 verdict = &mut verdict => return self.judged(verdict),

@@ -17,9 +17,8 @@ use forebay_udf::runtime::Device;
 use tokio::sync::Notify;
 
 use super::analysis::StageMetrics;
-use super::figures::Totals;
 use super::fleet;
-use super::stages::StagedPlan;
+use super::stages::{StagedPlan, holds_model};
 use super::task_plan::TaskPlan;
 use crate::block::{BlockId, BlockLocation};
 use crate::graph::{
@@ -44,6 +43,8 @@ pub(super) struct RunningJob {
     pub(super) options: ForebayConfig,
     pub(super) paper: PaperBudget,
     plans: StagedPlan,
+    /// The last stage that runs a model, if one does: producers come first.
+    pub(super) last_model: Option<StageId>,
     /// What hash shuffles wrote.
     shuffled: HashMap<TaskId, Vec<ShuffleWritePartition>>,
     units: HashMap<TaskId, UnitId>,
@@ -58,8 +59,6 @@ pub(super) struct RunningJob {
     pub(super) ended: Option<Millis>,
     /// Of stages, by what their tasks' operators measured.
     pub(super) measured: HashMap<StageId, StageMetrics>,
-    /// What it has done, once it has ended and somebody asked.
-    pub(super) totals: Option<Totals>,
     /// Whether its client has gone, with its rows or without.
     pub(super) is_forgotten: bool,
     /// Something has happened to it: the client, of which there is one, looks again.
@@ -79,6 +78,7 @@ impl RunningJob {
     ) -> Self {
         let options = config.options().extensions.get::<ForebayConfig>().cloned();
         let options = options.unwrap_or_default();
+        let last_model = plans.plans.iter().rposition(holds_model);
         Self {
             id,
             session,
@@ -87,6 +87,7 @@ impl RunningJob {
             options,
             paper: PaperBudget::default(),
             plans,
+            last_model: last_model.map(|stage| StageId(stage as u32)),
             shuffled: HashMap::new(),
             units: HashMap::new(),
             end_is_told: false,
@@ -95,7 +96,6 @@ impl RunningJob {
             queued_ms: 0,
             ended: None,
             measured: HashMap::new(),
-            totals: None,
             is_forgotten: false,
             changed: Arc::default(),
         }
@@ -140,17 +140,11 @@ impl RunningJob {
         owner.map(|owner| owner.name.clone()).unwrap_or_default()
     }
 
-    /// What it has done until now.
-    pub(super) fn totals(&mut self) -> Totals {
-        if let Some(totals) = &self.totals {
-            return totals.clone();
-        }
-        let totals = Totals::of(self);
-        // Tasks that are canceled may go on for a moment.
-        if !self.graph.is_running_job() && self.graph.seats().next().is_none() {
-            self.totals = Some(totals.clone());
-        }
-        totals
+    /// Whether nothing more happens to it: it runs no more, everybody knows, its client has gone,
+    /// and tasks that were canceled have ended.
+    pub(super) fn is_over(&self) -> bool {
+        let is_left = self.is_forgotten && self.graph.seats().next().is_none();
+        !self.graph.is_running_job() && self.end_is_told && is_left
     }
 
     fn message(&self, action: Action) -> Option<Message> {

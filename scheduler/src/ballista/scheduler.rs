@@ -51,7 +51,7 @@ const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often waits are looked at.
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
-/// How often jobs are looked at that no worker can run, and workers that are gone.
+/// How often jobs are looked at that no worker can run or that are over, and workers that are gone.
 const GIVE_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// Jobs without a client that wait to be cancelled.
@@ -259,6 +259,7 @@ async fn give_up(registry: Registry, patience: Duration) {
         ticks.tick().await;
         registry.give_up(patience);
         registry.forget_gone();
+        registry.retire();
     }
 }
 

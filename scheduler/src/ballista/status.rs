@@ -4,6 +4,10 @@
 //! worker, stage and partition could not be fetched. A failure of ours travels there, under a
 //! worker's name that no worker has.
 
+use std::error::Error;
+use std::io;
+
+use arrow::error::ArrowError;
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::failed_task::FailedReason;
 use ballista_core::serde::protobuf::{FailedTask, ShuffleWritePartition};
@@ -14,7 +18,7 @@ use forebay_udf::{ErrorClass, ModelError, RuntimeError};
 use serde::{Deserialize, Serialize};
 
 use crate::block::store::Sealed;
-use crate::block::{self, BlockError, DiskFull};
+use crate::block::{self, BlockError, DiskError};
 use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId, WorkerId};
 
 /// In place of a worker's name.
@@ -36,6 +40,7 @@ enum Kind {
     NoProgress,
     OutOfMemory,
     DiskFull,
+    DiskBroken,
     DeviceBroken,
     BlockLost { stage: u32, task: u32, seq: u32 },
 }
@@ -64,8 +69,13 @@ fn kind(error: &DataFusionError) -> Kind {
         return Kind::BlockLost { stage: id.stage, task: id.task, seq: id.seq };
     }
     for cause in chain(error) {
-        if cause.is::<DiskFull>() {
-            return Kind::DiskFull;
+        match cause.downcast_ref::<DiskError>() {
+            Some(DiskError::Full(_)) => return Kind::DiskFull,
+            Some(DiskError::Broken(_)) => return Kind::DiskBroken,
+            None => {}
+        }
+        if let Some(error) = io_error(cause) {
+            return io_kind(error);
         }
         match cause.downcast_ref::<EngineError>() {
             Some(EngineError::Runtime(source)) => return runtime_kind(source),
@@ -77,12 +87,27 @@ fn kind(error: &DataFusionError) -> Kind {
         }
         match cause.downcast_ref::<DataFusionError>() {
             Some(DataFusionError::ResourcesExhausted(_)) => return Kind::OutOfMemory,
-            Some(DataFusionError::IoError(_)) => return Kind::Passing,
             Some(DataFusionError::ObjectStore(source)) => return store_kind(source),
             _ => {}
         }
     }
     Kind::Final
+}
+
+/// What the operating system said, also to Ballista's shuffles, which write their files themselves.
+fn io_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
+    match cause.downcast_ref() {
+        Some(BallistaError::IoError(error)) => Some(error),
+        Some(BallistaError::ArrowError(error)) => match error.as_ref() {
+            ArrowError::IoError(_, error) => Some(error),
+            _ => None,
+        },
+        _ => cause.downcast_ref(),
+    }
+}
+
+fn io_kind(error: &io::Error) -> Kind {
+    if block::says_full(error) { Kind::DiskFull } else { Kind::Passing }
 }
 
 fn runtime_kind(error: &RuntimeError) -> Kind {
@@ -140,6 +165,7 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
         Kind::NoProgress => FailureKind::NoProgress,
         Kind::OutOfMemory => FailureKind::OutOfMemory,
         Kind::DiskFull => FailureKind::DiskFull,
+        Kind::DiskBroken => FailureKind::DiskBroken,
         Kind::DeviceBroken => FailureKind::DeviceBroken,
         Kind::BlockLost { stage, task, seq } => match unit_of(stage, task) {
             Some(unit) => FailureKind::BlockLost(unit.block(seq)),
@@ -204,6 +230,32 @@ mod tests {
             ..FailedTask::default()
         };
         failure(failed, |_, _| None).unwrap().kind
+    }
+
+    #[test]
+    fn a_full_disk_a_broken_one_and_a_read_that_failed_are_told_apart() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let over_quota = || io::Error::from(io::ErrorKind::QuotaExceeded);
+        // `EIO`.
+        let broken = || io::Error::from_raw_os_error(5);
+        let path = std::path::Path::new("/work/block");
+        assert_eq!(decided(DiskError::new(path, &full())), FailureKind::DiskFull);
+        assert_eq!(decided(DiskError::new(path, &over_quota())), FailureKind::DiskFull);
+        assert_eq!(decided(DiskError::new(path, &broken())), FailureKind::DiskBroken);
+        // What operators of DataFusion's and Ballista's write beside blocks.
+        for error in [full(), over_quota()] {
+            assert_eq!(decided(error), FailureKind::DiskFull);
+        }
+        assert_eq!(decided(BallistaError::IoError(full()).into_datafusion()), FailureKind::DiskFull);
+        let arrow = BallistaError::from(ArrowError::from(full()));
+        assert_eq!(decided(arrow.into_datafusion()), FailureKind::DiskFull);
+        // It may as well be a file that is read.
+        assert_eq!(decided(broken()), FailureKind::Passing);
+        let ballista = BallistaError::IoError(broken()).into_datafusion();
+        assert_eq!(decided(ballista), FailureKind::Passing);
+        // No disk is at fault for rows that have no form in a file.
+        let unencoded = ArrowError::NotYetImplemented("run-end encoding".to_owned());
+        assert_eq!(decided(unencoded), FailureKind::Final(ErrorKind::Unimplemented));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
+use std::path::Path;
 
 use datafusion::error::DataFusionError;
 
@@ -55,20 +57,55 @@ impl From<BlockError> for DataFusionError {
     }
 }
 
-/// A block cannot be written: the disk is full, or the part of it that blocks may take.
+/// What a task writes cannot be written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DiskFull {
-    /// What is full, and what to do.
-    pub problem: String,
+pub enum DiskError {
+    /// The disk is full, or the part of it that blocks may take: what is full, and what to do. Once
+    /// others have made room, another attempt succeeds on the same worker.
+    Full(String),
+    /// The disk fails, or the folder on it is not as it was: another attempt on the same worker would
+    /// fail as well.
+    Broken(String),
 }
 
-impl fmt::Display for DiskFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problem)
+impl DiskError {
+    /// What the file system said of `path`, or our own limit, which says itself what to do.
+    pub fn new(path: &Path, error: &io::Error) -> Self {
+        if let Some(ours) = error.get_ref().and_then(|error| error.downcast_ref::<Self>()) {
+            return ours.clone();
+        }
+        let path = path.display();
+        if says_full(error) {
+            return Self::Full(format!(
+                "{path}: {error}; make room on that disk, or start the worker with another --work-dir"
+            ));
+        }
+        Self::Broken(format!(
+            "{path}: {error}; see what is wrong with that disk, or start the worker with another \
+             --work-dir"
+        ))
     }
 }
 
-impl Error for DiskFull {}
+/// Whether a file system, or a limit of our own, has no room for more.
+pub fn says_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Full(problem) | Self::Broken(problem)) = self;
+        f.write_str(problem)
+    }
+}
+
+impl Error for DiskError {}
+
+impl From<DiskError> for DataFusionError {
+    fn from(error: DiskError) -> Self {
+        Self::External(Box::new(error))
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use prost::Message;
 
+use super::failure::BlockError;
+
 /// One run of rows that one task wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
 pub struct BlockId {
@@ -49,4 +51,29 @@ pub struct BlockLocation {
     /// CRC-32 of its file.
     #[prost(uint32, tag = "7")]
     pub checksum: u32,
+}
+
+impl BlockLocation {
+    /// # Errors
+    /// If its file has another size than when it was sealed.
+    pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
+        match bytes == self.bytes {
+            true => Ok(()),
+            false => {
+                Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes)))
+            }
+        }
+    }
+
+    /// # Errors
+    /// If its bytes are not those that were sealed.
+    pub(super) fn check_sum(&self, checksum: u32) -> Result<(), BlockError> {
+        match checksum == self.checksum {
+            true => Ok(()),
+            false => Err(BlockError::new(
+                self,
+                format!("checksum {checksum:08x} instead of {:08x}", self.checksum),
+            )),
+        }
+    }
 }

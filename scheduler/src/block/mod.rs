@@ -25,13 +25,14 @@ pub mod location;
 pub mod reader;
 pub mod room;
 pub mod service;
+mod serving;
 pub mod shuffle;
 pub mod store;
 pub mod wire;
 pub mod writer;
 
 pub use cut::BlockSize;
-pub use failure::{BlockError, DiskFull};
+pub use failure::{BlockError, DiskError, says_full};
 pub use location::{BlockId, BlockLocation};
 pub use reader::BlockReaderExec;
 pub use store::BlockStore;

@@ -22,7 +22,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
-use forebay_engine::in_order;
+use forebay_engine::unreserved::admit;
+use forebay_engine::{in_order, weight};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::failure::BlockError;
@@ -39,7 +40,8 @@ use crate::rpc::connection::Peers;
 /// ```
 ///
 /// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
-/// blocks per partition, reserved. Cancel: ends the fetch. Errors: a [`BlockError`] that names the
+/// blocks per partition as they lie on disk, compressed perhaps, and one batch as it is decoded, reserved;
+/// what the pool refuses of that batch passes if it is [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`] that names the
 /// block, so that it can be made again.
 #[derive(Clone, Debug)]
 pub struct BlockReaderExec {
@@ -230,21 +232,26 @@ struct Decoded {
     buffer: Buffer,
     decoder: StreamDecoder,
     rows: u64,
-    /// Held until the last batch is read.
+    /// For the block, until its last batch is read.
     _reserved: MemoryReservation,
+    /// For the batch that was decoded last, until the next one is asked for.
+    decoded: MemoryReservation,
 }
 
 impl Decoded {
     fn new(block: BlockLocation, bytes: Bytes, reserved: MemoryReservation) -> Self {
         let (buffer, decoder) = (Buffer::from(bytes), StreamDecoder::new());
-        Self { block, buffer, decoder, rows: 0, _reserved: reserved }
+        let decoded = reserved.new_empty();
+        Self { block, buffer, decoder, rows: 0, _reserved: reserved, decoded }
     }
 
     fn decode(&mut self) -> Result<Option<RecordBatch>> {
         let problem = |problem: &dyn fmt::Display| BlockError::new(&self.block, problem);
+        self.decoded.free();
         let batch = self.decoder.decode(&mut self.buffer).map_err(|error| problem(&error))?;
         match batch {
             Some(batch) => {
+                admit(&self.decoded, weight::bytes(&batch))?;
                 self.rows += batch.num_rows() as u64;
                 Ok(Some(batch))
             }

@@ -11,14 +11,12 @@ use tonic::{Code, Request, Response, Status};
 
 use super::failure::BlockError;
 use super::location::BlockLocation;
+use super::serving::Serving;
 use super::store::BlockStore;
 use crate::rpc::blocks_server::Blocks;
 use crate::rpc::connection::{Peers, said};
-use crate::rpc::messages::Chunk;
+use crate::rpc::messages::{Chunk, FetchRequest, check_protocol};
 use crate::rpc::{Answers, BlocksClient};
-
-/// Bytes in one message.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Attempts at reaching a worker, and the pause between them. Few and short: an accelerator may be
 /// held meanwhile, and the scheduler knows sooner whether the worker lives.
@@ -50,23 +48,30 @@ impl Blocks for Arc<BlockStore> {
 
     async fn fetch(
         &self,
-        request: Request<BlockLocation>,
+        request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let (store, location) = (Arc::clone(self), request.into_inner());
-        let read = SpawnedTask::spawn_blocking(move || store.read(&location)).join().await;
-        let bytes =
-            read.map_err(|error| Status::internal(error.to_string()))?.map_err(|error| {
-                match BlockError::find(&error) {
-                    Some(error) => Status::data_loss(error.problem.clone()),
-                    None => Status::data_loss(error.strip_backtrace()),
-                }
-            })?;
-        let chunks = (0..bytes.len()).step_by(CHUNK_BYTES).map(move |start| {
-            let end = (start + CHUNK_BYTES).min(bytes.len());
-            Ok(Chunk { bytes: bytes.slice(start..end) })
+        let FetchRequest { protocol, version, block: location } = request.into_inner();
+        let worker = format!("worker {}", self.worker());
+        check_protocol("this reader", protocol, &version, &worker)?;
+        let store = Arc::clone(self);
+        let serving = on_disk(move || Serving::open(&store, location)).await?;
+        // A piece is read once the reader has taken the one before, as far as the line buffers.
+        let chunks = stream::try_unfold(serving, |mut serving| async {
+            let read = on_disk(move || Ok((serving.next()?, serving))).await?;
+            let (piece, serving) = read;
+            Ok(piece.map(|bytes| (Chunk { bytes }, serving)))
         });
-        Ok(Response::new(Box::pin(stream::iter(chunks))))
+        Ok(Response::new(Box::pin(chunks)))
     }
+}
+
+/// Does something that may wait for a disk.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
+) -> Result<T, Status> {
+    let done = SpawnedTask::spawn_blocking(work).join().await;
+    let done = done.map_err(|error| Status::internal(error.to_string()))?;
+    done.map_err(|error| Status::data_loss(error.problem))
 }
 
 /// The file of a block of another worker.
@@ -83,7 +88,7 @@ pub(super) async fn fetch(peers: &Peers, block: &BlockLocation, reader: Reader) 
             }
             Err(status) => status,
         };
-        if status.code() == Code::DataLoss {
+        if matches!(status.code(), Code::DataLoss | Code::FailedPrecondition) {
             // The worker answered: asking again gives the same answer.
             return Err(BlockError::new(block, said(&status)).into());
         }
@@ -105,7 +110,7 @@ async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, St
     };
     let silent = |_| Status::deadline_exceeded(format!("nothing for {limit:?}"));
     let mut client = BlocksClient::new(peers.channel(&block.address, CONNECT_LIMIT)?);
-    let answer = tokio::time::timeout(limit, client.fetch(block.clone()));
+    let answer = tokio::time::timeout(limit, client.fetch(FetchRequest::new(block.clone())));
     let mut chunks = answer.await.map_err(silent)??.into_inner();
     // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
     let mut bytes = BytesMut::new();

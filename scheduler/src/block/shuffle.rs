@@ -15,12 +15,15 @@ use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result};
 
-use super::failure::DiskFull;
+use super::failure::DiskError;
 use super::room::Full;
 use super::store::BlockStore;
 
 /// How often the files of a task are looked at while it runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What is written to see whether something can be: a block of a file system.
+const PROBE: [u8; 4096] = [0; 4096];
 
 /// The files of one task of a hash shuffle; gone if they are not kept.
 #[derive(Debug)]
@@ -64,7 +67,7 @@ impl ShuffleFiles {
 
     /// Takes room for what has been written since the last look.
     async fn count(&mut self) -> Result<()> {
-        let bytes = size(&self.folder)?;
+        let bytes = size(&self.folder).map_err(|error| DiskError::new(&self.folder, &error))?;
         let room = self.store.room();
         if bytes > self.counted {
             let more = bytes - self.counted;
@@ -87,13 +90,23 @@ impl ShuffleFiles {
         Ok(())
     }
 
+    /// Why the work failed, if it failed because nothing can be written where its files go. Ballista's
+    /// own errors do not say which file an operating system would not write.
+    pub fn disk_error(&self) -> Option<DiskError> {
+        let probe = self.folder.with_extension("probe");
+        let written = self.folder.parent().map_or(Ok(()), fs::create_dir_all);
+        let written = written.and_then(|()| fs::write(&probe, PROBE));
+        fs::remove_file(&probe).ok();
+        written.err().map(|error| DiskError::new(&probe, &error))
+    }
+
     fn full(&self, bytes: u64, full: Full) -> DataFusionError {
         let problem = format!(
             "a task of a hash shuffle wrote {bytes} bytes, and {}; raise --work-limit, or add \
              workers, so that each has a smaller part of the shuffle",
             self.store.taken(full)
         );
-        DataFusionError::External(Box::new(DiskFull { problem }))
+        DiskError::Full(problem).into()
     }
 }
 

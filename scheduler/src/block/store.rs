@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use forebay_engine::weight;
 use parking_lot::Mutex;
 
 use super::compression;
-use super::failure::{BlockError, DiskFull};
+use super::failure::{BlockError, DiskError};
 use super::location::{BlockId, BlockLocation};
 use super::room::{Full, Room};
 
@@ -87,7 +87,7 @@ impl BlockStore {
     /// them.
     ///
     /// # Errors
-    /// If the file cannot be made.
+    /// If the file cannot be made: a [`DiskError`], unless the job is over.
     pub fn create(
         self: &Arc<Self>,
         job: &str,
@@ -99,11 +99,12 @@ impl BlockStore {
             return exec_err!("job {job} is over");
         }
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            fs::create_dir_all(parent).map_err(|error| DiskError::new(parent, &error))?;
         }
+        let file = File::create(&path).map_err(|error| DiskError::new(&path, &error))?;
         let file = Counted {
             store: Arc::clone(self),
-            file: BufWriter::new(File::create(&path)?),
+            file: BufWriter::new(file),
             path: path.clone(),
             job: job.to_owned(),
             id,
@@ -115,7 +116,7 @@ impl BlockStore {
         let options =
             IpcWriteOptions::default().try_with_compression(compression::for_rows_like(first))?;
         let writer = StreamWriter::try_new_with_options(file, &first.schema(), options);
-        let writer = writer.map_err(|error| full(&path, error))?;
+        let writer = writer.map_err(|error| unwritten(&path, error))?;
         Ok(OpenBlock { path, rows: 0, writer })
     }
 
@@ -123,12 +124,24 @@ impl BlockStore {
     ///
     /// # Errors
     /// If it is gone or damaged.
-    pub fn read(&self, location: &BlockLocation) -> Result<Bytes> {
-        let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
-        let path = self.path(&location.job, location.id)?;
-        let bytes = fs::read(path).map_err(|error| problem(&error))?;
+    pub fn read(&self, location: &BlockLocation) -> Result<Bytes, BlockError> {
+        let problem = |error: io::Error| BlockError::new(location, error);
+        let mut file = self.open(location)?;
+        let mut bytes = vec![];
+        file.read_to_end(&mut bytes).map_err(problem)?;
         verify(location, &bytes)?;
         Ok(Bytes::from(bytes))
+    }
+
+    /// The file of a block that is here.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub(super) fn open(&self, location: &BlockLocation) -> Result<File, BlockError> {
+        let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
+        let path = self.path(&location.job, location.id);
+        let path = path.map_err(|error| problem(&error.strip_backtrace()))?;
+        File::open(path).map_err(|error| problem(&error))
     }
 
     /// Removes a block, or the files of a task of a hash shuffle, if they are here.
@@ -263,16 +276,8 @@ fn remove_folder(folder: &Path) {
 /// # Errors
 /// Says how they differ.
 pub(super) fn verify(location: &BlockLocation, bytes: &[u8]) -> Result<(), BlockError> {
-    if bytes.len() as u64 != location.bytes {
-        let problem = format!("{} bytes instead of {}", bytes.len(), location.bytes);
-        return Err(BlockError::new(location, problem));
-    }
-    let checksum = crc32fast::hash(bytes);
-    if checksum != location.checksum {
-        let problem = format!("checksum {checksum:08x} instead of {:08x}", location.checksum);
-        return Err(BlockError::new(location, problem));
-    }
-    Ok(())
+    location.check_size(bytes.len() as u64)?;
+    location.check_sum(crc32fast::hash(bytes))
 }
 
 /// A block that is being written; gone if it is not sealed.
@@ -292,7 +297,8 @@ impl OpenBlock {
     /// Adds rows; waits until there is room for them.
     ///
     /// # Errors
-    /// If the disk is full, or the store and nothing is about to be removed from it.
+    /// A [`DiskError`] if the disk fails or is full, or the store is and nothing is about to be
+    /// removed from it.
     pub async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
         let needed = weight::bytes(batch) as u64;
@@ -301,7 +307,7 @@ impl OpenBlock {
         if let Ok(()) = file.store.room.wait(needed).await {
             file.reserved = needed;
         }
-        let written = self.writer.write(batch).map_err(|error| full(&self.path, error));
+        let written = self.writer.write(batch).map_err(|error| unwritten(&self.path, error));
         self.writer.get_mut().release();
         written
     }
@@ -309,11 +315,11 @@ impl OpenBlock {
     /// Completes the block.
     ///
     /// # Errors
-    /// If the disk or the store's limit is full.
+    /// A [`DiskError`] if the disk fails, or it or the store is full.
     pub fn seal(self) -> Result<Sealed> {
         let (path, rows) = (self.path, self.rows);
-        let mut file = self.writer.into_inner().map_err(|error| full(&path, error))?;
-        file.file.flush().map_err(|error| full(&path, error.into()))?;
+        let mut file = self.writer.into_inner().map_err(|error| unwritten(&path, error))?;
+        file.file.flush().map_err(|error| DiskError::new(&path, &error))?;
         file.store.keep(&file.job, file.id, file.bytes)?;
         file.is_sealed = true;
         let checksum = std::mem::take(&mut file.checksum).finalize();
@@ -321,14 +327,13 @@ impl OpenBlock {
     }
 }
 
-fn full(path: &Path, error: ArrowError) -> DataFusionError {
-    // What the file system or the store said, without the words of those who passed it on.
-    let problem = match error {
-        ArrowError::IoError(_, source) => source.to_string(),
-        error => error.to_string(),
-    };
-    let problem = format!("{}: {problem}", path.display());
-    DataFusionError::External(Box::new(DiskFull { problem }))
+/// What the file system or the store said, without the words of those who passed it on; rows that
+/// have no form in a file are no fault of the disk.
+fn unwritten(path: &Path, error: ArrowError) -> DataFusionError {
+    match error {
+        ArrowError::IoError(_, source) => DiskError::new(path, &source).into(),
+        error => error.into(),
+    }
 }
 
 /// A file that knows its size and checksum, and asks before it grows.
@@ -350,7 +355,10 @@ impl Counted {
     fn take(&mut self, bytes: u64) -> io::Result<()> {
         let reserved = bytes.min(self.reserved);
         let taken = self.store.room.take(bytes - reserved);
-        taken.map_err(|full| io::Error::other(self.store.full(full)))?;
+        taken.map_err(|full| {
+            let full = DiskError::Full(self.store.full(full));
+            io::Error::new(io::ErrorKind::QuotaExceeded, full)
+        })?;
         self.reserved -= reserved;
         Ok(())
     }
@@ -374,9 +382,10 @@ impl Drop for Counted {
 impl Write for Counted {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.take(buffer.len() as u64)?;
+        // Before it is written: what fails is given back as well.
+        self.bytes += buffer.len() as u64;
         self.file.write_all(buffer)?;
         self.checksum.update(buffer);
-        self.bytes += buffer.len() as u64;
         Ok(buffer.len())
     }
 
@@ -388,6 +397,7 @@ impl Write for Counted {
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, Int64Array};
+    use forebay_testkit::disk::SmallDisk;
     use tempfile::TempDir;
 
     use super::*;
@@ -458,6 +468,54 @@ mod tests {
         assert!(error.to_string().contains("of 1000 bytes"), "{error}");
         assert_eq!(store.bytes(), 0);
         assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
+    }
+
+    /// Why a block of a hundred thousand rows cannot be written.
+    async fn write_error(store: &Arc<BlockStore>) -> DiskError {
+        let column = Arc::new(Int64Array::from_iter((0..100_000).map(|n| n * 7919 % 100_003)));
+        let rows = RecordBatch::try_from_iter([("n", column as ArrayRef)]).unwrap();
+        let write = async {
+            let mut block = store.create("job", ID, &rows)?;
+            block.write(&rows).await?;
+            block.seal()
+        };
+        let DataFusionError::External(error) = write.await.unwrap_err() else { panic!("no kind") };
+        *error.downcast().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_file_system_without_room_is_full_and_one_that_refuses_is_broken() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        match SmallDisk::mount(folder.path(), 64 << 10) {
+            Ok(_disk) => {
+                let error = write_error(&store).await;
+                assert!(matches!(error, DiskError::Full(_)), "{error:?}");
+                for part in ["No space left on device", "make room on that disk"] {
+                    assert!(error.to_string().contains(part), "{error}");
+                }
+            }
+            Err(problem) => println!("not tried on a full file system: {problem}"),
+        }
+        assert_eq!(store.bytes(), 0);
+        // Refused to root as well.
+        fs::write(folder.path().join("job"), "a file where a folder should be").unwrap();
+        let error = write_error(&store).await;
+        assert!(matches!(error, DiskError::Broken(_)), "{error:?}");
+        for part in ["Not a directory", "job/1/blocks", "another --work-dir"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_device_refuses_in_the_middle_of_a_block_keeps_its_kind() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        let path = store.path("job", ID).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Opens well, and is full at the first byte that is written through.
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        assert!(matches!(write_error(&store).await, DiskError::Full(_)));
     }
 
     #[tokio::test]

@@ -86,7 +86,8 @@ impl JobGraph {
             }
         }
         let keeps = self.status == JobStatus::Finished;
-        let held: Vec<_> = self.holdings.values().flatten().copied().collect();
+        let held = self.holdings.values().flat_map(|held| &held.blocks);
+        let held: Vec<_> = held.copied().collect();
         for block in held {
             if !(keeps && self.stages[block.unit.stage.at()].outputs.is_empty()) {
                 self.free(block);

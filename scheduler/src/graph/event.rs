@@ -100,6 +100,8 @@ pub enum FailureKind {
     OutOfMemory,
     /// The worker's disk, or what it may use of it, is full.
     DiskFull,
+    /// The worker's disk fails: each attempt that writes there would fail as well.
+    DiskBroken,
     /// The accelerator no longer works.
     DeviceBroken,
     /// The worker gave the task up, for example because it stops.
@@ -123,6 +125,7 @@ impl FailureKind {
             Self::OutOfMemory | Self::DiskFull => ErrorKind::ResourceExhausted,
             Self::Passing
             | Self::NoProgress
+            | Self::DiskBroken
             | Self::DeviceBroken
             | Self::WorkerLost
             | Self::BlockLost(_)

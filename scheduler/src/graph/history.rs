@@ -133,13 +133,10 @@ impl JobGraph {
             running: stage.running.len(),
             attempts: stage.tasks.len(),
             failures: stage.failures,
-            bytes: stage.tasks.iter().map(|task| task.bytes).sum(),
-            rows: stage.tasks.iter().map(|task| task.rows).sum(),
+            bytes: stage.written_bytes,
+            rows: stage.written_rows,
             started: stage.tasks.first().map(|task| task.started),
-            ended: match stage.is_complete() {
-                true => stage.tasks.iter().filter_map(|task| task.ended).max(),
-                false => None,
-            },
+            ended: stage.last_ended.filter(|_| stage.is_complete()),
         })
     }
 
@@ -182,9 +179,7 @@ impl JobGraph {
 
     /// Bytes of the blocks that each worker holds.
     pub fn held_bytes(&self) -> impl Iterator<Item = (&WorkerId, u64)> {
-        self.holdings.iter().map(|(worker, blocks)| {
-            (worker, blocks.iter().map(|block| self.block(*block).bytes).sum())
-        })
+        self.holdings.iter().map(|(worker, held)| (worker, held.bytes))
     }
 
     /// When the first task was bound.

@@ -171,6 +171,13 @@ fn counts_agree(graph: &JobGraph) -> Result<(), Broken> {
         let kept =
             (stage.undone, stage.undeclared, stage.unsealed, stage.gone.len(), stage.expected_left);
         hold(found == kept, || format!("stage {}: {found:?}, counted {kept:?}", stage.id))?;
+        let written = (
+            stage.tasks.iter().map(|task| task.bytes).sum::<u64>(),
+            stage.tasks.iter().map(|task| task.rows).sum::<u64>(),
+            stage.tasks.iter().filter_map(|task| task.ended).max(),
+        );
+        let kept = (stage.written_bytes, stage.written_rows, stage.last_ended);
+        hold(written == kept, || format!("stage {}: {written:?}, counted {kept:?}", stage.id))?;
         for (index, unit) in stage.units.iter().enumerate() {
             let absent = unit.blocks.iter().filter(|(_, block)| !block.is_alive()).count();
             hold(absent == unit.absent as usize, || {
@@ -185,7 +192,7 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
     let mut unconsumed = vec![0; graph.edges.len()];
     let mut unassigned = vec![0; graph.edges.len()];
     let mut kept = 0;
-    let mut held = 0;
+    let mut held = (0, 0);
     for id in blocks(graph) {
         let block = graph.block(id);
         for (edge, slot, kind, _) in graph.edges_of(&graph.stages[id.unit.stage.at()].outputs) {
@@ -196,8 +203,10 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
             }
         }
         if block.is_alive() {
-            held += 1;
-            let holds = graph.holdings.get(&block.worker).is_some_and(|held| held.contains(&id));
+            held.0 += 1;
+            held.1 += block.bytes;
+            let holds = graph.holdings.get(&block.worker);
+            let holds = holds.is_some_and(|held| held.blocks.contains(&id));
             hold(holds, || format!("block {id} is not among those of worker {}", block.worker))?;
         }
         kept += if block.kept.is_some() { block.bytes } else { 0 };
@@ -206,8 +215,12 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
             format!("block {id}: consumed {is_kept}, kept {:?}", block.kept)
         })?;
     }
-    let holdings = graph.holdings.values().map(|held| held.len()).sum::<usize>();
-    hold(held == holdings, || format!("{held} blocks are there, {holdings} are listed"))?;
+    let holdings = || graph.holdings.values();
+    let listed = (
+        holdings().map(|held| held.blocks.len()).sum::<usize>(),
+        holdings().map(|held| held.bytes).sum::<u64>(),
+    );
+    hold(held == listed, || format!("{held:?} blocks and bytes are there, {listed:?} listed"))?;
     hold(kept == graph.kept.bytes, || format!("{kept} kept, counted {}", graph.kept.bytes))?;
     for (index, edge) in graph.edges.iter().enumerate() {
         let found = (unconsumed[index], unassigned[index]);

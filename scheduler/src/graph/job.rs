@@ -25,6 +25,14 @@ pub enum JobStatus {
     Failed(JobFailure),
 }
 
+/// The blocks of one job that lie on one worker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holding {
+    pub(super) blocks: BTreeSet<BlockId>,
+    /// Of all of them.
+    pub(super) bytes: u64,
+}
+
 /// One job: see the [module](super).
 #[derive(Debug)]
 pub struct JobGraph {
@@ -34,12 +42,15 @@ pub struct JobGraph {
     /// Producers before consumers.
     pub(super) order: Vec<StageId>,
     pub(super) status: JobStatus,
-    /// The blocks that each worker holds.
-    pub(super) holdings: BTreeMap<WorkerId, BTreeSet<BlockId>>,
+    /// What each worker holds.
+    pub(super) holdings: BTreeMap<WorkerId, Holding>,
     /// The tasks that each worker runs, or has been told to stop and has not ended.
     pub(super) seats: BTreeMap<WorkerId, BTreeSet<TaskId>>,
     pub(super) kept: Kept,
     pub(super) history: History,
+    /// Workers whose disk has failed a task: what runs there fails at once, and would be found free
+    /// for one unit after the other.
+    pub(super) broken_disks: BTreeSet<WorkerId>,
     /// A unit that was lost too often; asked for at the end of the event.
     pub(super) worn_out: Option<UnitId>,
     /// Attempts that have ended well.
@@ -64,6 +75,7 @@ impl JobGraph {
             seats: BTreeMap::new(),
             kept: Kept::default(),
             history: History::default(),
+            broken_disks: BTreeSet::new(),
             worn_out: None,
             finished_tasks: 0,
             actions: vec![],
@@ -90,6 +102,7 @@ impl JobGraph {
             seats: BTreeMap::new(),
             kept: Kept::default(),
             history: History::default(),
+            broken_disks: BTreeSet::new(),
             worn_out: None,
             finished_tasks: 0,
             actions: vec![],
@@ -253,6 +266,11 @@ impl JobGraph {
     /// Workers on which a unit has failed.
     pub fn failed_on(&self, unit: UnitId) -> &[WorkerId] {
         &self.unit(unit).failed_on
+    }
+
+    /// Workers whose disk has failed a task of this job.
+    pub fn broken_disks(&self) -> &BTreeSet<WorkerId> {
+        &self.broken_disks
     }
 
     /// Workers from where readers could not read what a unit had written. What it writes there again

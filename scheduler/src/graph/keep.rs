@@ -52,7 +52,7 @@ impl JobGraph {
             || self
                 .holdings
                 .get(worker)
-                .is_some_and(|held| held.iter().any(|block| self.is_needed(*block)))
+                .is_some_and(|held| held.blocks.iter().any(|block| self.is_needed(*block)))
     }
 
     /// Whether this job, while it runs, has tasks or blocks on a worker.

@@ -43,7 +43,7 @@ impl JobGraph {
             self.set_state(unit, UnitState::Pending);
             wave.touch(unit, why.clone());
         }
-        for block in self.holdings.get(worker).cloned().unwrap_or_default() {
+        for block in self.holdings.get(worker).cloned().unwrap_or_default().blocks {
             self.lose(block, &why, &mut wave, now);
         }
         self.recover(wave, now);
@@ -52,6 +52,8 @@ impl JobGraph {
     /// A worker is gone after the end of the job.
     pub(super) fn forget_worker(&mut self, worker: &WorkerId, now: Millis) {
         for task in self.seats.remove(worker).unwrap_or_default() {
+            let stage = &mut self.stages[task.stage.at()];
+            stage.last_ended = stage.last_ended.max(Some(now));
             let task = self.task_mut(task);
             (task.holds_lease, task.ended) = (false, Some(now));
         }

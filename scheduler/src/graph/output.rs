@@ -60,10 +60,14 @@ impl JobGraph {
         let found = self.task_mut(task);
         found.bytes = blocks.iter().map(|block| block.bytes).sum();
         found.rows = blocks.iter().map(|block| block.rows).sum();
-        let (bytes, busy_ms) = (found.bytes, now.since(found.started));
+        let (bytes, rows, busy_ms) = (found.bytes, found.rows, now.since(found.started));
+        let skips = !found.skip.is_empty();
+        let stage = &mut self.stages[task.stage.at()];
+        stage.written_bytes += bytes;
+        stage.written_rows += rows;
         // A re-run that skips blocks says nothing of the size of an output.
-        if found.skip.is_empty() {
-            self.stages[task.stage.at()].learned.record(bytes_in, bytes, busy_ms);
+        if !skips {
+            stage.learned.record(bytes_in, bytes, busy_ms);
         }
     }
 

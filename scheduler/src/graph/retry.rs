@@ -34,6 +34,9 @@ impl JobGraph {
                 return self.wait_for_room(unit, now);
             }
         }
+        if kind == FailureKind::DiskBroken {
+            self.broken_disks.insert(self.task(task).worker.clone());
+        }
         match kind {
             FailureKind::Final(error) => {
                 let error = RemoteError::new(error, message);
@@ -141,7 +144,7 @@ impl JobGraph {
     /// What a reader reads of a stage from a worker: all of it, as it may not reach the worker, which
     /// each part would show only after a long wait.
     fn lost_from(&self, reader: UnitId, stage: StageId, worker: &WorkerId) -> Vec<BlockId> {
-        let held = self.holdings.get(worker).into_iter().flatten();
+        let held = self.holdings.get(worker).into_iter().flat_map(|held| &held.blocks);
         let units = held.map(|id| id.unit).filter(|unit| unit.stage == stage);
         let units: BTreeSet<UnitId> = units.collect();
         let read = units.into_iter().flat_map(|unit| self.lost_inputs(reader, unit, None));

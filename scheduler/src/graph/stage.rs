@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::ids::{EdgeId, StageId, UnitId};
+use super::ids::{EdgeId, Millis, StageId, UnitId};
 use super::learned::Learned;
 use super::ready::Ready;
 use super::spec::{EdgeKind, EdgeSpec, Granularity, JobSpec, StageSpec};
@@ -44,6 +44,11 @@ pub(super) struct Stage {
     pub(super) gone: BTreeSet<u32>,
     /// What running tasks are expected to seal yet.
     pub(super) expected_left: u64,
+    /// What its attempts have written, those that ran again included.
+    pub(super) written_bytes: u64,
+    pub(super) written_rows: u64,
+    /// When an attempt ended last.
+    pub(super) last_ended: Option<Millis>,
     pub(super) failures: u32,
     pub(super) learned: Learned,
     /// What the readers of its blocking inputs were last told.
@@ -72,6 +77,9 @@ impl Stage {
             unsealed: 0,
             gone: BTreeSet::new(),
             expected_left: 0,
+            written_bytes: 0,
+            written_rows: 0,
+            last_ended: None,
             failures: 0,
             learned: Learned::new(spec.output_bytes_guess),
             was_complete: false,

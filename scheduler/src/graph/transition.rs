@@ -111,7 +111,10 @@ impl JobGraph {
             block.place = Place::Alive;
             (block.task, block.worker, block.sealed) = (task.index, worker.clone(), now);
         }
-        self.holdings.entry(worker.clone()).or_default().insert(id);
+        let bytes = self.block(id).bytes;
+        let held = self.holdings.entry(worker.clone()).or_default();
+        held.blocks.insert(id);
+        held.bytes += bytes;
         self.charge(id, true);
         self.refresh_kept(id);
         self.tell_block_readers(id, Some(worker));
@@ -134,10 +137,11 @@ impl JobGraph {
         if is_done {
             self.stages[id.unit.stage.at()].gone.insert(id.unit.index);
         }
-        let worker = self.block(id).worker.clone();
+        let (worker, bytes) = (self.block(id).worker.clone(), self.block(id).bytes);
         if let Some(held) = self.holdings.get_mut(&worker) {
-            held.remove(&id);
-            if held.is_empty() {
+            held.blocks.remove(&id);
+            held.bytes -= bytes;
+            if held.blocks.is_empty() {
                 self.holdings.remove(&worker);
             }
         }
@@ -211,6 +215,7 @@ impl JobGraph {
         let (expected_left, holds_lease) = (task.expected_left, task.holds_lease);
         task.expected_left = 0;
         let stage = &mut self.stages[id.stage.at()];
+        stage.last_ended = stage.last_ended.max(Some(now));
         stage.expected_left -= expected_left;
         stage.running.remove(&id.index);
         if !holds_lease {
@@ -245,6 +250,8 @@ impl JobGraph {
         if task.holds_lease && task.state == TaskState::Canceled {
             task.holds_lease = false;
             task.ended = Some(now);
+            let stage = &mut self.stages[id.stage.at()];
+            stage.last_ended = stage.last_ended.max(Some(now));
             self.leave_seat(id);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::graph::{JobGraph, StageId, WorkerId};
 
-use super::resources::{Need, WorkerState};
+use super::resources::{Need, WorkerState, any_could_ever_fit};
 
 /// The workers, with what every job's tasks take of them. Made anew for each round from the tasks
 /// that run or drain, so that nothing is ever forgotten to be given back.
@@ -110,6 +110,7 @@ impl Candidates {
         self.slots = slots.map(|worker| worker.slots(need)).fold(0, u64::saturating_add);
         let consumers = graph.streams_to(stage).map(|consumer| &graph.stage(consumer).need);
         let feeds: Vec<_> = consumers.filter(|need| need.accelerator.is_some()).collect();
+        self.shun_broken_disks(graph, need, fleet);
         let needs_accelerator = graph.stage(stage).need.accelerator.is_some();
         let class = |worker: &WorkerState| match (needs_accelerator, worker.devices.is_empty()) {
             (true, _) | (false, true) => 0,
@@ -125,6 +126,21 @@ impl Candidates {
         ranked.sort_unstable();
         for (class, _, _, at) in ranked {
             self.classes[class].push_back(at);
+        }
+    }
+
+    /// A worker whose disk fails is as good as full, as long as another can run the stage.
+    fn shun_broken_disks(&mut self, graph: &JobGraph, need: &Need, fleet: &mut Fleet) {
+        let broken = graph.broken_disks();
+        if broken.is_empty() {
+            return;
+        }
+        fleet.steps += fleet.workers.len() as u64;
+        let is_broken = |worker: &WorkerState| broken.contains(&worker.id);
+        let others = fleet.workers.iter().filter(|worker| !is_broken(worker));
+        if any_could_ever_fit(others, need) {
+            let all = fleet.workers.iter().enumerate();
+            self.full.extend(all.filter(|(_, worker)| is_broken(worker)).map(|(at, _)| at));
         }
     }
 

@@ -436,3 +436,24 @@ fn what_could_not_be_read_from_a_worker_waits_for_another_one() {
     let alone = round(&mut unreadable(&a, &reader), &[a, reader]);
     assert_eq!(told(&alone), ["0.0 on a"]);
 }
+
+/// Its disk fails each task at once, so that it would always be the one that is free.
+#[test]
+fn a_worker_whose_disk_fails_gets_nothing_as_long_as_there_are_others() {
+    let mut graph = job(vec![scan(9)], &[]);
+    let workers = [worker("bad", 4, 0), worker("good", 1, 0)];
+    let bad = WorkerId::new("bad");
+    let bound = round(&mut graph, &workers);
+    for binding in &bound {
+        let task = binding.bound.task;
+        let failure = Failure::new(FailureKind::DiskBroken, "input/output error");
+        if binding.worker == bad {
+            graph.apply(Event::TaskFailed { task, failure }, Millis(0));
+        }
+    }
+    assert!(bound.iter().any(|binding| binding.worker == bad));
+    let busy = round(&mut graph, &workers);
+    assert_eq!(told(&busy), [""; 0], "it waits for the good one");
+    let alone = round(&mut graph, &workers[..1]);
+    assert!(!alone.is_empty(), "better than to wait for ever");
+}

@@ -51,7 +51,7 @@ pub(crate) async fn reach_scheduler(
         Err(error) => return Err(unreached(address, tls, Broken::by(&error)).await),
     };
     let mut client = ClusterClient::new(channel.clone());
-    let greeting = client.describe(DescribeRequest {});
+    let greeting = client.describe(DescribeRequest::new());
     match tokio::time::timeout(CONNECT_LIMIT, greeting).await {
         Ok(Ok(_)) => Ok(channel),
         Ok(Err(status)) => match status.source().map(Broken::by) {

@@ -2,11 +2,31 @@
 
 use forebay_engine::{ErrorKind, RemoteError};
 use prost::Message;
+use tonic::Status;
 
 use crate::block::{BlockId, BlockLocation};
 
 /// Bumped when a worker and a scheduler could no longer understand each other.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
+
+/// The version of this process, which travels for people beside [`PROTOCOL`].
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Refuses a caller of another protocol: `who`, which said so of itself, calls `callee`.
+pub(crate) fn check_protocol(
+    who: &str,
+    protocol: u32,
+    version: &str,
+    callee: &str,
+) -> Result<(), Status> {
+    if protocol == PROTOCOL {
+        return Ok(());
+    }
+    Err(Status::failed_precondition(format!(
+        "{who} speaks protocol {protocol} (forebay {version}), {callee} {PROTOCOL} (forebay \
+         {VERSION}); run the same version on all machines"
+    )))
+}
 
 /// What a process has to run models on.
 #[derive(Clone, PartialEq, Message)]
@@ -43,8 +63,22 @@ pub struct Accelerator {
 }
 
 /// Asks for a [`ClusterDescription`].
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct DescribeRequest {}
+#[derive(Clone, PartialEq, Message)]
+pub struct DescribeRequest {
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
+impl DescribeRequest {
+    /// This process's.
+    pub fn new() -> Self {
+        Self { protocol: PROTOCOL, version: VERSION.to_owned() }
+    }
+}
 
 /// All workers.
 #[derive(Clone, PartialEq, Message)]
@@ -353,6 +387,19 @@ pub struct ReadRequest {
     /// What became of what it was last told to read.
     #[prost(message, optional, tag = "2")]
     pub done: Option<ReadDone>,
+    /// The client's [`PROTOCOL`].
+    #[prost(uint32, tag = "3")]
+    pub protocol: u32,
+    /// The client's version, for people.
+    #[prost(string, tag = "4")]
+    pub version: String,
+}
+
+impl ReadRequest {
+    /// This process's.
+    pub fn new(job: String, done: Option<ReadDone>) -> Self {
+        Self { job, done, protocol: PROTOCOL, version: VERSION.to_owned() }
+    }
 }
 
 /// How a client's reading ended.
@@ -446,6 +493,27 @@ pub struct Analysis {
     /// The bottleneck, and what to do about it; empty if nothing was measured.
     #[prost(string, tag = "2")]
     pub verdict: String,
+}
+
+/// Asks a worker for the file of a block.
+#[derive(Clone, PartialEq, Message)]
+pub struct FetchRequest {
+    /// The reader's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The reader's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The block.
+    #[prost(message, required, tag = "3")]
+    pub block: BlockLocation,
+}
+
+impl FetchRequest {
+    /// This process's.
+    pub fn new(block: BlockLocation) -> Self {
+        Self { protocol: PROTOCOL, version: VERSION.to_owned(), block }
+    }
 }
 
 /// A part of a file.

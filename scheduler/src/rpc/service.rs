@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
-    Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, PROTOCOL,
+    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker,
     ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker,
     Welcome, Worker, from_worker, to_worker,
 };
@@ -52,6 +52,14 @@ struct Attending {
     out: mpsc::Sender<Result<ToWorker, Status>>,
 }
 
+impl Attending {
+    fn tell(&self, say: to_worker::Say) {
+        if let Err(error) = self.out.try_send(Ok(ToWorker { say: Some(say) })) {
+            tracing::warn!(worker = %self.worker.id, "does not listen: {error}");
+        }
+    }
+}
+
 impl Attendance {
     /// Nobody yet.
     pub fn new() -> Self {
@@ -68,13 +76,33 @@ impl Attendance {
         self.workers.read().values().map(|attending| attending.worker.clone()).collect()
     }
 
+    /// Whether nobody attends.
+    pub fn is_empty(&self) -> bool {
+        self.workers.read().is_empty()
+    }
+
+    /// Whether this worker attends.
+    pub fn attends(&self, worker: &str) -> bool {
+        self.workers.read().contains_key(worker)
+    }
+
+    /// The ids of those that take no more tasks.
+    pub fn draining(&self) -> Vec<String> {
+        let workers = self.workers.read();
+        let draining = workers.values().filter(|attending| attending.worker.draining);
+        draining.map(|attending| attending.worker.id.clone()).collect()
+    }
+
+    /// Tells all workers something, as [`Self::tell`] does.
+    pub fn tell_all(&self, say: &to_worker::Say) {
+        self.workers.read().values().for_each(|attending| attending.tell(say.clone()));
+    }
+
     /// Tells a worker something. One that is gone, or too slow to listen, does not hear it: what
     /// it holds in vain goes at the end of the job.
     pub fn tell(&self, worker: &str, say: to_worker::Say) {
-        let workers = self.workers.read();
-        let Some(attending) = workers.get(worker) else { return };
-        if let Err(error) = attending.out.try_send(Ok(ToWorker { say: Some(say) })) {
-            tracing::warn!(%worker, "does not listen: {error}");
+        if let Some(attending) = self.workers.read().get(worker) {
+            attending.tell(say);
         }
     }
 
@@ -148,7 +176,7 @@ pub trait Jobs: Send + Sync + 'static {
     /// What the client of a job reads next, once there is something.
     ///
     /// # Errors
-    /// If there is no such job.
+    /// If there is no such job, or none any more.
     async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status>;
 
     /// The rows of a system table.
@@ -186,22 +214,17 @@ impl fmt::Debug for ClusterService {
 
 /// Refuses peers of another protocol.
 fn check_protocol(who: &str, protocol: u32, version: &str) -> Result<(), Status> {
-    if protocol == PROTOCOL {
-        return Ok(());
-    }
-    Err(Status::failed_precondition(format!(
-        "{who} speaks protocol {protocol} (forebay {version}), this scheduler {PROTOCOL} (forebay \
-         {}); run the same version on all machines",
-        env!("CARGO_PKG_VERSION")
-    )))
+    messages::check_protocol(who, protocol, version, "this scheduler")
 }
 
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn describe(
         &self,
-        _: Request<DescribeRequest>,
+        request: Request<DescribeRequest>,
     ) -> Result<Response<ClusterDescription>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
         Ok(Response::new(ClusterDescription { workers: self.attendance.workers() }))
     }
 
@@ -214,7 +237,9 @@ impl Cluster for ClusterService {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadAnswer>, Status> {
-        Ok(Response::new(self.jobs.read(request.into_inner()).await?))
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.read(request).await?))
     }
 
     async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
@@ -277,7 +302,7 @@ mod tests {
 
     use super::*;
     use crate::rpc::attendance::{Hear, Line, mouth};
-    use crate::rpc::messages::{Hello, Inventory};
+    use crate::rpc::messages::{Hello, Inventory, PROTOCOL};
     use crate::rpc::{ClusterClient, ClusterServer};
 
     pub(crate) struct NoJobs;

@@ -78,6 +78,7 @@ impl World {
             FailureKind::NoProgress,
             FailureKind::OutOfMemory,
             FailureKind::DiskFull,
+            FailureKind::DiskBroken,
             FailureKind::DeviceBroken,
             FailureKind::WorkerLost,
         ];

@@ -102,7 +102,7 @@ async fn a_caller_without_a_certificate_is_refused() {
     let channel = endpoint.tls_config(anonymous).unwrap().connect().await;
     let refused = match channel {
         Ok(channel) => {
-            let asked = crate::rpc::messages::DescribeRequest {};
+            let asked = crate::rpc::messages::DescribeRequest::new();
             crate::rpc::ClusterClient::new(channel).describe(asked).await.is_err()
         }
         Err(_) => true,

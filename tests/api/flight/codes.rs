@@ -22,7 +22,16 @@ async fn what_is_wrong_with_a_query_its_rows_or_its_files_is_told_apart() {
         let fragile = fs::canonicalize("tests/models/fragile").unwrap();
         let fragile = format!("CREATE MODEL fragile LOCATION '{}'", fragile.display());
         client.run(&fragile).await.unwrap();
+        let asked = |options: &str| {
+            let rows = "(SELECT CAST(n AS VARCHAR) AS text FROM t)";
+            format!("SELECT * FROM ml_predict({rows}, MODEL fragile, DESCRIPTOR(text), {options})")
+        };
+        let (too_many, too_much) = (asked("gpus => 900"), asked("memory => '900 TiB'"));
+        let contradiction = asked("device => 'cpu'");
         let cases = [
+            (too_many.as_str(), Code::ResourceExhausted),
+            (too_much.as_str(), Code::ResourceExhausted),
+            (contradiction.as_str(), Code::InvalidArgument),
             ("SELECT nothing FROM t", Code::InvalidArgument),
             ("SELECT 1 / (n - 5) FROM t", Code::InvalidArgument),
             ("SELECT CAST('x' || n AS INT) FROM t", Code::InvalidArgument),

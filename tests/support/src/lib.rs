@@ -4,6 +4,7 @@
 
 pub mod certificates;
 pub mod cluster;
+pub mod disk;
 pub mod proxy;
 pub mod random;
 pub mod web;

@@ -4,13 +4,14 @@
 //! many requests, a server out of service) is tried again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, BinaryViewBuilder, UInt32Array};
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, internal_err, resources_err};
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
     ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
@@ -26,6 +27,9 @@ use crate::feature::documentation;
 const CONCURRENT_DOWNLOADS: usize = 16;
 /// Bytes of one download at most.
 const DOWNLOAD_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bytes of all downloads of one batch at most, those that are on their way included. They are
+/// together in memory, of which a function cannot reserve any: it does not know the query's pool.
+const BATCH_BYTES_MAX: u64 = 4 << 30;
 /// How often a download is tried.
 const ATTEMPTS: u32 = 3;
 /// Before the second attempt; twice as long before the third.
@@ -93,7 +97,7 @@ impl AsyncScalarUDFImpl for Download {
         let rows = if is_constant { 1 } else { args.number_rows };
         let columns: Vec<ArrayRef> =
             args.args.into_iter().map(|arg| arg.into_array(rows)).collect::<Result<_>>()?;
-        let client = Client::new();
+        let client = Client::new(BATCH_BYTES_MAX);
         let requests = (0..rows).map(|row| request(&columns, row)).collect::<Result<Vec<_>>>()?;
         let client = &client;
         let downloads = requests.into_iter().map(|request| async move {
@@ -102,6 +106,9 @@ impl AsyncScalarUDFImpl for Download {
                 Ok(client) => client.download(&url, timeout).await,
                 Err(problem) => Err(problem.clone()),
             };
+            if let Ok(client) = client {
+                client.room.check(rows)?;
+            }
             self.on_bad_value.apply(NAME, result)
         });
         let files: Vec<Option<Vec<u8>>> =
@@ -133,6 +140,7 @@ fn request(columns: &[ArrayRef], row: usize) -> Result<Option<(String, Duration)
 }
 
 /// Why an attempt failed, and whether another can succeed.
+#[derive(Debug)]
 struct Failure {
     problem: String,
     may_pass: bool,
@@ -157,14 +165,86 @@ impl From<reqwest::Error> for Failure {
     }
 }
 
-struct Client(reqwest::Client);
+/// How many bytes the downloads of one batch may still have.
+#[derive(Debug)]
+struct Room {
+    bytes_max: u64,
+    bytes_left: AtomicU64,
+    is_exceeded: AtomicBool,
+}
+
+impl Room {
+    fn new(bytes_max: u64) -> Self {
+        let (bytes_left, is_exceeded) = (AtomicU64::new(bytes_max), AtomicBool::new(false));
+        Self { bytes_max, bytes_left, is_exceeded }
+    }
+
+    fn take(&self, bytes: u64) -> std::result::Result<(), Failure> {
+        let take = |left: u64| left.checked_sub(bytes);
+        let taken = self.bytes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        if taken.is_err() {
+            self.is_exceeded.store(true, Ordering::Relaxed);
+            return Err(Failure::lasting("the files of its batch have too many bytes"));
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes_left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// That there is no room is the whole batch's error: no URL is at fault, whose row could be NULL.
+    fn check(&self, rows: usize) -> Result<()> {
+        if !self.is_exceeded.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        resources_err!(
+            "the files that {rows} rows name have more than {} bytes, and all files of a batch are in \
+             memory at once; SET datafusion.execution.batch_size = {}",
+            self.bytes_max,
+            (rows / 8).max(1)
+        )
+    }
+}
+
+/// Bytes of one download in the room of its batch, given back if it does not succeed.
+struct Taken<'a> {
+    room: &'a Room,
+    bytes: u64,
+}
+
+impl Taken<'_> {
+    fn grow(&mut self, bytes: usize) -> std::result::Result<(), Failure> {
+        check_size(self.bytes + bytes as u64)?;
+        self.room.take(bytes as u64)?;
+        self.bytes += bytes as u64;
+        Ok(())
+    }
+
+    fn keep(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.room.give_back(self.bytes);
+    }
+}
+
+/// What the downloads of one batch share.
+struct Client {
+    web: reqwest::Client,
+    room: Room,
+}
 
 impl Client {
-    fn new() -> std::result::Result<Self, String> {
+    fn new(bytes_max: u64) -> std::result::Result<Self, String> {
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")));
-        client.build().map(Self).map_err(|error| error.to_string())
+        let web = client.build().map_err(|error| error.to_string())?;
+        Ok(Self { web, room: Room::new(bytes_max) })
     }
 
     async fn download(&self, url: &str, timeout: Duration) -> std::result::Result<Vec<u8>, String> {
@@ -196,7 +276,7 @@ impl Client {
     async fn fetch(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
         match url.scheme() {
             "http" | "https" => self.fetch_from_web(url).await,
-            "file" => fetch_file(url).await,
+            "file" => self.fetch_file(url).await,
             other => Err(Failure::lasting(format!(
                 "'{other}' is not read here, only http, https and file; read_files reads object stores"
             ))),
@@ -204,39 +284,93 @@ impl Client {
     }
 
     async fn fetch_from_web(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
-        let response = self.0.get(url.clone()).send().await?;
+        let response = self.web.get(url.clone()).send().await?;
         let status = response.status();
         if !status.is_success() {
             let may_pass = status.is_server_error() || matches!(status.as_u16(), 408 | 429);
             return Err(Failure { problem: format!("the server says {status}"), may_pass });
         }
         let mut bytes = vec![];
+        let mut taken = self.taken();
         let mut parts = response.bytes_stream();
         while let Some(part) = parts.next().await {
             let part = part?;
-            check_size((bytes.len() + part.len()) as u64)?;
+            taken.grow(part.len())?;
             bytes.extend_from_slice(&part);
         }
+        taken.keep();
         Ok(bytes)
     }
-}
 
-async fn fetch_file(url: &Url) -> std::result::Result<Vec<u8>, Failure> {
-    let path =
-        url.to_file_path().map_err(|()| Failure::lasting("it names no file of this machine"))?;
-    let problem = |error: std::io::Error| Failure::lasting(error.to_string());
-    let found = tokio::fs::metadata(&path).await.map_err(problem)?;
-    // A device or a pipe may have no end.
-    if !found.is_file() {
-        return Err(Failure::lasting("it is no file"));
+    async fn fetch_file(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
+        let path = url
+            .to_file_path()
+            .map_err(|()| Failure::lasting("it names no file of this machine"))?;
+        let problem = |error: std::io::Error| Failure::lasting(error.to_string());
+        let found = tokio::fs::metadata(&path).await.map_err(problem)?;
+        // A device or a pipe may have no end.
+        if !found.is_file() {
+            return Err(Failure::lasting("it is no file"));
+        }
+        check_size(found.len())?;
+        let mut taken = self.taken();
+        taken.grow(usize::try_from(found.len()).unwrap_or(usize::MAX))?;
+        let bytes = tokio::fs::read(&path).await.map_err(problem)?;
+        taken.keep();
+        Ok(bytes)
     }
-    check_size(found.len())?;
-    tokio::fs::read(&path).await.map_err(problem)
+
+    fn taken(&self) -> Taken<'_> {
+        Taken { room: &self.room, bytes: 0 }
+    }
 }
 
 fn check_size(bytes: u64) -> std::result::Result<(), Failure> {
     match bytes <= DOWNLOAD_BYTES_MAX as u64 {
         true => Ok(()),
         false => Err(Failure::lasting(format!("it has more than {DOWNLOAD_BYTES_MAX} bytes"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(folder: &tempfile::TempDir, name: &str, bytes: usize) -> Url {
+        let path = folder.path().join(name);
+        std::fs::write(&path, vec![7; bytes]).unwrap();
+        Url::from_file_path(path).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_files_of_a_batch_are_bounded_together_whatever_bad_values_become() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = Client::new(1000).unwrap();
+        let (small, large) = (url(&folder, "small", 400), url(&folder, "large", 300));
+        let limit = Duration::from_secs(10);
+        for _ in 0..2 {
+            let file = client.download(small.as_str(), limit).await.unwrap();
+            assert_eq!(file.len(), 400);
+            client.room.check(16).unwrap();
+        }
+        client.download("file:///no/such/file", limit).await.unwrap_err();
+        client.room.check(16).unwrap();
+        client.download(large.as_str(), limit).await.unwrap_err();
+        let error = client.room.check(16).unwrap_err().strip_backtrace();
+        for part in ["16 rows name have more than 1000 bytes", "batch_size = 2"] {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_arrive_gives_its_room_back() {
+        let room = Room::new(1000);
+        let mut taken = Taken { room: &room, bytes: 0 };
+        taken.grow(900).unwrap();
+        drop(taken);
+        let mut taken = Taken { room: &room, bytes: 0 };
+        taken.grow(1000).unwrap();
+        taken.keep();
+        assert!(room.take(1).is_err());
     }
 }

@@ -1,7 +1,8 @@
 //! SQL names → models, in a folder with one TOML file per model.
 //!
 //! Files are read at each call (they are tiny) and written by renaming a finished file, so several
-//! processes share a folder: each sees a model of another whole or not at all.
+//! processes share a folder: each sees a model of another whole or not at all. Who changes something
+//! holds a lock from reading to writing, so that of two changes none is lost.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,6 +21,8 @@ use super::package::hex;
 use crate::error::{ModelError, nearest_hint};
 
 const SUFFIX: &str = ".toml";
+/// The file in the folder that is locked by whoever changes something.
+const LOCK: &str = ".lock";
 /// File systems allow 255 bytes; longer names are shortened and told apart by a hash.
 const FILE_STEM_BYTES_MAX: usize = 200;
 
@@ -214,9 +217,12 @@ impl Catalog {
         name: &str,
         pairs: &[(K, V)],
     ) -> Result<CatalogEntry, ModelError> {
-        let entry = self.get(name)?.with_options(pairs)?;
-        self.create(entry.clone(), IfExists::Replace)?;
-        Ok(entry)
+        let change = |entry: CatalogEntry| entry.with_options(pairs);
+        if let Some(entry) = self.temporary.lock().get_mut(name) {
+            *entry = change(entry.clone())?;
+            return Ok(entry.clone());
+        }
+        self.storage.alter(name, change)?.ok_or_else(|| self.unknown(name))
     }
 
     /// Gives a model another name.
@@ -224,15 +230,20 @@ impl Catalog {
     /// # Errors
     /// [`ModelError::UnknownModel`], [`ModelError::ModelExists`] or [`ModelError::Catalog`].
     pub fn rename(&self, name: &str, to: &str) -> Result<(), ModelError> {
-        let mut entry = self.get(name)?;
-        if self.temporary.lock().contains_key(to) {
+        let mut temporary = self.temporary.lock();
+        if temporary.contains_key(to) {
             return Err(ModelError::ModelExists { name: to.to_owned() });
         }
-        entry.declaration.name = to.to_owned();
-        // There under both names for a moment rather than under none.
-        self.create(entry, IfExists::Fail)?;
-        self.remove(name)?;
-        Ok(())
+        if let Some(mut entry) = temporary.remove(name) {
+            entry.declaration.name = to.to_owned();
+            temporary.insert(to.to_owned(), entry);
+            return Ok(());
+        }
+        drop(temporary);
+        match self.storage.rename(name, to)? {
+            true => Ok(()),
+            false => Err(self.unknown(name)),
+        }
     }
 
     fn unknown(&self, name: &str) -> ModelError {
@@ -298,24 +309,108 @@ impl Storage {
             Self::Memory(entries) => insert(&mut entries.lock(), entry, if_exists),
             Self::Directory(dir, writers) => {
                 let _ordered = writers.lock();
+                let _alone = Alone::in_folder(dir)?;
                 write_entry(dir, &entry, if_exists)
             }
         }
+    }
+
+    /// The model as it is after the change; nothing if there is none of this name.
+    fn alter(
+        &self,
+        name: &str,
+        change: impl FnOnce(CatalogEntry) -> Result<CatalogEntry, ModelError>,
+    ) -> Result<Option<CatalogEntry>, ModelError> {
+        match self {
+            Self::Memory(entries) => {
+                let mut entries = entries.lock();
+                let Some(entry) = entries.get_mut(name) else { return Ok(None) };
+                *entry = change(entry.clone())?;
+                Ok(Some(entry.clone()))
+            }
+            Self::Directory(dir, writers) => {
+                if self.read(name)?.is_none() {
+                    // Nothing to lock either: the folder may not be there.
+                    return Ok(None);
+                }
+                let _ordered = writers.lock();
+                let _alone = Alone::in_folder(dir)?;
+                let Some(entry) = self.read(name)? else { return Ok(None) };
+                let entry = change(entry)?;
+                write_entry(dir, &entry, IfExists::Replace)?;
+                Ok(Some(entry))
+            }
+        }
+    }
+
+    /// Whether there was a model of this name.
+    fn rename(&self, name: &str, to: &str) -> Result<bool, ModelError> {
+        match self {
+            Self::Memory(entries) => {
+                let mut entries = entries.lock();
+                let Some(mut entry) = entries.get(name).cloned() else { return Ok(false) };
+                entry.declaration.name = to.to_owned();
+                insert(&mut entries, entry, IfExists::Fail)?;
+                entries.remove(name);
+            }
+            Self::Directory(dir, writers) => {
+                if self.read(name)?.is_none() {
+                    return Ok(false);
+                }
+                let _ordered = writers.lock();
+                let _alone = Alone::in_folder(dir)?;
+                let Some(mut entry) = self.read(name)? else { return Ok(false) };
+                entry.declaration.name = to.to_owned();
+                // There under both names for a moment rather than under none.
+                write_entry(dir, &entry, IfExists::Fail)?;
+                remove_entry(dir, name)?;
+            }
+        }
+        Ok(true)
     }
 
     fn remove(&self, name: &str) -> Result<bool, ModelError> {
         match self {
             Self::Memory(entries) => Ok(entries.lock().remove(name).is_some()),
             Self::Directory(dir, writers) => {
-                let _ordered = writers.lock();
-                let path = dir.join(file_name(name));
-                match fs::remove_file(&path) {
-                    Ok(()) => Ok(true),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-                    Err(e) => Err(problem(&path, &e)),
+                if !dir.is_dir() {
+                    return Ok(false);
                 }
+                let _ordered = writers.lock();
+                let _alone = Alone::in_folder(dir)?;
+                remove_entry(dir, name)
             }
         }
+    }
+}
+
+/// Keeps other processes from changing a folder, for as long as it lives.
+struct Alone(#[expect(dead_code, reason = "closing it unlocks it")] Option<File>);
+
+impl Alone {
+    /// Waits until no other process changes the folder, which is made if it is not there.
+    fn in_folder(dir: &Path) -> Result<Self, ModelError> {
+        let path = dir.join(LOCK);
+        let lock = || -> io::Result<Option<File>> {
+            fs::create_dir_all(dir)?;
+            let file = File::options().create(true).append(true).open(&path)?;
+            match file.lock() {
+                Ok(()) => Ok(Some(file)),
+                // Some network file systems have no locks: there, processes take turns by chance.
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(None),
+                Err(e) => Err(e),
+            }
+        };
+        lock().map(Self).map_err(|e| problem(&path, &e))
+    }
+}
+
+fn remove_entry(dir: &Path, name: &str) -> Result<bool, ModelError> {
+    let path = dir.join(file_name(name));
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(problem(&path, &e)),
     }
 }
 
@@ -450,9 +545,10 @@ mod tests {
             assert!(catalog.create(other.clone(), IfExists::Replace).unwrap());
             assert_eq!(catalog.get("m").unwrap(), other);
         }
-        let files: Vec<_> =
+        let mut files: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
-        assert_eq!(files, ["m.toml"], "no unfinished files are left");
+        files.sort_unstable();
+        assert_eq!(files, [LOCK, "m.toml"], "no unfinished files are left");
     }
 
     #[test]
@@ -512,6 +608,68 @@ mod tests {
         assert_eq!(catalog.get("m").unwrap(), altered);
     }
 
+    /// Each sets an option of its own, in sessions of one process and in processes (which see nothing
+    /// of each other but the folder).
+    #[test]
+    fn of_changes_at_the_same_time_none_is_lost() {
+        const OPTIONS: [(&str, &str); 4] =
+            [("gpus", "0.5"), ("precision", "bf16"), ("max_batch_rows", "7"), ("on_error", "route")];
+        let dir = tempfile::tempdir().unwrap();
+        let stored = Catalog::open(dir.path()).unwrap();
+        let memory = Catalog::in_memory();
+        let of_a_process = |_: usize| Catalog::open(dir.path()).unwrap();
+        let of_a_session = |_: usize| stored.for_session();
+        let in_memory = |_: usize| memory.for_session();
+        let places: [&(dyn Fn(usize) -> Arc<Catalog> + Sync); 3] =
+            [&of_a_process, &of_a_session, &in_memory];
+        for catalog in places {
+            for round in 0..20 {
+                catalog(0).create(entry("m"), IfExists::Replace).unwrap();
+                std::thread::scope(|scope| {
+                    for (at, option) in OPTIONS.iter().enumerate() {
+                        scope.spawn(move || catalog(at).alter("m", &[*option]).unwrap());
+                    }
+                });
+                let options = catalog(0).get("m").unwrap().options;
+                let set: Vec<_> = options.iter().map(|(key, value)| (&**key, &**value)).collect();
+                let mut all = OPTIONS.to_vec();
+                all.sort_unstable();
+                assert_eq!(set, all, "round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_running_a_model_has_taught_outlives_a_change_and_not_another_model() {
+        let dir = tempfile::tempdir().unwrap();
+        for catalog in [Catalog::open(dir.path()).unwrap(), Catalog::in_memory()] {
+            let stored = entry("m");
+            let temporary = CatalogEntry { temporary: true, ..entry("t") };
+            let model = stored.declaration.clone();
+            for entry in [stored.clone(), temporary] {
+                catalog.create(entry, IfExists::Fail).unwrap();
+            }
+            catalog.learned().did_not_fit(&model, "cuda", 64);
+            let known = || catalog.learned().get(&model, "cuda").padded_max;
+            for name in ["m", "t"] {
+                catalog.alter(name, &[("max_batch_rows", "7")]).unwrap();
+                assert_eq!(known(), Some(32), "{name}");
+            }
+            catalog.create(stored, IfExists::Replace).unwrap();
+            assert_eq!(known(), None);
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_model_that_is_not_there_makes_no_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path().join("models")).unwrap();
+        assert!(catalog.alter("m", &[("gpus", "1")]).is_err());
+        assert!(catalog.rename("m", "n").is_err());
+        assert!(!catalog.remove("m").unwrap());
+        assert!(!dir.path().join("models").exists());
+    }
+
     #[test]
     fn a_damaged_entry_concerns_its_model_only() {
         let dir = tempfile::tempdir().unwrap();
@@ -540,7 +698,7 @@ mod tests {
             assert_eq!(catalog.get(name).unwrap().name(), name);
         }
         assert_eq!(names(&catalog).len(), all.len());
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), all.len());
+        assert_eq!(entry_files(dir.path()).unwrap().len(), all.len());
     }
 
     #[test]

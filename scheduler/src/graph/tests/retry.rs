@@ -49,6 +49,22 @@ fn a_unit_that_makes_no_progress_is_tried_once_more_elsewhere() {
 }
 
 #[test]
+fn a_disk_that_fails_counts_whatever_else_goes_on_and_its_worker_is_known() {
+    let mut fixture = Fixture::new(spec(vec![stage(9)], &[]));
+    for other in 1..=3 {
+        let task = fixture.bind(unit(0, 0), "a").task;
+        fixture.fail(task, FailureKind::DiskBroken);
+        fixture.run(unit(0, other), "b", 1);
+        fixture.graph.advance(Millis(1_000_000));
+    }
+    assert_eq!(fixture.graph.failed_on(unit(0, 0)), [worker("a")]);
+    assert!(fixture.graph.broken_disks().iter().eq([&worker("a")]));
+    let task = fixture.bind(unit(0, 0), "a").task;
+    fixture.fail(task, FailureKind::DiskBroken);
+    assert!(fixture.failure().contains("4 failures of one unit"), "{}", fixture.failure());
+}
+
+#[test]
 fn a_unit_that_waits_cannot_be_bound() {
     let mut fixture = Fixture::pair();
     let task = fixture.bind(unit(0, 0), "a").task;
