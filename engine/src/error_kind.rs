@@ -285,8 +285,7 @@ mod tests {
     #[test]
     fn devices_that_lack_something_are_no_fault_of_the_statement() {
         let (model, problem, remedy) = (|| "m".to_owned(), || "p".to_owned(), || "r".to_owned());
-        let lacks =
-            EngineError::Placement { model: model(), problem: problem(), remedy: remedy() };
+        let lacks = EngineError::Placement { model: model(), problem: problem(), remedy: remedy() };
         let wrong =
             EngineError::Unplaceable { model: model(), problem: problem(), remedy: remedy() };
         assert_eq!(ErrorKind::of(&lacks.into()), ErrorKind::ResourceExhausted);

@@ -60,7 +60,9 @@ async fn a_disk_that_fails_is_tried_once_for_each_core_and_left_to_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disks_that_fail_everywhere_are_an_error_that_says_so() {
     let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
-    [0, 1].map(|worker| break_disk(&mut stage, worker));
+    for worker in [0, 1] {
+        break_disk(&mut stage, worker);
+    }
     let session = stage.session().await;
     let error = stage.run(&session, QUERY).await.unwrap_err();
     assert_eq!(ErrorKind::of(&error), ErrorKind::Unavailable, "{error}");
@@ -81,7 +83,8 @@ async fn a_full_disk_of_one_worker_is_left_to_another() {
     let rows = stage.run(&session, QUERY).await;
     let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
     assert!(rows == run(&stage.local().await, QUERY).await.unwrap());
-    let full = "SELECT count(*) > 0 FROM forebay.tasks WHERE reason LIKE '%No space left on device%'";
+    let full =
+        "SELECT count(*) > 0 FROM forebay.tasks WHERE reason LIKE '%No space left on device%'";
     assert_eq!(run(&session, full).await.unwrap(), ["true"], "{}", stage.cluster.said());
 }
 

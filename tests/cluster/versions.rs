@@ -6,8 +6,8 @@ use std::time::Duration;
 use datafusion::common::runtime::SpawnedTask;
 use forebay_scheduler::rpc::ClusterClient;
 use forebay_scheduler::rpc::messages::{
-    AnalyzeRequest, DescribeRequest, FromWorker, Hello, Inventory, PROTOCOL, ReadRequest, RunRequest,
-    TableRequest, Worker, from_worker,
+    AnalyzeRequest, DescribeRequest, FromWorker, Hello, Inventory, PROTOCOL, ReadRequest,
+    RunRequest, TableRequest, Worker, from_worker,
 };
 use futures::stream;
 use tokio::net::TcpListener;
@@ -45,7 +45,8 @@ async fn a_scheduler_refuses_a_worker_of_another_version() {
 async fn a_client_of_another_version_is_refused_whatever_it_asks() {
     let stage = Stage::new(10, &[]);
     let address = format!("http://{}", stage.cluster.address());
-    let client = ClusterClient::new(Channel::from_shared(address).unwrap().connect().await.unwrap());
+    let client =
+        ClusterClient::new(Channel::from_shared(address).unwrap().connect().await.unwrap());
     for (protocol, version) in [(PROTOCOL + 1, "9.9.9".to_owned()), (0, String::new())] {
         let version = || version.clone();
         let mut ask = client.clone();

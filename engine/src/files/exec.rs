@@ -13,7 +13,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, Statistics, exec_datafusion_err, exec_err, internal_err};
+use datafusion::common::{
+    DataFusionError, Result, Statistics, exec_datafusion_err, exec_err, internal_err,
+};
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
@@ -490,7 +492,8 @@ mod tests {
             batch.column(0).as_any().downcast_ref::<BinaryArray>().unwrap().clone()
         };
         let files = batches.iter().map(column);
-        files.flat_map(|c| c.iter().map(|f| f.map(|f| (f[0], f.len())).unwrap()).collect::<Vec<_>>())
+        files
+            .flat_map(|c| c.iter().map(|f| f.map(|f| (f[0], f.len())).unwrap()).collect::<Vec<_>>())
             .collect()
     }
 

@@ -10,8 +10,8 @@ use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_executor::execution_engine::{
     DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
 };
-use datafusion::common::{DataFusionError, Result};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::config::{ConfigOptions, ExtensionOptions};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::MetricsSet;

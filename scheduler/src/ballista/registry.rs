@@ -101,7 +101,9 @@ pub(super) struct Submitted {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry").field("jobs", &self.jobs.read().all.len()).finish_non_exhaustive()
+        f.debug_struct("Registry")
+            .field("jobs", &self.jobs.read().all.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -256,7 +256,11 @@ impl Stages {
                 () if wants.lacks_one_partition(&piece.0) => self.collect(piece)?,
                 () if wants.one_task && holds_model(&piece.0) => self.collect(piece)?,
                 () if wants.one_task => in_one_partition(piece),
-                () if !is_light(&plan) && holds_model(&piece.0) => self.stream_in_order(piece)?,
+                // A task would read its own part of a stream.
+                () if !is_light(&plan) && holds_model(&piece.0) => match wants.all_rows {
+                    true => self.collect(piece)?,
+                    false => self.stream_in_order(piece)?,
+                },
                 // Restricted to no partition at all, such a branch would still have some, or not be made.
                 () if plan.is::<UnionExec>() && !can_be_left_out(&piece.0) => {
                     self.stream_in_order(piece)?

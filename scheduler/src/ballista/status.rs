@@ -246,7 +246,10 @@ mod tests {
         for error in [full(), over_quota()] {
             assert_eq!(decided(error), FailureKind::DiskFull);
         }
-        assert_eq!(decided(BallistaError::IoError(full()).into_datafusion()), FailureKind::DiskFull);
+        assert_eq!(
+            decided(BallistaError::IoError(full()).into_datafusion()),
+            FailureKind::DiskFull
+        );
         let arrow = BallistaError::from(ArrowError::from(full()));
         assert_eq!(decided(arrow.into_datafusion()), FailureKind::DiskFull);
         // It may as well be a file that is read.

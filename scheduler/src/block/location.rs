@@ -59,9 +59,7 @@ impl BlockLocation {
     pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
         match bytes == self.bytes {
             true => Ok(()),
-            false => {
-                Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes)))
-            }
+            false => Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes))),
         }
     }
 

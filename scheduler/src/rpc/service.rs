@@ -13,9 +13,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
-    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker,
-    ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker,
-    Welcome, Worker, from_worker, to_worker,
+    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, ReadAnswer,
+    ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker, Welcome, Worker,
+    from_worker, to_worker,
 };
 
 /// Messages that may wait for one worker.

@@ -612,8 +612,12 @@ mod tests {
     /// of each other but the folder).
     #[test]
     fn of_changes_at_the_same_time_none_is_lost() {
-        const OPTIONS: [(&str, &str); 4] =
-            [("gpus", "0.5"), ("precision", "bf16"), ("max_batch_rows", "7"), ("on_error", "route")];
+        const OPTIONS: [(&str, &str); 4] = [
+            ("gpus", "0.5"),
+            ("precision", "bf16"),
+            ("max_batch_rows", "7"),
+            ("on_error", "route"),
+        ];
         let dir = tempfile::tempdir().unwrap();
         let stored = Catalog::open(dir.path()).unwrap();
         let memory = Catalog::in_memory();
