@@ -43,7 +43,7 @@ impl AnalyzerRule for ComputedSortKeys {
                     LogicalPlan::Sort(sort)
                 }
                 LogicalPlan::Window(_) | LogicalPlan::Aggregate(_)
-                    if node.expressions().iter().any(|expr| has_computed_keys(expr)) =>
+                    if node.expressions().iter().any(has_computed_keys) =>
                 {
                     lift_from_unary::<Lifter>(node)?
                 }

@@ -37,6 +37,9 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) type Shared = Arc<Mutex<RunningJob>>;
 
+/// When the workers were last looked at, and what was taken of them then.
+pub(super) type Look = (Millis, Arc<Vec<WorkerState>>);
+
 /// All jobs, and the workers they run on.
 #[derive(Clone)]
 pub(super) struct Registry {
@@ -48,7 +51,7 @@ pub(super) struct Registry {
     epoch: Epoch,
     wakes: Arc<Wakes>,
     /// What was taken of workers when that was last looked at.
-    pub(super) recent: Arc<Mutex<Option<(Millis, Arc<Vec<WorkerState>>)>>>,
+    pub(super) recent: Arc<Mutex<Option<Look>>>,
     /// There is another job, or a client has gone.
     changed: Arc<Notify>,
     /// Jobs that have a client. Of those that Ballista has not planned yet, since it waits for the
