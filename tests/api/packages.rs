@@ -1,7 +1,7 @@
 //! What exported packages say of themselves, and what happens where they say nothing.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arrow::array::AsArray;
 use forebay::prelude::*;
@@ -18,9 +18,9 @@ async fn session() -> ForebayContext {
 }
 
 /// The rows of DESCRIBE MODEL of these kinds.
-async fn described(package: &str, kinds: &[&str]) -> Vec<[String; 3]> {
+async fn described(package: &Path, kinds: &[&str]) -> Vec<[String; 3]> {
     let forebay = session().await;
-    forebay.register_model("m", &format!("{FIXTURES}/{package}/package")).await.unwrap();
+    forebay.register_model("m", package.to_str().unwrap()).await.unwrap();
     let batches = forebay.sql("DESCRIBE MODEL m").await.unwrap().collect().await.unwrap();
     let rows = batches.iter().flat_map(|batch| {
         (0..batch.num_rows()).map(|row| {
@@ -32,7 +32,7 @@ async fn described(package: &str, kinds: &[&str]) -> Vec<[String; 3]> {
 
 #[tokio::test]
 async fn prompts_are_described() {
-    let rows = described("xlm-roberta", &["prompt"]).await;
+    let rows = described(&fixture("xlm-roberta"), &["prompt"]).await;
     let expected = [("document", ""), ("passage", "passage: "), ("query", "query: ")];
     let expected = expected.map(|(name, text)| ["prompt", name, text].map(str::to_owned));
     assert_eq!(rows, expected);
@@ -40,11 +40,25 @@ async fn prompts_are_described() {
 
 #[tokio::test]
 async fn precisions_are_described() {
-    let rows = described("bert", &["precision"]).await;
+    let rows = described(&fixture("bert"), &["precision"]).await;
     let names: Vec<&str> = rows.iter().map(|row| row[1].as_str()).collect();
     assert_eq!(names, ["bf16", "fp16"]);
     assert!(rows[0][2].starts_with("differs from fp32 by "), "{rows:?}");
-    assert!(described("mpnet", &["precision"]).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_the_program_does_not_hold_is_refused_when_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    changed(folder.path(), |text| with_precisions(text, "[precisions]"));
+    assert!(described(folder.path(), &["precision"]).await.is_empty());
+    let create = format!(
+        "CREATE MODEL half LOCATION '{}' WITH ('precision' = 'bf16')",
+        folder.path().display()
+    );
+    let error = session().await.sql(&create).await.unwrap_err().to_string();
+    let expected = "invalid value 'bf16' for 'precision': expected fp32, because the program of model \
+                    'half' failed in another when it was exported";
+    assert!(error.contains(expected), "{error}");
 }
 
 #[tokio::test]
@@ -75,21 +89,36 @@ async fn an_onnx_model_is_described_by_its_own_files() {
     assert!(text.contains("'precision' = 'int8'"), "{text}");
 }
 
-/// A package that does not say which precisions its program holds, as those of older versions.
-fn silent(folder: &Path) {
-    let package = Path::new(FIXTURES).join("mpnet/package");
+fn fixture(package: &str) -> PathBuf {
+    Path::new(FIXTURES).join(package).join("package")
+}
+
+/// A description that says `said` of half precisions.
+fn with_precisions(text: &str, said: &str) -> String {
+    let start = text.find("[precisions]\n").unwrap();
+    let end = start + text[start..].find("\n\n").unwrap();
+    format!("{}{said}{}", &text[..start], &text[end..])
+}
+
+/// A package that describes itself in another way.
+fn changed(folder: &Path, change: impl FnOnce(&str) -> String) {
+    let package = fixture("bert");
     for file in ["model.pt", "tokenizer.json"] {
         fs::copy(package.join(file), folder.join(file)).unwrap();
     }
     let description = fs::read_to_string(package.join("model.toml")).unwrap();
-    assert!(description.contains("[precisions]\n"));
-    fs::write(folder.join("model.toml"), description.replace("[precisions]\n", "")).unwrap();
+    let other = change(&description);
+    assert_ne!(other, description);
+    fs::write(folder.join("model.toml"), other).unwrap();
 }
 
 #[tokio::test]
 async fn a_program_that_fails_on_any_row_fails_the_query() {
     let folder = tempfile::tempdir().unwrap();
-    silent(folder.path());
+    // It says nothing of precisions, as packages of older versions, and not all that the program takes.
+    changed(folder.path(), |text| {
+        with_precisions(text, "").replace(r#"["input_ids", "attention_mask"]"#, r#"["input_ids"]"#)
+    });
     let forebay = session().await;
     forebay.register_model("m", folder.path().to_str().unwrap()).await.unwrap();
     for on_error in ["fail", "null", "route"] {
