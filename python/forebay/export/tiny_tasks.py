@@ -201,7 +201,7 @@ _RESNET = {
     "depths": [1, 2],
     "image_size": PIXELS,
 }
-VIT = {
+_VIT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -302,9 +302,9 @@ MODELS: dict[str, Tiny] = {
     "tokens-gpt2": _tagger("gpt2"),
     "images-resnet": _images(transformers.ResNetConfig, **_RESNET),
     "images-resnet-files": _image_files(transformers.ResNetConfig, **_RESNET),
-    "images-vit-files": _image_files(transformers.ViTConfig, **VIT),
-    "images-vit-square-files": _image_files(transformers.ViTConfig, square=True, **VIT),
-    "images-vit": _images(transformers.ViTConfig, **VIT),
+    "images-vit-files": _image_files(transformers.ViTConfig, **_VIT),
+    "images-vit-square-files": _image_files(transformers.ViTConfig, square=True, **_VIT),
+    "images-vit": _images(transformers.ViTConfig, **_VIT),
     "clip-text": _clip("clip-text", {"text": list(MIXED)}),
     "clip-image": _clip("clip-image", {"pixels": _pixels()}),
     "clip-image-files": _clip("clip-image", {"image": image_files(smooth=False)}, "--images"),
