@@ -100,15 +100,14 @@ def _build_sparse(folder: Path) -> None:
 
 
 def embed_sparse(folder: Path, inputs: Columns) -> Columns:
-    """What `SparseEncoder.encode` and `decode` give, one text at a time, in the order of the vocabulary."""
+    """What `SparseEncoder.encode` gives, one text at a time, in the order of the vocabulary."""
     model = SparseEncoder(str(folder), device="cpu")
-    ids = model.tokenizer.get_vocab()
-    outputs: Columns = {"embedding": []}
+    outputs: Columns = {"tokens": [], "weights": []}
     for text in inputs["text"]:
-        decoded = model.decode(model.encode([text]))[0]
-        pairs = sorted(decoded, key=lambda pair: ids[pair[0]])
-        outputs["embedding"].append([{"token": token, "weight": weight} for token, weight in pairs])
-    assert any(outputs["embedding"])
+        weights = model.encode([text], convert_to_sparse_tensor=False)[0]
+        held = weights.nonzero().flatten().tolist()
+        outputs["tokens"].append(model.tokenizer.convert_ids_to_tokens(held))
+        outputs["weights"].append(weights[held].tolist())
     return outputs
 
 

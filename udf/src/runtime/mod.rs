@@ -7,7 +7,6 @@ mod cpu;
 mod emulated;
 mod labels;
 pub mod onnx;
-mod outputs;
 mod places;
 pub mod torch;
 mod work;

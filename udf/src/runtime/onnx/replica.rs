@@ -6,12 +6,11 @@ use arrow::array::{Array, ArrayRef};
 use arrow::compute::concat;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
-use super::super::outputs::{Outputs, Unlike};
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica};
 use super::dense::Layer;
 use super::input::Run;
-use super::output;
+use super::output::{Mismatch, Outputs};
 use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
 use super::{head, library, threads};
@@ -136,7 +135,7 @@ impl OnnxReplica {
             other => other,
         })?;
         self.has_worked.store(true, Ordering::Relaxed);
-        let unlike = |output: &str, Unlike { expected, found }| RuntimeError::Output {
+        let mismatch = |output: &str, Mismatch { expected, found }| RuntimeError::Output {
             model: self.model.clone(),
             output: output.to_owned(),
             expected,
@@ -144,10 +143,10 @@ impl OnnxReplica {
         };
         if let (Some(head), [result]) = (&self.head, found.as_slice()) {
             return head::columns(head, &self.layers, result, run)
-                .map_err(|error| unlike(self.outputs.name(0), error));
+                .map_err(|error| mismatch(self.outputs.name(0), error));
         }
-        let columns = output::columns(&self.outputs, &found, run.rows);
-        columns.map_err(|(output, error)| unlike(&output, error))
+        let columns = self.outputs.columns(&found, run.rows);
+        columns.map_err(|(output, error)| mismatch(&output, error))
     }
 }
 

@@ -9,12 +9,11 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
-use super::super::outputs::Outputs;
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica, enter_thread};
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
-use super::output;
+use super::output::Outputs;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use crate::error::RuntimeError;
@@ -302,11 +301,12 @@ impl Replica for TorchReplica {
             }
         })?;
         self.has_worked.store(true, Ordering::Relaxed);
-        let columns = output::columns(&self.outputs, &results, rows, &inputs.tensors);
-        columns.map_err(|(output, mismatch)| match mismatch {
-            Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
-            Mismatch::Shape { expected, found } => {
-                RuntimeError::Output { model: self.model.clone(), output, expected, found }
+        self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {
+            match mismatch {
+                Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
+                Mismatch::Shape { expected, found } => {
+                    RuntimeError::Output { model: self.model.clone(), output, expected, found }
+                }
             }
         })
     }
