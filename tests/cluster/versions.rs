@@ -16,7 +16,7 @@ use tonic::service::{InterceptorLayer, Routes};
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Status};
 
-use super::setup::{QUERY, Stage, run};
+use super::setup::{Stage, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scheduler_refuses_a_worker_of_another_version() {
@@ -70,37 +70,16 @@ async fn a_client_of_another_version_is_refused_whatever_it_asks() {
     }
 }
 
-/// One that never was, and one that was forgotten: its client has gone before there was a worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_rows_of_a_job_that_is_not_there() {
+async fn nobody_waits_for_the_rows_of_a_job_that_never_was() {
     let stage = Stage::new(60, &[]);
     let address = format!("http://{}", stage.cluster.address());
     let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
     let mut client = ClusterClient::new(channel);
-    let request = |job: &str| ReadRequest::new(job.to_owned(), None);
-    let unknown = stage.bounded(client.read(request("j-never"))).await.unwrap_err();
+    let read = client.read(ReadRequest::new("j-never".to_owned(), None));
+    let unknown = stage.bounded(read).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
     assert!(unknown.message().starts_with("there is no job j-never"), "{unknown}");
-
-    let session = stage.session().await;
-    let waits = stage.start(&session, QUERY);
-    let jobs = "SELECT job_id FROM forebay.jobs";
-    let job = loop {
-        if let [job] = &run(&session, jobs).await.unwrap()[..] {
-            break job.clone();
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
-    let mut other = client.clone();
-    let read = request(&job);
-    let reader = SpawnedTask::spawn(async move { other.read(read).await });
-    let early = tokio::time::timeout(Duration::from_millis(300), client.read(request(&job))).await;
-    assert!(early.is_err(), "the job waits for a worker, and so does who reads it");
-    drop(waits);
-    let gone = stage.bounded(async { reader.join().await.unwrap() }).await.unwrap_err();
-    assert_eq!(gone.code(), Code::NotFound, "{gone}");
-    let gone = stage.bounded(client.read(request(&job))).await.unwrap_err();
-    assert_eq!(gone.code(), Code::NotFound, "{gone}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
