@@ -13,7 +13,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode, SortMergeJoinExec};
 
-/// See the [module](self).
+/// The rule that turns outer joins with a further condition into hash joins.
 #[derive(Debug)]
 pub struct OrderedJoins;
 
