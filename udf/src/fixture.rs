@@ -178,6 +178,12 @@ pub(crate) fn assert_same(found: &ArrayRef, expected: &ArrayRef, what: &str) {
     {
         return assert_same(found.values(), expected.values(), what);
     }
+    if let (Some(found), Some(expected)) = (found.as_struct_opt(), expected.as_struct_opt()) {
+        for (found, expected) in found.columns().iter().zip(expected.columns()) {
+            assert_same(found, expected, what);
+        }
+        return;
+    }
     match found.data_type() {
         DataType::Float32 => {
             // A resized pixel may be rounded otherwise than torchvision rounds it.

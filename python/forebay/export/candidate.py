@@ -4,6 +4,7 @@ In between `tasks.py`, which makes candidates, and `program.py` and `package.py`
 them: a new task needs a file that returns a `Candidate`, nothing else.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,13 @@ KINDS = {
 }
 # Pillow's numbers of filters, as preprocessors of images name them.
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
+
+
+def fields_of(sql_type: str) -> dict[str, str]:
+    """The types of a struct's fields by their names, of a list of structs; of other types none."""
+    inner = re.fullmatch(r"STRUCT<(.*)>\[\]", sql_type)
+    columns = inner.group(1).split(",") if inner else []
+    return dict(column.split(maxsplit=1) for column in columns)
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,11 @@ class Column:
             return self.shape
         sides = self.type.partition("[")[2].rstrip("]")
         return (int(sides),) if sides else ()
+
+    def results(self) -> tuple[str, ...]:
+        """The names of the program's results for an output: one, or one for each field of a list of structs."""
+        fields = fields_of(self.type)
+        return tuple(f"{self.name}_{field}" for field in fields) if fields else (self.name,)
 
 
 @dataclass(frozen=True)
@@ -183,9 +196,6 @@ class Original:
     # One row's texts, or its tensors → its outputs, by name; computed alone, as no padding can disturb
     # it. Of a model with prompts it takes `prompt`, the name of one.
     call: Callable[..., dict[str, object]]
-    # Two outputs of lists that belong together: names, and their weights. A name may be left out that
-    # weighs nothing but for rounding.
-    weights: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def check_package(package: Path, candidate: Candidate) -> float:
                 found = run(package, inputs, size, prompt)
             else:
                 found = run_tensors(package, rows, size)
-            for name, row, off in _differences(found, expected, rows, original.weights):
+            for name, row, off in _differences(found, expected, rows):
                 if not off <= TOLERANCE:  # Also when it is not a number.
                     doubt = candidate.transform.padding_doubt if size > 1 else ""
                     raise ExportError(_report(original, name, row, size, off) + doubt)
@@ -103,20 +103,10 @@ def _tensors(transform: Transform) -> list[tuple[torch.Tensor, ...]]:
 
 
 def _differences(
-    found: Columns,
-    expected: list[dict[str, object]],
-    rows: list[tuple[object, ...]],
-    weights: tuple[str, str] | None,
+    found: Columns, expected: list[dict[str, object]], rows: list[tuple[object, ...]]
 ) -> Iterator[tuple[str, tuple[object, ...], float]]:
     """Of each output of each row."""
     for index, (row, outputs) in enumerate(zip(rows, expected, strict=True)):
-        if weights is not None:
-            named = ({name: found[name][index] for name in weights}, outputs)
-            one, other = (dict(zip(*map(lists.get, weights), strict=True)) for lists in named)
-            keys = one.keys() | other.keys()
-            off = max((abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in keys), default=0.0)
-            yield weights[1], row, off
-            continue
         for name, value in outputs.items():
             yield name, row, difference(found[name][index], value)
 
@@ -135,12 +125,20 @@ def difference(found: object, expected: object) -> float:
         return 0.0 if found == expected else float("inf")
     if not isinstance(expected, list):
         return abs(found - expected) / max(1.0, abs(expected))
+    if any(isinstance(one, dict) for one in (*found, *expected)):
+        return _weights_difference(*(dict(map(tuple, map(dict.values, one))) for one in (found, expected)))
     if len(found) != len(expected):
         return float("inf")
     if not expected or isinstance(expected[0], str):
         return 0.0 if found == expected else float("inf")
     pair = (torch.tensor([values], dtype=torch.float64) for values in (found, expected))
     return relative_difference(*pair)
+
+
+def _weights_difference(found: dict[str, float], expected: dict[str, float]) -> float:
+    """Between names with weights; one that weighs nothing but for rounding may be left out."""
+    names = found.keys() | expected.keys()
+    return max(abs(found.get(name, 0.0) - expected.get(name, 0.0)) for name in names)
 
 
 def _report(

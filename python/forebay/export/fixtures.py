@@ -31,6 +31,7 @@ from . import resnet  # noqa: E402
 from .reference import embed  # noqa: E402
 from .texts import MIXED  # noqa: E402
 from .tiny import ARCHITECTURES, build_model  # noqa: E402
+from .tiny_lists import LISTS  # noqa: E402
 from .tiny_tasks import MODELS, Columns, Tiny  # noqa: E402
 
 
@@ -46,7 +47,7 @@ def main() -> int:
     transformers.utils.logging.disable_progress_bar()
     output = Path(sys.argv[1])
     encoders = {name: _encoder(name) for name in ARCHITECTURES}
-    for name, model in {**encoders, **MODELS}.items():
+    for name, model in {**encoders, **MODELS, **LISTS}.items():
         folder = output / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -4,6 +4,7 @@ The query and the passage become one text, around which the conversation of a ch
 probability of "yes" among "yes" and "no" as the next token.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -33,21 +34,31 @@ MARKS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 class Judge(torch.nn.Module):
-    """Token ids in; the probability of "yes" as the next one out."""
+    """Token ids in; what the next token says out: how much more the model expects `true` than `false`, or how
+    much it expects it if there is no other."""
 
-    def __init__(self, model: transformers.PreTrainedModel, answers: list[int]) -> None:
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        true: int,
+        false: int | None,
+        activation: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
         super().__init__()
         self.model = model.base_model
         self.head = model.get_output_embeddings()
-        self.answers = answers
+        self.true, self.false = true, false
+        self.activation = activation
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Of `[rows, tokens]` ids, padded at the end."""
         states = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         last = (attention_mask.sum(dim=1) - 1).reshape(-1, 1, 1).expand(-1, 1, states.shape[2])
         logits = self.head(states.gather(1, last).squeeze(1))
-        no, yes = (logits[:, answer] for answer in self.answers)
-        return torch.stack((no, yes), dim=1).softmax(dim=1)[:, 1]
+        score = logits[:, self.true]
+        if self.false is not None:
+            score = score - logits[:, self.false]
+        return self.activation(score.unsqueeze(1)).squeeze(1)
 
 
 def judge(folder: Path, tokens: int | None) -> Candidate:
@@ -82,11 +93,12 @@ def judge(folder: Path, tokens: int | None) -> Candidate:
     def write_files(package: Path) -> None:
         probes = [f"{INSTRUCTION}{query}{BETWEEN}{passage}" for query, passage in (*PROBE_PAIRS, *PAIRS)]
         write_tokenizer(
-            tokenizer, package / "tokenizer.json", longest, preprocess, probes, _surround(tokenizer, first, last)
+            tokenizer, package / "tokenizer.json", longest, preprocess, probes, surround(tokenizer, first, last)
         )
 
     return Candidate(
-        module=Judge(model, [vocabulary[answer] for answer in ANSWERS]).eval(),
+        # As likely as yes is beside no.
+        module=Judge(model, vocabulary["yes"], vocabulary["no"], torch.nn.Sigmoid()).eval(),
         inputs=(Column("query", "STRING"), Column("passage", "STRING")),
         outputs=(Column("score", "FLOAT"),),
         transform=transform.with_template(TEMPLATE),
@@ -99,7 +111,7 @@ def judge(folder: Path, tokens: int | None) -> Candidate:
     )
 
 
-def _surround(
+def surround(
     tokenizer: transformers.PreTrainedTokenizerBase, first: list[int], last: list[int]
 ) -> processors.PostProcessor:
     """Puts these tokens around a text, which then are not cut off with it."""

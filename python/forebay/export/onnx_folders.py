@@ -25,7 +25,7 @@ from .onnx_fixtures import Columns, arguments_of, export_model, pooled_by_onnx_r
 from .reader import run
 from .reference import embed
 from .texts import MIXED
-from .tiny_tasks import LABELS, MODELS, image_files
+from .tiny_tasks import LABELS, MODELS, PIXELS, VIT, image_files
 
 TAGGERS = ("tokens-bert", "tokens-roberta")
 # Of each task one that the exporter makes, which are of all kinds of outputs.
@@ -40,17 +40,7 @@ PACKAGES = (
     "clip-text",
     "clip-image",
 )
-PIXELS = 32
 _WEIGHTS = shutil.ignore_patterns("*.safetensors")
-_VIT = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "image_size": PIXELS,
-    "patch_size": 8,
-    "initializer_range": 0.2,
-}
 
 
 def make(output: Path) -> None:
@@ -59,7 +49,7 @@ def make(output: Path) -> None:
         _tagger(name, output / name)
     _dense(output / "dense")
     _half(output / "bert", output / "half")
-    _image_classifier(output / "image-vit-files", "ViT", transformers.ViTConfig, _VIT)
+    _image_classifier(output / "image-vit-files", "ViT", transformers.ViTConfig, VIT)
     sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2]}
     _image_classifier(output / "image-convnext-files", "ConvNext", transformers.ResNetConfig, sizes)
     _image_embedding(output / "image-embedding-files")
@@ -179,7 +169,7 @@ def _image_classifier(folder: Path, processor: str, kind: type, sizes: Mapping[s
 
 def _image_embedding(folder: Path) -> None:
     torch.manual_seed(10)
-    model = transformers.ViTModel(transformers.ViTConfig(**_VIT))
+    model = transformers.ViTModel(transformers.ViTConfig(**VIT))
     stated = {"feature_extractor_type": "ViTFeatureExtractor", "size": PIXELS}
     _of_images(folder, model, stated, "pooler_output")
 

@@ -124,7 +124,7 @@ def _has_lists(candidate: Candidate) -> bool:
 def _results(candidate: Candidate) -> tuple[str, ...]:
     """The names of the results. One that is also an argument's would be the argument."""
     kept = (KEPT,) * _has_lists(candidate)
-    names = (*(column.name for column in candidate.outputs), *kept)
+    names = (*(name for column in candidate.outputs for name in column.results()), *kept)
     taken = arguments_of(candidate)
     return tuple(f"{name}_result" if name in taken else name for name in names)
 

@@ -17,6 +17,7 @@ from torch.jit._recursive import wrap_cpp_module
 
 from .candidate import Candidate
 from .errors import ExportError
+from .halves import Unlike, follow_format, halved
 from .reasons import place_of, reason_of
 from .traceable import traceable
 
@@ -25,6 +26,8 @@ TOLERANCE = 1e-5
 ROWS_TESTED = (1, 2, 7)
 # Several rows are tested up to this padded size; a longer row is tested alone, once for minutes.
 TOKENS_TESTED = 4096
+# Two traces of one model are compared up to this length, before all else.
+LENGTH_COMPARED = 64
 # What makes tensors of numbers, on the CPU if no device is named.
 _MAKERS = tuple(f"aten::{name}" for name in ("arange", "empty", "eye", "full", "linspace", "ones", "zeros"))
 # Of the buffers that a program's constants become.
@@ -36,7 +39,7 @@ _DEPENDS_ON_VALUES = ("Tensor.item() cannot be called on meta tensors", "nonzero
 def write_program(candidate: Candidate, path: Path) -> None:
     """Traces the candidate's module and saves it at `path`."""
     is_program = isinstance(candidate.module, torch.jit.ScriptModule)
-    traced = _copy(candidate.module) if is_program else _trace(candidate)
+    traced = _copy(candidate.module) if is_program else _folded(_trace_of_any_format(candidate))
     _lay_out_kernels(traced)
     for module, graph in _methods(traced):
         _replace_device_constants(graph)
@@ -56,19 +59,55 @@ def _copy(program: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     return torch.jit.load(buffer, map_location="cpu").eval()
 
 
-def _trace(candidate: Candidate) -> torch.jit.ScriptModule:
+def _trace_of_any_format(candidate: Candidate) -> torch.jit.ScriptModule:
+    """One that computes in the format of its weights if that can be had, else one of 32 bits."""
+    whole = _trace(candidate, torch.float32)
+    for stored_only in (True, False):
+        try:
+            with halved(candidate.module, stored_only=stored_only) as kind:
+                half = _trace(candidate, kind)
+            is_other = follow_format(half, whole, candidate.module, stored_only=stored_only)
+        except (ExportError, Unlike):
+            continue
+        if not is_other:
+            break
+        if _is_same(candidate, half, whole):
+            return half
+    return whole
+
+
+def _is_same(candidate: Candidate, one: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> bool:
+    """Whether two programs give the same."""
+    for rows, length in ((3, 6), (2, candidate.transform.lengths()[-1])):
+        arguments = candidate.transform.example(rows, min(length, LENGTH_COMPARED))
+        try:
+            found, expected = (call(program, arguments, "an example") for program in (one, other))
+            _difference(found, expected, "an example")
+        except ExportError:
+            return False
+    return True
+
+
+def _trace(candidate: Candidate, kind: torch.dtype) -> torch.jit.ScriptModule:
     example = candidate.transform.example(rows=3, length=6)
+    example = tuple(value.to(kind) if value.is_floating_point() else value for value in example)
     with warnings.catch_warnings(), torch.no_grad(), traceable(), _plain_names(candidate.module):
         # Warnings of baked-in values: `test_program` is what decides.
         warnings.simplefilter("ignore")
         try:
-            traced = torch.jit.trace(candidate.module, example, check_trace=False)
-            return _fold_normalization(traced)
+            return torch.jit.trace(candidate.module, example, check_trace=False)
         except Exception as error:  # Whatever the model's own code raises.
-            where = place_of(error, candidate.module)
-            raise ExportError(
-                f"the model cannot be traced to TorchScript: it fails{where}: {reason_of(error)}"
-            ) from error
+            raise _untraceable(candidate, error) from error
+
+
+def _folded(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    with torch.no_grad():
+        return _fold_normalization(traced)
+
+
+def _untraceable(candidate: Candidate, error: Exception) -> ExportError:
+    where = place_of(error, candidate.module)
+    return ExportError(f"the model cannot be traced to TorchScript: it fails{where}: {reason_of(error)}")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from .candidate import fields_of
+
 Columns = dict[str, list]
 
 
@@ -42,20 +44,38 @@ def _outputs(package: Path, about: dict, batches: Iterable[list[torch.Tensor]]) 
         results = list(results) if isinstance(results, tuple) else [results]
         lists = any(column["type"].endswith("[]") for column in about["output"])
         kept = results.pop() if lists else None
-        for column, result in zip(about["output"], results, strict=True):
+        for column in about["output"]:
+            fields = fields_of(column["type"])
+            own = [results.pop(0) for _ in fields or (None,)]
             labels = column.get("labels")
             names = json.loads((package / labels).read_text()) if labels else None
-            if "[" not in column["type"]:
-                result = result.flatten()  # A number may come as a vector of one.
-            for row, values in enumerate(result):
-                if column["type"].endswith("[]"):
-                    values = values[kept[row]]
-                values = values.tolist()
-                if names is not None:
-                    is_list = isinstance(values, list)
-                    values = [names[i] for i in values] if is_list else names[values]
-                outputs[column["name"]].append(values)
+            if not fields:
+                outputs[column["name"]] += _values(column["type"], own[0], kept, names)
+                continue
+            parts = (
+                _values(f"{kind}[]", result, kept, names if kind == "STRING" else None)
+                for kind, result in zip(fields.values(), own, strict=True)
+            )
+            for row in zip(*parts, strict=True):
+                structs = [dict(zip(fields, values, strict=True)) for values in zip(*row, strict=True)]
+                outputs[column["name"]].append(structs)
+        assert not results
     return outputs
+
+
+def _values(
+    sql_type: str, result: torch.Tensor, kept: torch.Tensor | None, names: list[str] | None
+) -> list[object]:
+    """Of each row."""
+    if "[" not in sql_type:
+        result = result.flatten()  # A number may come as a vector of one.
+    found = []
+    for row, values in enumerate(result):
+        values = (values[kept[row]] if sql_type.endswith("[]") else values).tolist()
+        if names is not None:
+            values = [names[i] for i in values] if isinstance(values, list) else names[values]
+        found.append(values)
+    return found
 
 
 def _program(package: Path, about: dict) -> Callable[..., object]:

@@ -16,6 +16,13 @@ from .tokenizer import token_transform, write_pair_tokenizer
 from .traceable import prepare
 
 
+# The modules that a model may be of, and what the first of them is for.
+_SUPPORTED = (
+    (["Transformer"], "sequence-classification"),
+    (["Transformer", "LogitScore"], "text-generation"),
+)
+
+
 class Reranker(torch.nn.Module):
     """Token ids of pairs in, the model's own activation of its logits out."""
 
@@ -42,6 +49,10 @@ class Reranker(torch.nn.Module):
 def rerank(folder: Path, tokens: int | None) -> Candidate:
     """The candidate of a cross-encoder; one of several labels also gives their names."""
     model = load_model(folder, tokens)
+    if len(model) > 1:
+        from .logit_score import by_logits
+
+        return by_logits(folder, model)
     config = model[0].auto_model.config
     labels = labels_of(config)
 
@@ -96,10 +107,10 @@ def load_model(folder: Path, tokens: int | None = None) -> CrossEncoder:
     prepare(model)
     stages = [type(stage).__name__ for stage in model]
     task = getattr(model[0], "transformer_task", "")
-    if len(model) != 1 or task != "sequence-classification":
+    if (stages, task) not in _SUPPORTED:
         raise ExportError(
             f"{folder}: a re-ranker of the stages {', '.join(stages)} ({task}) is not supported; "
-            "those with a sequence classification head are"
+            "those with a sequence classification head are, and decoders with a LogitScore"
         )
     model.max_seq_length = max_tokens(
         model[0].auto_model, model.tokenizer, model.max_seq_length, tokens, pair=True

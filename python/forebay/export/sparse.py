@@ -1,7 +1,7 @@
 """The task `sparse-embedding`: one text → the tokens of the vocabulary that it is about, with weights.
 
-They are those of sentence-transformers' `SparseEncoder.encode` (SPLADE), in the vocabulary's order, which
-rounding cannot change.
+They are those of sentence-transformers' `SparseEncoder.encode` (SPLADE), named as its `decode` names them, in
+the vocabulary's order, which rounding cannot change.
 """
 
 import json
@@ -67,22 +67,20 @@ def sparse_embedding(folder: Path, tokens: int | None) -> Candidate:
     def encode(text: str, prompt: str | None = None) -> dict[str, object]:
         weights = model.encode([text], prompt_name=prompt, convert_to_sparse_tensor=False)[0]
         held = weights.nonzero().flatten().tolist()
-        return {"tokens": [names[index] for index in held], "weights": weights[held].tolist()}
+        pairs = zip(held, weights[held].tolist(), strict=True)
+        return {"embedding": [{"token": names[index], "weight": weight} for index, weight in pairs]}
 
     encoder_bytes = encoder_activation_bytes(model[0].auto_model.config, transform.max_tokens)
     return Candidate(
         module=module,
         inputs=(Column("text", "STRING"),),
-        outputs=(
-            Column("tokens", "STRING[]", labels=TOKENS_FILE),
-            Column("weights", "FLOAT[]"),
-        ),
+        outputs=(Column("embedding", "STRUCT<token STRING, weight FLOAT>[]", labels=TOKENS_FILE),),
         transform=transform,
         description=f"Sparse embeddings over {size} tokens",
         # The logits of all tokens of the vocabulary, for each token of a text.
         activation_bytes=lambda tokens: encoder_bytes(tokens) + 3 * 4 * tokens * size,
         write_files=write_files,
-        original=Original("SparseEncoder.encode", encode, weights=("tokens", "weights")),
+        original=Original("SparseEncoder.encode", encode),
         **prompts_of(folder, model),
     )
 

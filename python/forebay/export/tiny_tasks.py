@@ -100,14 +100,15 @@ def _build_sparse(folder: Path) -> None:
 
 
 def embed_sparse(folder: Path, inputs: Columns) -> Columns:
-    """What `SparseEncoder.encode` gives, one text at a time, in the order of the vocabulary."""
+    """What `SparseEncoder.encode` and `decode` give, one text at a time, in the order of the vocabulary."""
     model = SparseEncoder(str(folder), device="cpu")
-    outputs: Columns = {"tokens": [], "weights": []}
+    ids = model.tokenizer.get_vocab()
+    outputs: Columns = {"embedding": []}
     for text in inputs["text"]:
-        weights = model.encode([text], convert_to_sparse_tensor=False)[0]
-        held = weights.nonzero().flatten().tolist()
-        outputs["tokens"].append(model.tokenizer.convert_ids_to_tokens(held))
-        outputs["weights"].append(weights[held].tolist())
+        decoded = model.decode(model.encode([text]))[0]
+        pairs = sorted(decoded, key=lambda pair: ids[pair[0]])
+        outputs["embedding"].append([{"token": token, "weight": weight} for token, weight in pairs])
+    assert any(outputs["embedding"])
     return outputs
 
 
@@ -200,7 +201,7 @@ _RESNET = {
     "depths": [1, 2],
     "image_size": PIXELS,
 }
-_VIT = {
+VIT = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -301,9 +302,9 @@ MODELS: dict[str, Tiny] = {
     "tokens-gpt2": _tagger("gpt2"),
     "images-resnet": _images(transformers.ResNetConfig, **_RESNET),
     "images-resnet-files": _image_files(transformers.ResNetConfig, **_RESNET),
-    "images-vit-files": _image_files(transformers.ViTConfig, **_VIT),
-    "images-vit-square-files": _image_files(transformers.ViTConfig, square=True, **_VIT),
-    "images-vit": _images(transformers.ViTConfig, **_VIT),
+    "images-vit-files": _image_files(transformers.ViTConfig, **VIT),
+    "images-vit-square-files": _image_files(transformers.ViTConfig, square=True, **VIT),
+    "images-vit": _images(transformers.ViTConfig, **VIT),
     "clip-text": _clip("clip-text", {"text": list(MIXED)}),
     "clip-image": _clip("clip-image", {"pixels": _pixels()}),
     "clip-image-files": _clip("clip-image", {"image": image_files(smooth=False)}, "--images"),

@@ -93,9 +93,9 @@ def _bloom_gelu(self: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 def _sine_positions(
     self: torch.nn.Module, width: object, height: object, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Of sides that are numbers, for which the library keeps what it has computed before: a constant. A trace
-    has them as tensors, which do not say on which device the rest is."""
-    made = self._cached_build_2d_sinusoidal_position_embedding(
+    """Of sides that are numbers, without what the library keeps of earlier calls: a constant, of one device and
+    format. A trace has the sides as tensors, which do not say on which device the rest is."""
+    made = modeling_rt_detr.build_2d_sinusoidal_position_embedding(
         height=int(height),
         width=int(width),
         embed_dim=self.embed_dim,

@@ -93,14 +93,6 @@ def try_kind(kind: Kind) -> Outcome:
 def _compare(package: Path, kind: Kind, size: int, expected: Columns) -> float:
     found, worst = run(package, kind.inputs, size), 0.0
     assert found.keys() >= expected.keys()
-    if kind.task == "sparse-embedding":
-        rows = zip(found["tokens"], found["weights"], expected["tokens"], expected["weights"], strict=True)
-        for tokens, weights, others, other_weights in rows:
-            one = dict(zip(tokens, weights, strict=True))
-            other = dict(zip(others, other_weights, strict=True))
-            both = one.keys() | other.keys()
-            worst = max([worst, *(abs(one.get(t, 0.0) - other.get(t, 0.0)) for t in both)])
-        return worst
     for name, values in expected.items():
         worst = max([worst, *map(difference, found[name], values)])
     return worst

@@ -10,7 +10,7 @@ import torch
 import transformers
 from PIL import Image
 
-from forebay.export import tiny, tiny_tasks
+from forebay.export import tiny, tiny_lists, tiny_tasks
 from forebay.export.reader import Columns
 from forebay.export.texts import MIXED
 from kinds import Kind
@@ -232,26 +232,21 @@ def _halves(
 
 
 DETECTORS = "detr table-transformer yolos rt_detr rt_detr_v2 conditional_detr deformable_detr".split()
-DETECTED = {"id2label": {0: "cat", 1: "dog"}}
+DETECTED = tiny_lists.DETECTED
 
 
 def _detector(folder: Path, family: str) -> None:
     if family == "yolos":
-        sizes = {**TRANSFORMER, "image_size": [SIDE, SIDE], "num_detection_tokens": 6}
-        sizes["initializer_range"] = 0.5
-        config = transformers.YolosConfig(**sizes, **DETECTED)
-    else:
-        backbone = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
-        backbone = transformers.ResNetConfig(**backbone, out_features=["stage4"])
-        sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_queries": 6, "init_std": 0.5}
-        sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-        sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "use_pretrained_backbone": False}
-        sizes |= {"use_timm_backbone": False, "backbone": None, "backbone_config": backbone}
-        kind = transformers.DetrConfig if family == "detr" else transformers.TableTransformerConfig
-        config = kind(**sizes, **DETECTED)
-    torch.manual_seed(4)
-    model = transformers.AutoModelForObjectDetection.from_config(config)
-    _save_detector(model, folder, "YolosImageProcessor" if family == "yolos" else "DetrImageProcessor")
+        tiny_lists.build_yolos(folder)
+        return
+    backbone = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+    backbone = transformers.ResNetConfig(**backbone, out_features=["stage4"])
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_queries": 6, "init_std": 0.5}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "use_pretrained_backbone": False}
+    sizes |= {"use_timm_backbone": False, "backbone": None, "backbone_config": backbone}
+    kind = transformers.DetrConfig if family == "detr" else transformers.TableTransformerConfig
+    tiny_lists.save_detector(kind(**sizes, **DETECTED), folder, "DetrImageProcessor")
 
 
 def _detector_of_every_class(folder: Path, family: str) -> None:
@@ -287,16 +282,6 @@ def _detector_of_every_class(folder: Path, family: str) -> None:
     size = {"size": {"height": 64, "width": 64}, "do_pad": False}
     text = json.dumps({"image_processor_type": processor, **size})
     (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
-
-
-def _save_detector(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:
-    head = [part for part in model.class_labels_classifier.modules() if isinstance(part, torch.nn.Linear)]
-    with torch.no_grad():  # So that some queries are of an object, and some of none.
-        head[-1].weight.mul_(0.2)
-        head[-1].bias.copy_(torch.tensor([0.5, 0.0, -0.5]))
-    model.save_pretrained(folder)
-    processor = {"image_processor_type": name, "size": {"height": 64, "width": 64}, "do_pad": False}
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
 
 
 def _detect(folder: Path, inputs: Columns) -> Columns:

@@ -1,9 +1,14 @@
 """Decoders that re-rank by answering yes or no, and what their authors' own code gives."""
 
+import functools
+import tempfile
 from pathlib import Path
 
 import torch
 import transformers
+from sentence_transformers import CrossEncoder
+from sentence_transformers.cross_encoder.modules import LogitScore
+from sentence_transformers.sentence_transformer.modules import Transformer
 from tokenizers import AddedToken, processors
 
 from forebay.export import tiny, tiny_tasks
@@ -14,7 +19,7 @@ TOKENS = 400
 MARKS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, chat: str | None = None) -> None:
     tokenizer = tiny._byte_pairs()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     tokenizer.add_special_tokens(MARKS)
@@ -30,7 +35,49 @@ def _build(folder: Path) -> None:
         pad_token="<|endoftext|>",
         model_max_length=TOKENS,
         model_input_names=["input_ids", "attention_mask"],
+        chat_template=chat,
     ).save_pretrained(folder)
+
+
+# What sentence-transformers writes around a pair for Qwen3-Reranker: the prompt is the instruction.
+CHAT = """\
+{%- set asked = messages | selectattr("role", "equalto", "system") | map(attribute="content") | first -%}
+{{ "<|im_start|>system\\nJudge the Document by the Query. Answer \\"yes\\" or \\"no\\".<|im_end|>\\n<|im_start|>user\\n" -}}
+{{ "<Instruct>: " ~ (asked or "Given a web search query, retrieve passages") ~ "\\n" -}}
+{{ "<Query>: " ~ (messages | selectattr("role", "equalto", "query") | map(attribute="content") | first) -}}
+{{ "\\n<Document>: " ~ (messages | selectattr("role", "equalto", "document") | map(attribute="content") | first) -}}
+{{ "<|im_end|>\\n<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n" }}"""
+
+
+def _build_saved(
+    folder: Path, chat: str | None, prompts: dict[str, str], default: str | None, false: bool
+) -> None:
+    """As sentence-transformers saves it."""
+    with tempfile.TemporaryDirectory() as work:
+        _build(Path(work), chat)
+        decoder = Transformer(work, transformer_task="text-generation")
+        ids = decoder.tokenizer.convert_tokens_to_ids
+        score = LogitScore(ids("yes"), ids("no") if false else None)
+        model = CrossEncoder(modules=[decoder, score], device="cpu", prompts=prompts)
+        model.default_prompt_name = default
+        model.save(str(folder))
+
+
+def _predict(folder: Path, inputs: Columns) -> Columns:
+    """What the library gives, one pair at a time."""
+    model = CrossEncoder(str(folder), device="cpu")
+    assert [type(stage).__name__ for stage in model] == ["Transformer", "LogitScore"]
+    pairs = zip(inputs["query"], inputs["passage"], strict=True)
+    scores = [float(model.predict([pair])[0]) for pair in pairs]
+    assert len({round(score, 4) for score in scores}) > 5
+    return {"score": scores}
+
+
+def _saved(
+    name: str, chat: str | None, prompts: dict[str, str], default: str | None, *, false: bool = True
+) -> Kind:
+    build = functools.partial(_build_saved, chat=chat, prompts=prompts, default=default, false=false)
+    return Kind(name, "rerank", build, INPUTS, "CrossEncoder.predict", _predict)
 
 
 def _score(folder: Path, inputs: Columns) -> Columns:
@@ -59,4 +106,11 @@ def _score(folder: Path, inputs: Columns) -> Columns:
 
 INPUTS = tiny_tasks.MODELS["rerank-bert"].inputs
 CALL = "probability of yes"
-JUDGES = [Kind("qwen3, yes or no", "rerank", _build, INPUTS, CALL, _score, ("--task", "rerank"))]
+ASKED = {"web_search": "Given a web search query, retrieve relevant passages", "law": "Find the paragraph"}
+JUDGES = [
+    Kind("qwen3, yes or no", "rerank", _build, INPUTS, CALL, _score, ("--task", "rerank")),
+    _saved("qwen3, LogitScore", CHAT, ASKED, "law"),
+    _saved("qwen3, LogitScore, no prompt chosen", CHAT, ASKED, None),
+    _saved("qwen3, LogitScore, one token", CHAT, {}, None, false=False),
+    _saved("qwen3, LogitScore, no chat", None, {}, None),
+]

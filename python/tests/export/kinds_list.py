@@ -123,6 +123,7 @@ def save(
     decoder: bool,
     padding_side: str = "",
     types: bool = False,
+    cls: str | None = None,
     **more: object,
 ) -> None:
     """A plain folder of transformers; decoders' batches are padded on the left, as theirs are."""
@@ -136,6 +137,7 @@ def save(
         pad_token=pad,
         eos_token="</s>" if decoder else "[SEP]",
         unk_token="<unk>" if decoder else "[UNK]",
+        cls_token=cls,
         model_max_length=tiny.MAX_TOKENS,
         padding_side=padding_side or ("left" if decoder else "right"),
         model_input_names=["input_ids", "attention_mask", *["token_type_ids"] * types],

@@ -17,6 +17,8 @@ from forebay.export import tiny_tasks
 from forebay.export.reader import run
 from forebay.export.tiny_tasks import MODELS, Columns
 
+SPARSE = "STRUCT<token STRING, weight FLOAT>[]"
+
 
 @pytest.fixture(scope="session", params=MODELS)
 def exported(
@@ -136,7 +138,7 @@ def test_labels_are_a_file_of_the_package(exported: tuple[str, Path, Path]) -> N
     if name.startswith(("rerank", "clip")) and "label" not in {c["name"] for c in about["output"]}:
         assert labelled == []
         return
-    assert [column["type"] for column in labelled] in (["STRING"], ["STRING[]"])
+    assert [column["type"] for column in labelled] in (["STRING"], ["STRING[]"], [SPARSE])
     if name.startswith("sparse"):
         # The whole vocabulary.
         tokens = json.loads((package / labelled[0]["labels"]).read_text())
@@ -160,6 +162,8 @@ def test_signatures(exported: tuple[str, Path, Path]) -> None:
         assert types == (several if name == "rerank-electra" else {"score": "FLOAT"})
         typed = "token_type_ids" in about["transform"]["arguments"]
         assert typed == (name in ("rerank-bert", "rerank-electra"))
+    if name.startswith("sparse"):
+        assert types == {"embedding": SPARSE}
     if name in ("classification-bert", "images-resnet"):
         assert types == {"label": "STRING", "score": "FLOAT", "scores": "FLOAT[3]"}
     pixels = {"name": "pixels", "type": "FLOAT[3072]", "shape": [3, 32, 32]}
@@ -283,13 +287,23 @@ def assert_close(found: Columns, expected: Columns) -> None:
         assert [len(v) if isinstance(v, list) else 0 for v in found[name]] == [
             len(v) if isinstance(v, list) else 0 for v in values
         ]
+        assert _tokens(found[name]) == _tokens(values)
         if other and isinstance(other[0], str):
             assert one == other
         else:
             assert one == pytest.approx(other, abs=1e-5, rel=0)
 
 
-def _flat(values: list) -> list:
+def _tokens(rows: list) -> list[list[str]]:
+    """Of lists of structs."""
+    lists = (row for row in rows if isinstance(row, list))
+    return [[one["token"] for one in row if isinstance(one, dict)] for row in lists]
+
+
+def _flat(values: object) -> list:
+    """The numbers and texts in it; of structs the weights."""
+    if isinstance(values, dict):
+        return [values["weight"]]
     return [x for v in values for x in _flat(v)] if isinstance(values, list) else [values]
 
 

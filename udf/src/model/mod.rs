@@ -35,6 +35,7 @@ pub use quality::Quality;
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};
 pub use signature::{Signature, parse_type, type_name};
+pub(crate) use signature::{list_item, parts};
 pub(crate) use template::Template;
 
 /// What the names of columns begin with that exist only between Forebay's operators. No model and

@@ -1,5 +1,6 @@
 //! A model's columns: what it takes and what it adds, with their SQL types.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
@@ -61,6 +62,19 @@ impl From<Signature> for SignatureText {
     }
 }
 
+impl Signature {
+    /// Whether there is an output whose length differs from row to row.
+    pub(crate) fn has_lists(&self) -> bool {
+        self.outputs.iter().any(|field| list_item(field).is_some())
+    }
+
+    /// How many results the program gives: the last one says what lists hold, if there are any.
+    pub(crate) fn results(&self) -> usize {
+        let parts = self.outputs.iter().map(|field| parts(field).len());
+        parts.sum::<usize>() + usize::from(self.has_lists())
+    }
+}
+
 impl std::fmt::Display for Signature {
     /// `(text STRING) -> (embedding FLOAT[384])`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,30 +93,37 @@ pub(crate) fn columns_text(fields: &Fields) -> String {
 /// # Errors
 /// [`ModelError::InvalidValue`] for a type that models cannot take or give.
 pub fn parse_type(text: &str) -> Result<DataType, ModelError> {
-    let unknown = || ModelError::InvalidValue {
+    let unknown = || {
+        ModelError::InvalidValue {
         option: "type".to_owned(),
         value: text.to_owned(),
         expected:
-            "STRING, BINARY, BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, a vector such as FLOAT[384], or \
-             a list such as STRING[]"
+            "STRING, BINARY, BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, a vector such as FLOAT[384], a list \
+             such as STRING[], or one such as STRUCT<token STRING, weight FLOAT>[]"
                 .to_owned(),
+    }
     };
-    let upper = text.trim().to_uppercase();
-    if let Some((item, length)) = upper.strip_suffix(']').and_then(|rest| rest.split_once('[')) {
-        let item = parse_type(item)?;
+    let text = text.trim();
+    if let Some((item, length)) = text.strip_suffix(']').and_then(|rest| rest.rsplit_once('[')) {
         if length.trim().is_empty() {
-            return match item.is_numeric() || item == DataType::Utf8 {
+            let item = match parse_struct(item) {
+                Some(fields) => DataType::Struct(fields.ok_or_else(unknown)?),
+                None => parse_type(item).map_err(|_| unknown())?,
+            };
+            let is_scalar = item.is_numeric() || item == DataType::Utf8;
+            return match is_scalar || matches!(item, DataType::Struct(_)) {
                 true => Ok(DataType::new_list(item, true)),
                 false => Err(unknown()),
             };
         }
+        let item = parse_type(item).map_err(|_| unknown())?;
         let length: i32 = length.trim().parse().map_err(|_| unknown())?;
         if length < 1 || !item.is_numeric() {
             return Err(unknown());
         }
         return Ok(DataType::new_fixed_size_list(item, length, true));
     }
-    match upper.as_str() {
+    match text.to_uppercase().as_str() {
         "STRING" | "TEXT" | "VARCHAR" => Ok(DataType::Utf8),
         "BINARY" | "BYTEA" | "BLOB" => Ok(DataType::Binary),
         "BOOLEAN" | "BOOL" => Ok(DataType::Boolean),
@@ -112,6 +133,28 @@ pub fn parse_type(text: &str) -> Result<DataType, ModelError> {
         "DOUBLE" | "DOUBLE PRECISION" => Ok(DataType::Float64),
         _ => Err(unknown()),
     }
+}
+
+/// Of `STRUCT<token STRING, weight FLOAT>` the fields: `None` if it is no struct, and `Some(None)` if its
+/// fields are not numbers and texts of different names.
+fn parse_struct(text: &str) -> Option<Option<Fields>> {
+    let (name, rest) = text.split_once('<')?;
+    if !name.trim().eq_ignore_ascii_case("STRUCT") {
+        return None;
+    }
+    let field = |column: &str| -> Option<FieldRef> {
+        let (name, sql_type) = column.trim().split_once(char::is_whitespace)?;
+        let item = parse_type(sql_type).ok()?;
+        let is_scalar = item.is_numeric() || item == DataType::Utf8;
+        is_scalar.then(|| Arc::new(Field::new(name, item, true)))
+    };
+    let fields = || -> Option<Fields> {
+        let columns = rest.trim().strip_suffix('>')?.split(',');
+        let fields: Vec<FieldRef> = columns.map(field).collect::<Option<_>>()?;
+        let names: BTreeSet<&String> = fields.iter().map(|field| field.name()).collect();
+        (names.len() == fields.len()).then(|| fields.into())
+    };
+    Some(fields())
 }
 
 /// The SQL name of a type, the inverse of [`parse_type`]; Arrow's own name for other types.
@@ -128,7 +171,26 @@ pub fn type_name(data_type: &DataType) -> String {
             format!("{}[{length}]", type_name(item.data_type()))
         }
         DataType::List(item) => format!("{}[]", type_name(item.data_type())),
+        DataType::Struct(fields) => format!("STRUCT<{}>", columns_text(fields)),
         other => other.to_string(),
+    }
+}
+
+/// The field of a list's items, if it is one.
+pub(crate) fn list_item(field: &Field) -> Option<&FieldRef> {
+    match field.data_type() {
+        DataType::List(item) => Some(item),
+        _ => None,
+    }
+}
+
+/// What a program gives for an output, one result each: values of its type, of its items if it is a list,
+/// and of each of their fields if these are structs.
+pub(crate) fn parts(field: &FieldRef) -> &[FieldRef] {
+    let values = list_item(field).unwrap_or(field);
+    match values.data_type() {
+        DataType::Struct(fields) => fields,
+        _ => std::slice::from_ref(values),
     }
 }
 
@@ -149,6 +211,7 @@ mod tests {
             "FLOAT[384]",
             "STRING[]",
             "INT[]",
+            "STRUCT<token STRING, weight FLOAT>[]",
         ] {
             assert_eq!(type_name(&parse_type(text).unwrap()), text);
         }
@@ -165,6 +228,14 @@ mod tests {
             "FLOAT[-1]",
             "STRING[3]",
             "FLOAT[99999999999]",
+            "FLOAT[3][]",
+            "STRUCT<token STRING>",
+            "STRUCT<token STRING>[3]",
+            "STRUCT<>[]",
+            "STRUCT<token>[]",
+            "STRUCT<token STRING[]>[]",
+            "STRUCT<token STRING, token FLOAT>[]",
+            "STRUCT<token STRING",
         ] {
             let message = parse_type(text).unwrap_err().to_string();
             assert!(message.contains(&format!("'{text}'")), "{message}");

@@ -7,6 +7,7 @@ mod cpu;
 mod emulated;
 mod labels;
 pub mod onnx;
+mod outputs;
 mod places;
 pub mod torch;
 mod work;

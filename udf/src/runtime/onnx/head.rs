@@ -9,9 +9,10 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field};
 use ort::value::DynValue;
 
+use super::super::outputs::Unlike;
 use super::dense::Layer;
 use super::input::Run;
-use super::output::{Mismatch, floats};
+use super::output::floats;
 use crate::model::{Activation, Head, Pooling};
 
 /// The columns that a head, with these layers, makes of the result of a run.
@@ -20,17 +21,17 @@ pub(super) fn columns(
     layers: &[Layer],
     result: &DynValue,
     run: &Run,
-) -> Result<Vec<ArrayRef>, Mismatch> {
+) -> Result<Vec<ArrayRef>, Unlike> {
     let (rows, lengths) = (run.rows, run.lengths.as_slice());
     let (shape, values) = floats(result)?;
-    let mismatch = |expected: String| Mismatch { expected, found: format!("float {shape:?}") };
+    let unlike = |expected: String| Unlike { expected, found: format!("float {shape:?}") };
     let size = |at: usize| shape.get(at).and_then(|size| usize::try_from(*size).ok());
     match head {
         Head::Pool { modes, normalize, dimension, .. } => {
             let width = size(shape.len().saturating_sub(1)).unwrap_or(0);
             let mut vectors = if modes.is_empty() {
                 if shape.len() != 2 || size(0) != Some(rows) {
-                    return Err(mismatch(format!("one vector for each of {rows} rows")));
+                    return Err(unlike(format!("one vector for each of {rows} rows")));
                 }
                 values
             } else {
@@ -40,26 +41,26 @@ pub(super) fn columns(
                 let lengths = if run.has_tokens { lengths } else { &all };
                 let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
                 if shape.len() != 3 || size(0) != Some(rows) || size(1) != Some(longest) {
-                    return Err(mismatch(format!("a vector for {longest} tokens of {rows} rows")));
+                    return Err(unlike(format!("a vector for {longest} tokens of {rows} rows")));
                 }
                 pool(modes, &values, lengths, longest, width)
             };
             let mut width = width * modes.len().max(1);
             for layer in layers {
-                vectors = layer.apply(&vectors, width).map_err(mismatch)?;
+                vectors = layer.apply(&vectors, width).map_err(unlike)?;
                 width = layer.width();
             }
             Ok(vec![embeddings(vectors, width, *normalize, *dimension)?])
         }
         Head::Score { activation } => {
             let scores = logits(&shape, values, rows, 1)
-                .ok_or_else(|| mismatch(format!("one number for each of {rows} rows")))?;
+                .ok_or_else(|| unlike(format!("one number for each of {rows} rows")))?;
             Ok(vec![Arc::new(Float32Array::from(activated(scores, 1, *activation)))])
         }
         Head::Classify { activation, labels } => {
             let count = labels.len();
             let scores = logits(&shape, values, rows, count)
-                .ok_or_else(|| mismatch(format!("{count} numbers for each of {rows} rows")))?;
+                .ok_or_else(|| unlike(format!("{count} numbers for each of {rows} rows")))?;
             Ok(classified(activated(scores, count, *activation), labels))
         }
         Head::Tag { labels } => {
@@ -67,7 +68,7 @@ pub(super) fn columns(
             let expected = [rows, longest, labels.len()];
             if (0..3).any(|at| size(at) != Some(expected[at])) || shape.len() != 3 {
                 let count = labels.len();
-                return Err(mismatch(format!(
+                return Err(unlike(format!(
                     "{count} numbers for each of {longest} tokens of {rows} rows"
                 )));
             }
@@ -145,7 +146,7 @@ fn embeddings(
     width: usize,
     normalize: bool,
     dimension: Option<u32>,
-) -> Result<ArrayRef, Mismatch> {
+) -> Result<ArrayRef, Unlike> {
     /// What libtorch divides by at least.
     const LEAST: f32 = 1e-12;
     let width = width.max(1);
@@ -164,7 +165,7 @@ fn embeddings(
     let length = i32::try_from(kept).unwrap_or(i32::MAX);
     let values = Arc::new(Float32Array::from(vectors));
     let list = FixedSizeListArray::try_new(item, length, values, None);
-    list.map(|list| Arc::new(list) as ArrayRef).map_err(|error| Mismatch {
+    list.map(|list| Arc::new(list) as ArrayRef).map_err(|error| Unlike {
         expected: "vectors of one length".to_owned(),
         found: error.to_string(),
     })

@@ -1,152 +1,81 @@
-//! A program's results → the declared columns: tensors as they are, numbers as the texts they stand for,
-//! and lists of what belongs to each row's tokens.
+//! A program's values → the declared columns.
 
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int32Array,
-    Int64Array, ListArray, StringArray,
+    ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array,
+    StringArray,
 };
-use arrow::buffer::OffsetBuffer;
 use arrow::compute::filter;
-use arrow::datatypes::{DataType, FieldRef, Int64Type};
+use arrow::datatypes::DataType;
 use half::{bf16, f16};
 use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, ValueType};
 
-use super::super::labels::Labels;
-use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, type_name};
+use super::super::outputs::{Output, Outputs, Part, Unlike};
+use crate::model::type_name;
 
-/// The declared outputs, with what it takes to read them from a program's results.
-#[derive(Debug)]
-pub(super) struct Outputs {
-    outputs: Vec<Output>,
-    /// Whether a last result says which values the lists hold.
-    has_lists: bool,
-}
-
-#[derive(Debug)]
-struct Output {
-    field: FieldRef,
-    /// The texts that the program's numbers stand for.
-    labels: Option<Labels>,
-}
-
-impl Outputs {
-    /// Reads the files of labels.
-    pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
-        let outputs = model.signature.outputs.iter().zip(&package.manifest.labels);
-        let output = |(field, file): (&FieldRef, &Option<String>)| {
-            let labels =
-                file.as_ref().map(|file| Labels::load(model, package, file)).transpose()?;
-            Ok(Output { field: Arc::clone(field), labels })
-        };
-        let outputs = outputs.map(output).collect::<Result<Vec<_>, RuntimeError>>()?;
-        let has_lists = outputs.iter().any(|output| list_item(&output.field).is_some());
-        Ok(Self { outputs, has_lists })
-    }
-
-    /// The name of an output.
-    pub(super) fn name(&self, at: usize) -> &str {
-        self.outputs.get(at).map_or("", |output| output.field.name())
-    }
-
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
-        self.outputs.len()
-    }
-
-    /// One column per output, or the name of the output that is not as declared, and why.
-    pub(super) fn columns(
-        &self,
-        results: &[DynValue],
-        rows: usize,
-    ) -> Result<Vec<ArrayRef>, (String, Mismatch)> {
-        let kept = results.last().filter(|_| self.has_lists);
-        let column = |(output, result): (&Output, &DynValue)| {
-            let column = match (list_item(&output.field), kept) {
-                (Some(item), Some(kept)) => output.list(item, result, kept, rows),
-                _ => output.column(result, rows),
-            };
-            column.map_err(|mismatch| (output.field.name().clone(), mismatch))
-        };
-        self.outputs.iter().zip(results).map(column).collect()
-    }
-}
-
-impl Output {
-    /// One value per row.
-    fn column(&self, result: &DynValue, rows: usize) -> Result<ArrayRef, Mismatch> {
-        let data_type = match &self.labels {
-            Some(_) => &DataType::Int64,
-            None => self.field.data_type(),
-        };
-        self.named(column(result, data_type, rows)?)
-    }
-
-    /// The texts of indices, if they stand for some.
-    fn named(&self, values: ArrayRef) -> Result<ArrayRef, Mismatch> {
-        let Some(labels) = &self.labels else { return Ok(values) };
-        labels.texts(values.as_primitive::<Int64Type>()).map_err(|index| Mismatch {
-            expected: format!("{} of {} labels", type_name(self.field.data_type()), labels.count()),
-            found: format!("the index {index}"),
-        })
-    }
-
-    /// Of `[rows, longest]` values, those that are kept, as one list per row.
-    fn list(
-        &self,
-        item: &FieldRef,
-        result: &DynValue,
-        kept: &DynValue,
-        rows: usize,
-    ) -> Result<ArrayRef, Mismatch> {
-        let expected = || {
-            let declared = type_name(self.field.data_type());
-            format!("{declared} for {rows} rows, and a last result that is bool of the same shape")
-        };
-        let (element, shape) = shape_of(result, &expected)?;
-        let (_, kept_shape) = shape_of(kept, &expected)?;
-        let mismatch = || Mismatch {
-            expected: expected(),
-            found: format!("{element} of the shapes {shape:?} and {kept_shape:?}"),
-        };
-        let longest = match kept_shape.as_slice() {
-            [first, longest] if usize::try_from(*first) == Ok(rows) && shape == kept_shape => {
-                usize::try_from(*longest).unwrap_or(0)
+/// One column per output, or the name of the output that is not as declared, and why.
+pub(super) fn columns(
+    outputs: &Outputs,
+    results: &[DynValue],
+    rows: usize,
+) -> Result<Vec<ArrayRef>, (String, Unlike)> {
+    let (kept, results) = outputs.split(results);
+    let column = |(output, own): (&Output, &[DynValue])| {
+        let column = match kept.filter(|_| output.is_list()) {
+            Some(kept) => lists(output, own, kept, rows),
+            None => {
+                let value = output.value();
+                column(&own[0], value.given(), rows).and_then(|values| value.named(values))
             }
-            _ => return Err(mismatch()),
         };
-        let mask = numbers(kept, |is_kept: bool| is_kept).ok_or_else(mismatch)?;
-        let lengths = (0..rows).map(|row| {
-            let of_row = &mask[row * longest..(row + 1) * longest];
-            of_row.iter().filter(|is_kept| **is_kept).count()
-        });
-        let offsets = OffsetBuffer::from_lengths(lengths);
-        let wanted = self.labels.as_ref().map_or(item.data_type(), |_| &DataType::Int64);
-        let values = items(result, element, wanted).ok_or_else(mismatch)?;
-        let values = filter(&values, &BooleanArray::from(mask)).map_err(|_| mismatch())?;
-        let list = ListArray::try_new(Arc::clone(item), offsets, self.named(values)?, None);
-        list.map(|list| Arc::new(list) as ArrayRef).map_err(|_| mismatch())
-    }
+        column.map_err(|unlike| (output.name().to_owned(), unlike))
+    };
+    outputs.with_results(results).map(column).collect()
 }
 
-/// The field of a list's items.
-pub(super) fn list_item(field: &FieldRef) -> Option<&FieldRef> {
-    match field.data_type() {
-        DataType::List(item) => Some(item),
-        _ => None,
-    }
-}
-
-/// What was declared, and what came back.
-pub(super) struct Mismatch {
-    pub(super) expected: String,
-    pub(super) found: String,
+/// Of `[rows, longest]` values, those that are kept, as one list per row.
+fn lists(
+    output: &Output,
+    results: &[DynValue],
+    kept: &DynValue,
+    rows: usize,
+) -> Result<ArrayRef, Unlike> {
+    let expected = || output.expected(rows);
+    let (kind, shape) = shape_of(kept, &expected)?;
+    let unlike =
+        || Unlike { expected: expected(), found: format!("{kind} of the shape {shape:?}") };
+    let longest = match shape.as_slice() {
+        [first, longest] if usize::try_from(*first) == Ok(rows) => {
+            usize::try_from(*longest).unwrap_or(0)
+        }
+        _ => return Err(unlike()),
+    };
+    let mask = numbers(kept, |is_kept: bool| is_kept).ok_or_else(unlike)?;
+    let lengths = (0..rows).map(|row| {
+        let of_row = &mask[row * longest..(row + 1) * longest];
+        of_row.iter().filter(|is_kept| **is_kept).count()
+    });
+    let lengths: Vec<usize> = lengths.collect();
+    let mask = BooleanArray::from(mask);
+    let values = |(part, result): (&Part, &DynValue)| {
+        let (element, found) = shape_of(result, &expected)?;
+        let unlike = || Unlike {
+            expected: expected(),
+            found: format!("{element} of the shapes {found:?} and {shape:?}"),
+        };
+        let all = items(result, element, part.given()).filter(|_| found == shape);
+        let kept = filter(&all.ok_or_else(unlike)?, &mask).map_err(|_| unlike())?;
+        part.named(kept)
+    };
+    let values = output.parts().iter().zip(results).map(values).collect::<Result<_, Unlike>>()?;
+    output
+        .lists(lengths, values)
+        .map_err(|error| Unlike { expected: expected(), found: error.to_string() })
 }
 
 /// A result as numbers of 32 bits, and its shape.
-pub(super) fn floats(result: &DynValue) -> Result<(Vec<i64>, Vec<f32>), Mismatch> {
+pub(super) fn floats(result: &DynValue) -> Result<(Vec<i64>, Vec<f32>), Unlike> {
     let expected = || "float for each row".to_owned();
     let (element, shape) = shape_of(result, &expected)?;
     let values = match element {
@@ -156,15 +85,15 @@ pub(super) fn floats(result: &DynValue) -> Result<(Vec<i64>, Vec<f32>), Mismatch
         TensorElementType::Float64 => numbers(result, |x: f64| x as f32),
         _ => None,
     };
-    let found = || Mismatch { expected: expected(), found: format!("{element} {shape:?}") };
+    let found = || Unlike { expected: expected(), found: format!("{element} {shape:?}") };
     values.map(|values| (shape.clone(), values)).ok_or_else(found)
 }
 
 /// A result as a column of this type.
-fn column(result: &DynValue, data_type: &DataType, rows: usize) -> Result<ArrayRef, Mismatch> {
+fn column(result: &DynValue, data_type: &DataType, rows: usize) -> Result<ArrayRef, Unlike> {
     let expected = || format!("{} for {rows} rows", type_name(data_type));
     let (element, shape) = shape_of(result, &expected)?;
-    let mismatch = || Mismatch { expected: expected(), found: format!("{element} {shape:?}") };
+    let unlike = || Unlike { expected: expected(), found: format!("{element} {shape:?}") };
     let (item, per_row) = match data_type {
         DataType::FixedSizeList(item, length) => (item.data_type(), *length as usize),
         scalar => (scalar, 1),
@@ -173,13 +102,13 @@ fn column(result: &DynValue, data_type: &DataType, rows: usize) -> Result<ArrayR
         shape.iter().try_fold(1_usize, |all, size| all.checked_mul(usize::try_from(*size).ok()?));
     let first = shape.first().and_then(|rows| usize::try_from(*rows).ok());
     if first != Some(rows) || values != Some(rows * per_row) {
-        return Err(mismatch());
+        return Err(unlike());
     }
-    let items = items(result, element, item).ok_or_else(mismatch)?;
+    let items = items(result, element, item).ok_or_else(unlike)?;
     match data_type {
         DataType::FixedSizeList(item, length) => {
             let list = FixedSizeListArray::try_new(Arc::clone(item), *length, items, None);
-            list.map(|list| Arc::new(list) as ArrayRef).map_err(|_| mismatch())
+            list.map(|list| Arc::new(list) as ArrayRef).map_err(|_| unlike())
         }
         _ => Ok(items),
     }
@@ -188,10 +117,10 @@ fn column(result: &DynValue, data_type: &DataType, rows: usize) -> Result<ArrayR
 fn shape_of(
     result: &DynValue,
     expected: &dyn Fn() -> String,
-) -> Result<(TensorElementType, Vec<i64>), Mismatch> {
+) -> Result<(TensorElementType, Vec<i64>), Unlike> {
     match result.dtype() {
         ValueType::Tensor { ty, shape, .. } => Ok((*ty, shape.to_vec())),
-        other => Err(Mismatch { expected: expected(), found: other.to_string() }),
+        other => Err(Unlike { expected: expected(), found: other.to_string() }),
     }
 }
 

@@ -5,7 +5,6 @@ use std::ffi::CString;
 use arrow::datatypes::DataType;
 use ort::value::{Outlet, TensorElementType, ValueType};
 
-use super::output::list_item;
 use crate::model::{ModelDeclaration, RuntimeKind, TransformKind, type_name};
 
 /// An input of a program.
@@ -127,14 +126,9 @@ fn check_column(input: &Input, data_type: &DataType) -> Result<(), String> {
 
 /// The named results, or the first ones.
 fn results(model: &ModelDeclaration, outputs: &[Outlet]) -> Result<Vec<String>, String> {
-    let outputs_of_model = &model.signature.outputs;
-    // The last result then says what the lists hold.
-    let has_lists = outputs_of_model.iter().any(|field| list_item(field).is_some());
     let (named, wanted) = match &model.runtime {
         RuntimeKind::Onnx { results, head: Some(_), .. } => (results.as_slice(), 1),
-        RuntimeKind::Onnx { results, .. } => {
-            (results.as_slice(), outputs_of_model.len() + usize::from(has_lists))
-        }
+        RuntimeKind::Onnx { results, .. } => (results.as_slice(), model.signature.results()),
         RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => (&[][..], 0),
     };
     let names: Vec<&str> = outputs.iter().map(Outlet::name).collect();

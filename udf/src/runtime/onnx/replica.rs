@@ -6,11 +6,12 @@ use arrow::array::{Array, ArrayRef};
 use arrow::compute::concat;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
+use super::super::outputs::{Outputs, Unlike};
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica};
 use super::dense::Layer;
 use super::input::Run;
-use super::output::{Mismatch, Outputs};
+use super::output;
 use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
 use super::{head, library, threads};
@@ -135,7 +136,7 @@ impl OnnxReplica {
             other => other,
         })?;
         self.has_worked.store(true, Ordering::Relaxed);
-        let mismatch = |output: &str, Mismatch { expected, found }| RuntimeError::Output {
+        let unlike = |output: &str, Unlike { expected, found }| RuntimeError::Output {
             model: self.model.clone(),
             output: output.to_owned(),
             expected,
@@ -143,10 +144,10 @@ impl OnnxReplica {
         };
         if let (Some(head), [result]) = (&self.head, found.as_slice()) {
             return head::columns(head, &self.layers, result, run)
-                .map_err(|error| mismatch(self.outputs.name(0), error));
+                .map_err(|error| unlike(self.outputs.name(0), error));
         }
-        let columns = self.outputs.columns(&found, run.rows);
-        columns.map_err(|(output, error)| mismatch(&output, error))
+        let columns = output::columns(&self.outputs, &found, run.rows);
+        columns.map_err(|(output, error)| unlike(&output, error))
     }
 }
 

@@ -1,145 +1,97 @@
-//! A program's results → the declared columns: tensors as they are, numbers as the texts they stand
-//! for, and lists of what belongs to each row's tokens.
+//! A program's tensors → the declared columns.
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, ListArray};
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
+use arrow::array::ArrayRef;
+use arrow::datatypes::Field;
 use tch::{Kind, Tensor};
 
-use super::super::labels::Labels;
+use super::super::outputs::{Output, Outputs, Part, Unlike};
 use super::tensor::{Mismatch, to_column};
-use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, type_name};
 
-/// The declared outputs, with what it takes to read them from a program's results.
-#[derive(Debug)]
-pub(super) struct Outputs {
-    outputs: Vec<Output>,
-    /// Whether a last result says which tokens the lists hold.
-    has_lists: bool,
+impl From<Unlike> for Mismatch {
+    fn from(unlike: Unlike) -> Self {
+        Self::Shape { expected: unlike.expected, found: unlike.found }
+    }
 }
 
-#[derive(Debug)]
-struct Output {
-    field: FieldRef,
-    /// The texts that the program's numbers stand for.
-    labels: Option<Labels>,
-}
-
-impl Outputs {
-    /// Reads the files of labels.
-    pub(super) fn load(model: &ModelDeclaration, package: &Package) -> Result<Self, RuntimeError> {
-        let outputs = model.signature.outputs.iter().zip(&package.manifest.labels);
-        let output = |(field, file): (&FieldRef, &Option<String>)| {
-            let labels =
-                file.as_ref().map(|file| Labels::load(model, package, file)).transpose()?;
-            Ok(Output { field: Arc::clone(field), labels })
+/// One column per output, or the name of the output that is not as declared, and why.
+pub(super) fn columns(
+    outputs: &Outputs,
+    results: &[Tensor],
+    rows: usize,
+    inputs: &[Tensor],
+) -> Result<Vec<ArrayRef>, (String, Mismatch)> {
+    let (kept, results) = outputs.split(results);
+    let column = |(output, own): (&Output, &[Tensor])| {
+        let column = match kept.filter(|_| output.is_list()) {
+            Some(kept) => lists(output, own, kept, rows),
+            None => column(output.value(), &own[0], rows, inputs),
         };
-        let outputs = outputs.map(output).collect::<Result<Vec<_>, RuntimeError>>()?;
-        let has_lists = outputs.iter().any(|output| list_item(&output.field).is_some());
-        Ok(Self { outputs, has_lists })
-    }
-
-    /// How many tensors the program returns: one per output, and for lists the one that says which
-    /// tokens they hold.
-    pub(super) fn results(&self) -> usize {
-        self.outputs.len() + usize::from(self.has_lists)
-    }
-
-    /// One column per output, or the name of the output that is not as declared, and why.
-    pub(super) fn columns(
-        &self,
-        mut results: Vec<Tensor>,
-        rows: usize,
-        inputs: &[Tensor],
-    ) -> Result<Vec<ArrayRef>, (String, Mismatch)> {
-        let kept = if self.has_lists { results.pop() } else { None };
-        let column = |(output, result): (&Output, Tensor)| {
-            let column = match (list_item(&output.field), &kept) {
-                (Some(item), Some(kept)) => output.list(item, result, kept, rows),
-                _ => output.column(&output.field, result, rows, inputs),
-            };
-            column.map_err(|mismatch| (output.field.name().clone(), mismatch))
-        };
-        self.outputs.iter().zip(results).map(column).collect()
-    }
+        column.map_err(|mismatch| (output.name().to_owned(), mismatch))
+    };
+    outputs.with_results(results).map(column).collect()
 }
 
-impl Output {
-    /// One value per row.
-    fn column(
-        &self,
-        field: &FieldRef,
-        result: Tensor,
-        rows: usize,
-        inputs: &[Tensor],
-    ) -> Result<ArrayRef, Mismatch> {
-        let Some(labels) = &self.labels else { return to_column(result, field, rows, inputs) };
-        let indices = Arc::new(Field::new(field.name(), DataType::Int64, true));
-        let indices = to_column(result, &indices, rows, inputs)?;
-        labels.texts(indices.as_primitive::<Int64Type>()).map_err(|index| Mismatch::Shape {
-            expected: format!("{} of {} labels", type_name(field.data_type()), labels.count()),
-            found: format!("the index {index}"),
-        })
-    }
+/// One value per row.
+fn column(
+    part: &Part,
+    result: &Tensor,
+    rows: usize,
+    inputs: &[Tensor],
+) -> Result<ArrayRef, Mismatch> {
+    let field = Arc::new(Field::new_list_field(part.given().clone(), true));
+    Ok(part.named(to_column(result.shallow_clone(), &field, rows, inputs)?)?)
+}
 
-    /// Of `[rows, longest]` values, those that are kept, as one list per row.
-    fn list(
-        &self,
-        item: &FieldRef,
-        result: Tensor,
-        kept: &Tensor,
-        rows: usize,
-    ) -> Result<ArrayRef, Mismatch> {
-        let size = kept.size();
-        let fits = size.len() == 2 && size[0] == rows as i64 && kept.f_kind()? == Kind::Bool;
-        if !fits || result.size() != size {
-            return Err(Mismatch::Shape {
-                expected: format!(
-                    "{} for {rows} rows, and a last result that is bool of the same shape",
-                    type_name(self.field.data_type())
-                ),
-                found: format!("the shapes {:?} and {size:?}", result.size()),
-            });
-        }
-        let lengths = kept.f_sum_dim_intlist([1_i64].as_slice(), false, Kind::Int64)?;
-        let lengths = Vec::<i64>::try_from(&lengths.f_to_device(tch::Device::Cpu)?)?;
-        let lengths = lengths.iter().map(|length| *length as usize);
-        let values = result.f_masked_select(kept)?;
-        let count = lengths.clone().sum();
+/// Of `[rows, longest]` values, those that are kept, as one list per row.
+fn lists(
+    output: &Output,
+    results: &[Tensor],
+    kept: &Tensor,
+    rows: usize,
+) -> Result<ArrayRef, Mismatch> {
+    let size = kept.size();
+    let fits = size.len() == 2 && size[0] == rows as i64 && kept.f_kind()? == Kind::Bool;
+    if let Some(other) = results.iter().find(|result| !fits || result.size() != size) {
+        let found = format!("the shapes {:?} and {size:?}", other.size());
+        return Err(Mismatch::Shape { expected: output.expected(rows), found });
+    }
+    let lengths = kept.f_sum_dim_intlist([1_i64].as_slice(), false, Kind::Int64)?;
+    let lengths = Vec::<i64>::try_from(&lengths.f_to_device(tch::Device::Cpu)?)?;
+    let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
+    let count = lengths.iter().sum();
+    let values = |(part, result): (&Part, &Tensor)| {
         // The selection is a copy, so it shares no memory with the inputs.
-        let values = self.column(item, values, count, &[])?;
-        let offsets = OffsetBuffer::from_lengths(lengths);
-        Ok(Arc::new(ListArray::new(Arc::clone(item), offsets, values, None)))
-    }
-}
-
-fn list_item(field: &FieldRef) -> Option<&FieldRef> {
-    match field.data_type() {
-        DataType::List(item) => Some(item),
-        _ => None,
-    }
+        column(part, &result.f_masked_select(kept)?, count, &[])
+    };
+    let values = output.parts().iter().zip(results).map(values).collect::<Result<_, Mismatch>>()?;
+    output.lists(lengths, values).map_err(|error| Mismatch::Shape {
+        expected: output.expected(rows),
+        found: error.to_string(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, Int32Array, StringArray};
+    use arrow::array::{Array, AsArray, Float32Array, Int32Array, StringArray};
 
+    use super::super::super::labels::Labels;
     use super::*;
-    use crate::model::parse_type;
+    use crate::model::{parse_type, type_name};
 
     fn output(sql_type: &str, labels: Option<&[&str]>) -> Output {
         super::super::info().unwrap();
-        let field = Field::new("o", parse_type(sql_type).unwrap(), true);
-        let labels = labels.map(Labels::of);
-        Output { field: Arc::new(field), labels }
+        let field = Arc::new(Field::new("o", parse_type(sql_type).unwrap(), true));
+        Output::new(&field, labels.map(Labels::of))
     }
 
     fn list(output: Output, values: Tensor, kept: &Tensor) -> Result<ArrayRef, String> {
-        let item = list_item(&output.field).unwrap();
-        output.list(item, values, kept, 3).map_err(|mismatch| match mismatch {
+        all(&output, &[values], kept)
+    }
+
+    fn all(output: &Output, results: &[Tensor], kept: &Tensor) -> Result<ArrayRef, String> {
+        lists(output, results, kept, 3).map_err(|mismatch| match mismatch {
             Mismatch::Shape { expected, found } => format!("{expected}: {found}"),
             Mismatch::Torch(error) => error.to_string(),
         })
@@ -171,6 +123,27 @@ mod tests {
         let found = list(output, values, &kept()).unwrap();
         let texts = found.as_list::<i32>().values().as_string::<i32>().clone();
         assert_eq!(texts, StringArray::from(vec!["a", "b", "b", "a"]));
+    }
+
+    #[test]
+    fn lists_of_structs_have_a_result_for_each_field() {
+        let output = output("STRUCT<token STRING, weight FLOAT>[]", Some(&["a", "b"]));
+        let tokens = Tensor::from_slice2(&[[9_i64, 0, 1], [9, 9, 9], [1, 9, 0]]);
+        let weights = Tensor::from_slice2(&[[9_f32, 0.5, 1.5], [9.0, 9.0, 9.0], [2.5, 9.0, 3.5]]);
+        let found = all(&output, &[tokens, weights.shallow_clone()], &kept()).unwrap();
+        assert_eq!(type_name(found.data_type()), "STRUCT<token STRING, weight FLOAT>[]");
+        let lists = found.as_list::<i32>();
+        assert_eq!(lists.value_offsets(), [0, 2, 2, 4]);
+        let items = lists.values().as_struct();
+        assert_eq!(
+            items.column(0).as_string::<i32>(),
+            &StringArray::from(vec!["a", "b", "b", "a"])
+        );
+        assert_eq!(items.column(1).as_ref(), &Float32Array::from(vec![0.5, 1.5, 2.5, 3.5]));
+        let beyond = Tensor::from_slice2(&[[9_i64, 7, 1], [9, 9, 9], [1, 9, 0]]);
+        let message = all(&output, &[beyond, weights], &kept()).unwrap_err();
+        let expected = "STRUCT<token STRING, weight FLOAT>[] of 2 labels: the index 7";
+        assert_eq!(message, expected);
     }
 
     #[test]

@@ -9,11 +9,12 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
+use super::super::outputs::Outputs;
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica, enter_thread};
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
-use super::output::Outputs;
+use super::output;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use crate::error::RuntimeError;
@@ -301,12 +302,11 @@ impl Replica for TorchReplica {
             }
         })?;
         self.has_worked.store(true, Ordering::Relaxed);
-        self.outputs.columns(results, rows, &inputs.tensors).map_err(|(output, mismatch)| {
-            match mismatch {
-                Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
-                Mismatch::Shape { expected, found } => {
-                    RuntimeError::Output { model: self.model.clone(), output, expected, found }
-                }
+        let columns = output::columns(&self.outputs, &results, rows, &inputs.tensors);
+        columns.map_err(|(output, mismatch)| match mismatch {
+            Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
+            Mismatch::Shape { expected, found } => {
+                RuntimeError::Output { model: self.model.clone(), output, expected, found }
             }
         })
     }

@@ -1,0 +1,299 @@
+//! What a description must be, for all that use it: entries that fit one another.
+
+use std::collections::BTreeSet;
+
+use arrow::datatypes::{DataType, FieldRef, Fields};
+
+use super::{MANIFEST, Manifest};
+use crate::error::nearest_hint;
+use crate::feature::image::Recipe;
+use crate::model::declaration::{BatchLimits, Number, RuntimeKind, TransformKind};
+use crate::model::options::Precision;
+use crate::model::package::is_safe_name;
+use crate::model::signature::{list_item, parts, type_name};
+use crate::model::template::Template;
+
+const ARGUMENTS: [&str; 7] = [
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "token_starts",
+    "token_ends",
+    "token_texts",
+    "token_words",
+];
+/// Those that say where in its text a token is.
+const OFFSETS: [&str; 2] = ["token_starts", "token_ends"];
+
+impl Manifest {
+    /// What is wrong with it, if anything.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.name.trim().is_empty() {
+            return Err("name is empty".to_owned());
+        }
+        check_columns("input", &self.signature.inputs)?;
+        check_columns("output", &self.signature.outputs)?;
+        self.check_transform()?;
+        self.check_prompts()?;
+        self.check_shapes()?;
+        self.check_runtime()?;
+        self.check_precisions()?;
+        self.resources.gpus.check_gpus("resources.gpus").map_err(|e| e.to_string())?;
+        let BatchLimits { max_rows, max_tokens, max_bytes, window_rows } = self.batch;
+        let limits = [
+            ("max_rows", Some(u64::from(max_rows))),
+            ("max_tokens", max_tokens.map(u64::from)),
+            ("max_bytes", max_bytes),
+            ("window_rows", Some(u64::from(window_rows))),
+        ];
+        if let Some((key, _)) = limits.iter().find(|(_, limit)| *limit == Some(0)) {
+            return Err(format!("batch.{key} is 0, expected at least 1"));
+        }
+        self.check_files()
+    }
+
+    fn check_transform(&self) -> Result<(), String> {
+        let inputs = &self.signature.inputs;
+        match &self.transform {
+            TransformKind::Tokenize { max_tokens, arguments, vocabulary, template, .. } => {
+                if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
+                    return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
+                        .to_owned());
+                }
+                if *max_tokens == 0 {
+                    return Err("transform.max_tokens is 0, expected at least 1".to_owned());
+                }
+                if arguments.is_empty() {
+                    return Err("transform.arguments is empty".to_owned());
+                }
+                let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
+                if let Some(name) = arguments.iter().find(unknown) {
+                    return Err(format!(
+                        "transform.arguments holds '{name}', expected {}{}",
+                        ARGUMENTS.join(", "),
+                        nearest_hint(name, ARGUMENTS)
+                    ));
+                }
+                if *vocabulary == Some(0) {
+                    return Err("transform.vocabulary is 0, expected at least 1".to_owned());
+                }
+                match template {
+                    Some(template) => Template::parse(template, inputs).map(drop),
+                    None => Ok(()),
+                }
+            }
+            TransformKind::Image { resize, crop, mean, std, .. } => {
+                if inputs.len() != 1 || inputs[0].data_type() != &DataType::Binary {
+                    return Err("transform 'image' takes one [[input]] of type BINARY".to_owned());
+                }
+                Recipe::try_new(*resize, *crop)
+                    .map_err(|problem| format!("transform: {problem}"))?;
+                let is_usable = |number: &Number| number.0.is_finite();
+                if !mean.iter().all(is_usable) || !std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
+                    return Err(format!(
+                        "transform.mean is {:?} and transform.std is {:?}, expected numbers, and of \
+                         std those above 0",
+                        mean.map(|number| number.0),
+                        std.map(|number| number.0)
+                    ));
+                }
+                Ok(())
+            }
+            // What is no tensor is passed on to a runtime that needs none.
+            TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
+            TransformKind::Tensor => {
+                let takes_text = matches!(self.runtime, RuntimeKind::Onnx { .. });
+                let is_possible = |data_type: &DataType| {
+                    is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
+                };
+                match inputs.iter().find(|field| !is_possible(field.data_type())) {
+                    Some(field) => Err(format!(
+                        "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
+                        field.name(),
+                        type_name(field.data_type())
+                    )),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn check_prompts(&self) -> Result<(), String> {
+        let offsets = match &self.transform {
+            TransformKind::Tokenize { arguments, .. } => {
+                arguments.iter().any(|argument| OFFSETS.contains(&argument.as_str()))
+            }
+            TransformKind::Tensor | TransformKind::Image { .. } => true,
+        };
+        if offsets && !self.prompts.is_empty() {
+            return Err("[prompts] is for transform 'tokenize', and not with token_starts or \
+                        token_ends, which would count them"
+                .to_owned());
+        }
+        if self.prompts.contains_key("") {
+            return Err("[prompts] holds one without a name".to_owned());
+        }
+        match self.prompt.as_ref().filter(|name| !self.prompts.contains_key(*name)) {
+            Some(name) => Err(format!("prompt is '{name}', which [prompts] does not hold")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_shapes(&self) -> Result<(), String> {
+        for (field, shape) in self.signature.inputs.iter().zip(&self.shapes) {
+            let Some(shape) = shape else { continue };
+            let items = shape.iter().try_fold(1_u32, |items, size| items.checked_mul(*size));
+            let fits = match field.data_type() {
+                DataType::FixedSizeList(_, length) => items == u32::try_from(*length).ok(),
+                _ => false,
+            };
+            if !fits || self.transform != TransformKind::Tensor {
+                return Err(format!(
+                    "input '{}' of type {} cannot have the shape {shape:?}, which is for a vector \
+                     of as many numbers with transform 'tensor'",
+                    field.name(),
+                    type_name(field.data_type())
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_runtime(&self) -> Result<(), String> {
+        if let RuntimeKind::Onnx { results, head, .. } = &self.runtime {
+            let found = results.len();
+            let expected = if head.is_some() { 1 } else { self.signature.results() };
+            if !results.is_empty() && found != expected {
+                return Err(format!(
+                    "runtime.results names {found} of the program's results, expected {expected}"
+                ));
+            }
+            head.iter().try_for_each(|head| head.check(&self.signature.outputs))?;
+        }
+        let outputs = self.signature.outputs.iter().zip(&self.labels);
+        outputs
+            .into_iter()
+            .try_for_each(|(field, labels)| self.check_output(field, labels.is_some()))
+    }
+
+    /// Whether the runtime can give an output.
+    fn check_output(&self, field: &FieldRef, has_labels: bool) -> Result<(), String> {
+        let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
+        let is_emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
+        let has_head = matches!(self.runtime, RuntimeKind::Onnx { head: Some(_), .. });
+        let (name, sql_type) = (field.name(), type_name(field.data_type()));
+        let is_possible = |part: &FieldRef| {
+            part.data_type() == &DataType::Utf8 || is_tensor_type(part.data_type())
+        };
+        let is_list = list_item(field).is_some();
+        if is_list && is_emulated || !parts(field).iter().all(is_possible) {
+            return Err(format!(
+                "runtime '{}' cannot give output '{name}' of type {sql_type}",
+                self.runtime.name(),
+            ));
+        }
+        let has_text = parts(field).iter().any(|part| part.data_type() == &DataType::Utf8);
+        if is_torch && has_text && !has_labels {
+            return Err(format!(
+                "runtime 'torch' cannot give output '{name}' of type {sql_type} without labels: a \
+                 JSON file of the texts that the program's numbers stand for"
+            ));
+        }
+        if has_labels && (is_emulated || has_head || !has_text) {
+            return Err(format!(
+                "output '{name}' of type {sql_type} has labels, which are for STRING and lists of it, \
+                 of the runtimes torch and onnx, and not beside a [runtime.head]"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_precisions(&self) -> Result<(), String> {
+        for (name, off) in self.precisions.iter().flatten() {
+            let is_half = matches!(name.parse(), Ok(Precision::Bf16 | Precision::Fp16));
+            if !(is_half && off.0 >= 0.0 && off.0.is_finite()) {
+                return Err(format!(
+                    "[precisions] holds '{name}' = {}, expected bf16 or fp16 and how far results are \
+                     off",
+                    off.0
+                ));
+            }
+        }
+        for (name, quality) in &self.quality {
+            name.parse::<Precision>()
+                .map_err(|error| format!("[quality] is of '{name}': {error}"))
+                .and_then(|_| quality.check().map_err(|why| format!("[quality.{name}] {why}")))?;
+        }
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<(), String> {
+        for (name, hash) in &self.files {
+            if !is_safe_name(name) {
+                return Err(format!(
+                    "[files] holds '{name}', expected the name of a file within the package"
+                ));
+            }
+            if name == MANIFEST {
+                return Err(format!("[files] holds {MANIFEST}, which cannot hold its own hash"));
+            }
+            if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(format!("[files] '{name}' is not a SHA-256 in hexadecimal"));
+            }
+        }
+        let tokenizer = match &self.transform {
+            TransformKind::Tokenize { tokenizer, .. } => Some(("transform.tokenizer", tokenizer)),
+            TransformKind::Tensor | TransformKind::Image { .. } => None,
+        };
+        let program = match &self.runtime {
+            RuntimeKind::Torch { program } | RuntimeKind::Onnx { program, .. } => {
+                Some(("runtime.program", program))
+            }
+            RuntimeKind::Emulated { .. } => None,
+        };
+        let labels = self.labels.iter().flatten().map(|name| ("labels", name));
+        let head = match &self.runtime {
+            RuntimeKind::Onnx { head: Some(head), .. } => head.dense(),
+            _ => &[],
+        };
+        let dense = head.iter().map(|dense| ("runtime.head.dense.weights", &dense.weights));
+        let missing = [tokenizer, program]
+            .into_iter()
+            .flatten()
+            .chain(labels)
+            .chain(dense)
+            .find(|(_, name)| !self.files.contains_key(*name));
+        match missing {
+            Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_columns(kind: &str, fields: &Fields) -> Result<(), String> {
+    if fields.is_empty() {
+        return Err(format!("there is no [[{kind}]]"));
+    }
+    let mut names = BTreeSet::new();
+    for field in fields {
+        if field.name().trim().is_empty() {
+            return Err(format!("an [[{kind}]] has an empty name"));
+        }
+        if !names.insert(field.name()) {
+            return Err(format!("[[{kind}]] '{}' is there twice", field.name()));
+        }
+    }
+    Ok(())
+}
+
+fn is_tensor_type(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Boolean
+        | DataType::Int32
+        | DataType::Int64
+        | DataType::Float32
+        | DataType::Float64 => true,
+        DataType::FixedSizeList(item, _) => item.data_type().is_numeric(),
+        _ => false,
+    }
+}
