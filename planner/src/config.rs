@@ -128,20 +128,34 @@ impl Options {
     }
 }
 
+/// The value that `RESET forebay.key` gives back.
+///
+/// # Errors
+/// Names the nearest option.
+pub(crate) fn default_value(key: &str) -> Result<String> {
+    Ok(default_entry(key)?.value.unwrap_or_default())
+}
+
+/// The option of this name, with its default as its value.
+fn default_entry(key: &str) -> Result<ConfigEntry> {
+    let mut entries = Options::default().entries();
+    if let Some(found) = entries.iter().position(|entry| entry.key == key) {
+        return Ok(entries.swap_remove(found));
+    }
+    let names: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
+    plan_err!(
+        "unknown option 'forebay.{key}'{}; the options are {}",
+        nearest_hint(key, names.iter().map(String::as_str)),
+        names.join(", ")
+    )
+}
+
 /// The value of `SET forebay.key = value` as the option stores it: sizes may have a unit.
 ///
 /// # Errors
 /// Names the nearest option, or what the option expects.
 pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
-    let entries = Options::default().entries();
-    let Some(entry) = entries.iter().find(|entry| entry.key == key) else {
-        let names: Vec<String> = entries.iter().map(|entry| entry.key.clone()).collect();
-        return plan_err!(
-            "unknown option 'forebay.{key}'{}; the options are {}",
-            nearest_hint(key, names.iter().map(String::as_str)),
-            names.join(", ")
-        );
-    };
+    let entry = default_entry(key)?;
     let is_size = matches!(key, "byte_budget" | "block_bytes" | "edge_budget" | "job_budget");
     let value = match value.parse::<ByteSize>() {
         Ok(size) if is_size => size.as_u64().to_string(),

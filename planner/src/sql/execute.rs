@@ -20,7 +20,7 @@ use forebay_udf::model::{Catalog, IfExists};
 
 use super::statement::{Change, ModelStatement, Statement, parse};
 use super::{create_model, models_table};
-use crate::config::checked_value;
+use crate::config::{checked_value, default_value};
 use crate::optimizer::calls_model;
 use crate::physical::check_precision;
 
@@ -153,12 +153,20 @@ fn check_places(context: &SessionContext, plan: &LogicalPlan) -> Result<()> {
     Ok(())
 }
 
-/// `SET forebay.…` with a value that is known to fit.
+/// `SET forebay.…` with a value that is known to fit. `RESET forebay.…` sets the default, since
+/// DataFusion resets only the options that are its own.
 fn with_checked_option(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let LogicalPlan::Statement(PlanStatement::SetVariable(set)) = &plan else { return Ok(plan) };
-    let variable = set.variable.to_lowercase();
+    let LogicalPlan::Statement(statement) = &plan else { return Ok(plan) };
+    let (variable, value) = match statement {
+        PlanStatement::SetVariable(set) => (set.variable.to_lowercase(), Some(&set.value)),
+        PlanStatement::ResetVariable(reset) => (reset.variable.to_lowercase(), None),
+        _ => return Ok(plan),
+    };
     let Some(key) = variable.strip_prefix("forebay.") else { return Ok(plan) };
-    let value = checked_value(key, &set.value)?;
+    let value = match value {
+        Some(value) => checked_value(key, value)?,
+        None => default_value(key)?,
+    };
     Ok(LogicalPlan::Statement(PlanStatement::SetVariable(SetVariable { variable, value })))
 }
 

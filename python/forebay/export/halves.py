@@ -120,7 +120,7 @@ def _path_of(graph: torch.Graph, value: torch.Value) -> tuple[str, ...]:
     while value.debugName() != first.debugName():
         node = value.node()
         if node.kind() != "prim::GetAttr":
-            raise Unlike(node.kind())
+            raise Unlike(narrow.node.kind())
         path.append(node.s("name"))
         value = next(iter(node.inputs()))
     return tuple(reversed(path))
@@ -195,7 +195,7 @@ def _constants(
             if values[0] != values[1]:
                 yield narrow, _numbers(*values)
         elif not isinstance(values[1], torch.Tensor) and values[0] != values[1]:
-            raise Unlike(node.kind())
+            raise Unlike(narrow.node.kind())
 
 
 def _is_for_to(node: torch.Node) -> bool:

@@ -93,17 +93,29 @@ def _bloom_gelu(self: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 def _sine_positions(
     self: torch.nn.Module, width: object, height: object, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Of sides that are numbers, without what the library keeps of earlier calls: a constant, of one device and
-    format. A trace has the sides as tensors, which do not say on which device the rest is."""
-    made = modeling_rt_detr.build_2d_sinusoidal_position_embedding(
-        height=int(height),
-        width=int(width),
-        embed_dim=self.embed_dim,
-        temperature=self.temperature,
-        device=device,
-        dtype=dtype,
-    )
+    """Of sides that are numbers: a constant, which the program keeps, whatever the library kept of earlier calls.
+    A trace has the sides as tensors, and nothing that would tell on which device the rest is."""
+    with _untraced():
+        made = modeling_rt_detr.build_2d_sinusoidal_position_embedding(
+            height=int(height),
+            width=int(width),
+            embed_dim=self.embed_dim,
+            temperature=self.temperature,
+            device=device,
+            dtype=dtype,
+        )
     return made.unsqueeze(0)
+
+
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """What is computed meanwhile is a constant of the trace."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def _traced_length(values: object) -> object:
