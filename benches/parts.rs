@@ -34,9 +34,8 @@ use forebay_scheduler::graph::{
     BlockReport, EdgeKind, EdgeSpec, Event, Granularity, JobGraph, JobSpec, Millis, StageId,
     StageSpec, WorkerId,
 };
-use forebay_scheduler::placement::{
-    AcceleratorNeed, Admission, Device, Job, Need, PaperBudget, WorkerState, place,
-};
+use forebay_scheduler::placement::{Admission, Device, Job, PaperBudget, WorkerState, place};
+use forebay_scheduler::resources::{AcceleratorNeed, Need};
 use forebay_udf::model::{BatchLimits, ModelDeclaration, Package};
 use forebay_udf::{runtime, transform};
 use tokio::runtime::Runtime;

@@ -14,10 +14,11 @@ use forebay_engine::arrow_files::CheckArrowFiles;
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
-use forebay_scheduler::ballista::distribute::{Distribute, plans_for_cluster};
-use forebay_scheduler::ballista::explain::ClusterQueryPlanner;
+use forebay_scheduler::client::distribute::{Distribute, plans_for_cluster};
+use forebay_scheduler::client::explain::ClusterQueryPlanner;
+use forebay_scheduler::client::system_schema::SystemSchema;
 use forebay_scheduler::inventory::pooled;
-use forebay_scheduler::tables::{SystemSchema, schema};
+use forebay_scheduler::tables;
 use forebay_scheduler::{Cluster, Functions, Standalone, Tls};
 use forebay_udf::model::Catalog;
 
@@ -196,7 +197,7 @@ impl ForebayContext {
         let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster.clone());
         let tables_of = &state.config().options().catalog.default_catalog;
         if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
-            tables_of.register_schema(schema::NAME, Arc::new(tables))?;
+            tables_of.register_schema(tables::NAME, Arc::new(tables))?;
         }
         let session = SessionContext::new_with_state(state);
         let session = if reads_urls { UrlTables::enable(session) } else { session };

@@ -2,7 +2,7 @@
 //! in lines of one form:
 //!
 //! ```text
-//! 2026-11-21T22:05:57.123456Z INFO  forebay_scheduler::ballista::running job=038FYY unit=1.4: runs again: …
+//! 2026-11-21T22:05:57.123456Z INFO  forebay_scheduler::coordinator::job job=038FYY unit=1.4: runs again: …
 //! ```
 //!
 //! That is time, level, module, what it is about, and what happened. What it is about are the fields

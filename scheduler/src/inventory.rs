@@ -4,7 +4,7 @@ use forebay_engine::device::Owner;
 use forebay_engine::{Accelerator, Devices, Inventory};
 use forebay_udf::runtime::Device;
 
-use crate::rpc::messages;
+use crate::protocol::messages;
 
 /// What messages call an NVIDIA GPU.
 pub const CUDA: &str = "cuda";

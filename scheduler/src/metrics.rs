@@ -16,8 +16,8 @@ use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::rpc::connection;
-use crate::tls::Tls;
+use crate::protocol::connection;
+use crate::protocol::tls::Tls;
 
 /// All figures of one moment.
 #[derive(Debug, Default)]

@@ -61,7 +61,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::ForebayContext;
-use forebay_scheduler::tls::choose_crypto;
+use forebay_scheduler::protocol::tls::choose_crypto;
 use front::Front;
 use login::Directory;
 use rights::Roots;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use forebay_engine::InferenceExec;
-use forebay_scheduler::ballista::cluster_exec::ClusterExec;
+use forebay_scheduler::client::cluster_exec::ClusterExec;
 
 use super::session::Session;
 

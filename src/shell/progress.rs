@@ -7,8 +7,8 @@ use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::StatisticsContext;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs};
 use forebay_engine::{InferenceExec, RunReport};
-use forebay_scheduler::ballista::cluster_exec::ClusterExec;
-use forebay_scheduler::rpc::messages::Progress as ClusterProgress;
+use forebay_scheduler::client::cluster_exec::ClusterExec;
+use forebay_scheduler::protocol::messages::Progress as ClusterProgress;
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::watch;
 

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
-use forebay_scheduler::rpc::ClusterClient;
-use forebay_scheduler::rpc::messages::{
+use forebay_scheduler::protocol::ClusterClient;
+use forebay_scheduler::protocol::messages::{
     AnalyzeRequest, DescribeRequest, FromWorker, Hello, Inventory, PROTOCOL, ReadRequest,
     RunRequest, TableRequest, Worker, from_worker,
 };

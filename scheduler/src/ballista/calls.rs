@@ -6,8 +6,8 @@ use std::time::Duration;
 use ballista_core::extension::EndpointOverrideFn;
 use tonic::transport::Endpoint;
 
-use crate::rpc::connection;
-use crate::tls::Tls;
+use crate::protocol::connection;
+use crate::protocol::tls::Tls;
 
 /// For how long a worker may take to answer: the scheduler does nothing else meanwhile.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -22,13 +22,13 @@ const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 
 /// The scheduler gives tasks to workers.
-pub(super) fn to_workers(tls: Tls) -> EndpointOverrideFn {
+pub(crate) fn to_workers(tls: Tls) -> EndpointOverrideFn {
     Arc::new(move |plain| Ok(encrypted(&plain, &tls)?.timeout(ANSWER_LIMIT)))
 }
 
 /// A worker reads shuffle files of another one. Ballista's own calls have no limits of time: a
 /// worker behind a line that is cut without a word would be waited for until the job is cancelled.
-pub(super) fn for_shuffles(tls: Option<Tls>) -> EndpointOverrideFn {
+pub(crate) fn for_shuffles(tls: Option<Tls>) -> EndpointOverrideFn {
     Arc::new(move |plain| {
         let endpoint = match &tls {
             None => plain,

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ballista_core::JobId;
@@ -19,27 +18,25 @@ use datafusion::common::{Result as DataFusionResult, internal_err};
 use forebay_engine::RemoteError;
 use parking_lot::Mutex;
 
-use super::execution_graph::{ForebayGraph, queued_at};
-use super::fleet;
-use super::plan_parts;
-use super::registry::Registry;
-use super::running::RunningJob;
-use super::stages::{self, StagedPlan};
+use crate::ballista::execution_graph::{ForebayGraph, queued_at};
+use crate::coordinator::fleet;
+use crate::ballista::plan_parts;
+use crate::coordinator::registry::Registry;
+use crate::coordinator::job::RunningJob;
+use crate::stages::{self, StagedPlan};
 use crate::graph::{Event, Failure, FailureKind, JobGraph};
+use crate::no_panic::no_panic;
 use crate::placement::{Job, WorkerState, place};
-
-/// In whose name the event loop is told to look at jobs. It listens to workers only, and of those
-/// that attend, each may be one that it does not know yet or no longer.
-pub(super) const NUDGER: &str = "forebay:nudger";
+use crate::ballista::wake;
 
 /// Ballista's record of workers, and our binding of tasks to them.
-pub(super) struct ForebayClusterState {
+pub(crate) struct ForebayClusterState {
     inner: InMemoryClusterState,
     registry: Registry,
 }
 
 impl ForebayClusterState {
-    pub(super) fn new(registry: Registry) -> Self {
+    pub(crate) fn new(registry: Registry) -> Self {
         Self { inner: InMemoryClusterState::default(), registry }
     }
 
@@ -142,26 +139,6 @@ impl ForebayClusterState {
     }
 }
 
-/// A panic while a plan is changed would end the scheduler for all jobs; it fails this one.
-pub(super) fn no_panic<T>(f: impl FnOnce() -> DataFusionResult<T>) -> DataFusionResult<T> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        internal_err!("a stage of the plan cannot be made: {text}")
-    })
-}
-
-fn nudger() -> ExecutorMetadata {
-    ExecutorMetadata {
-        id: NUDGER.to_owned(),
-        host: String::new(),
-        port: 0,
-        grpc_port: 0,
-        specification: ExecutorSpecification::default(),
-        os_info: ExecutorOperatingSystemSpecification::default(),
-    }
-}
-
 impl fmt::Debug for ForebayClusterState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForebayClusterState").finish_non_exhaustive()
@@ -207,8 +184,8 @@ impl ClusterState for ForebayClusterState {
     }
 
     async fn get_executor_metadata(&self, executor_id: &str) -> Result<ExecutorMetadata> {
-        if executor_id == NUDGER {
-            return Ok(nudger());
+        if executor_id == wake::WAKER {
+            return Ok(wake::waker());
         }
         self.inner.get_executor_metadata(executor_id).await
     }
@@ -232,7 +209,7 @@ impl ClusterState for ForebayClusterState {
     }
 
     fn get_executor_heartbeat(&self, executor_id: &str) -> Option<ExecutorHeartbeat> {
-        if executor_id == NUDGER {
+        if executor_id == wake::WAKER {
             return Some(ExecutorHeartbeat::default());
         }
         self.inner.get_executor_heartbeat(executor_id)

@@ -27,16 +27,16 @@ use datafusion::prelude::SessionConfig;
 use forebay_engine::{ErrorKind, RemoteError};
 use parking_lot::Mutex;
 
-use super::registry::Registry;
-use super::running::RunningJob;
-use super::status;
+use crate::coordinator::registry::Registry;
+use crate::coordinator::job::RunningJob;
+use crate::ballista::status;
 use crate::graph::{
     Event, Failure, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId,
 };
 
 /// Our graph as Ballista's.
 #[derive(Clone)]
-pub(super) struct ForebayGraph {
+pub(crate) struct ForebayGraph {
     job: Arc<Mutex<RunningJob>>,
     registry: Registry,
     id: JobId,
@@ -61,7 +61,7 @@ impl fmt::Debug for ForebayGraph {
 
 impl ForebayGraph {
     /// In place of the graph that Ballista made of the same plan.
-    pub(super) fn new(
+    pub(crate) fn new(
         job: Arc<Mutex<RunningJob>>,
         registry: Registry,
         stock: &dyn ExecutionGraph,
@@ -118,7 +118,7 @@ impl ForebayGraph {
                     None => Event::TaskEnded { task },
                 }
             }
-            // A nudge: see the registry.
+            // A waking: see `wake`.
             Some(Status::Running(_)) | None => return,
         };
         self.apply(event);
@@ -179,7 +179,7 @@ impl ForebayGraph {
 }
 
 /// Milliseconds since 1970 at which the scheduler had a job.
-pub(super) fn queued_at(status: &JobStatus) -> u64 {
+pub(crate) fn queued_at(status: &JobStatus) -> u64 {
     match &status.status {
         Some(JobState::Running(RunningState { queued_at, .. })) => *queued_at,
         _ => 0,
@@ -284,7 +284,7 @@ impl ExecutionGraph for ForebayGraph {
         executor_id: &str,
     ) -> Result<(HashSet<usize>, Vec<RunningTaskInfo>)> {
         self.apply(Event::WorkerLost { worker: WorkerId::new(executor_id) });
-        // The registry has told the workers already; an end that this leads to comes by a nudge.
+        // The registry has told the workers already; an end that this leads to comes when it is woken.
         Ok((HashSet::new(), vec![]))
     }
 

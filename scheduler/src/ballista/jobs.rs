@@ -17,20 +17,21 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::{IntervalStream, ReceiverStream};
 use tonic::Status;
 
-use super::analysis;
-use super::fleet::NO_WORKER;
-use super::observe::Reached;
-use super::plan_parts::{self, PlanParts};
-use super::registry::{Registry, Submitted};
-use super::scheduler::Ballista;
+use crate::coordinator::analysis;
+use crate::coordinator::fleet::NO_WORKER;
+use crate::coordinator::observe::Reached;
+use crate::ballista::part_codec::PlanParts;
+use crate::ballista::plan_parts;
+use crate::coordinator::registry::{Registry, Submitted};
+use crate::ballista::Ballista;
 use crate::gate::{Gate, Inside};
 use crate::owner::Owner;
-use crate::rpc::Answers;
-use crate::rpc::messages::run_update::News;
-use crate::rpc::messages::{
+use crate::protocol::Answers;
+use crate::protocol::messages::run_update::News;
+use crate::protocol::messages::{
     Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRequest, TableRows,
 };
-use crate::rpc::service::Jobs;
+use crate::protocol::server::Jobs;
 use crate::tables::SystemTable;
 
 /// Changes of a job's state that may wait to be sent.
@@ -40,17 +41,17 @@ const UPDATES_MAX: usize = 64;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Jobs of a scheduler.
-pub(super) struct BallistaJobs {
-    pub(super) scheduler: Ballista,
-    pub(super) registry: Registry,
+pub(crate) struct BallistaJobs {
+    pub(crate) scheduler: Ballista,
+    pub(crate) registry: Registry,
     /// What sessions have in common.
-    pub(super) state: SessionState,
+    pub(crate) state: SessionState,
     /// Jobs whose client has gone.
-    pub(super) abandoned: mpsc::Sender<JobId>,
+    pub(crate) abandoned: mpsc::Sender<JobId>,
     /// How long a job waits for the first worker.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
     /// Closed when the scheduler ends.
-    pub(super) gate: Gate,
+    pub(crate) gate: Gate,
 }
 
 impl BallistaJobs {

@@ -1,49 +1,28 @@
-//! Ballista, extended through its public traits. No other folder imports `ballista_*`.
+//! What Ballista needs to run our jobs, behind its public traits. The only folder that knows how it works inside:
+//! elsewhere its messages are passed on, nothing more.
 //!
-//! - `session`: functions, options and codec that the scheduler and every worker share;
-//!   [`functions`]: those that a program adds
-//! - [`scheduler`]: the scheduler's process; `jobs`: plans that clients send
-//! - `cluster_state`: binds tasks to workers; `stages`: cuts a job's plan into stages, by
-//!   `stage_traits`; `task_plan`: fills a stage's plan in for one task
-//! - `registry`: all jobs; `running`: one of them; `execution_graph`: what Ballista sees of it
-//! - `fleet`: the workers as placement sees them
-//! - `observe`: the rows of the system tables; `analysis`: what was measured of a job;
-//!   `figures`: what Prometheus reads
-//! - [`worker`]: a worker's process; `executor`: takes tasks and says how they ended; `engine`: how
-//!   one is run
-//! - `calls`: how connections are made when they are encrypted
-//! - [`standalone`]: both in one process
+//! - `session`: functions, options and codec that the scheduler and every worker share
+//! - `calls`: how connections are made in its name
+//! - `plan_parts`: a plan as messages that are not too deep; `part_codec`: what stands between them
+//! - `jobs`: plans that clients send become its jobs
+//! - `cluster_state`: binds tasks to workers, in place of its own rule; `task_plan`: fills a stage's plan in for
+//!   one of them; `wake`: makes its event loop look
+//! - `execution_graph`: what it sees of a job
 //! - `status`: how a task ended, from the worker to the graph
-//! - [`distribute`]: which part of a plan leaves the client; [`cluster_exec`] and [`client`]: run it
-//!   there; `result`: its rows, while it runs; [`explain`]: what `EXPLAIN` says of that
 
-mod analysis;
-mod asked_order;
-mod calls;
-pub mod client;
-pub mod cluster_exec;
-mod cluster_state;
-pub mod distribute;
-mod engine;
+pub(crate) mod calls;
+pub(crate) mod cluster_state;
 mod execution_graph;
-mod executor;
-pub mod explain;
-mod figures;
-mod fleet;
-pub mod functions;
-mod input_wants;
-mod jobs;
-mod observe;
-mod plan_parts;
-mod registry;
-mod result;
-mod running;
-pub mod scheduler;
-mod session;
-mod stage_traits;
-mod stages;
-pub mod standalone;
-mod status;
+pub(crate) mod jobs;
+mod part_codec;
+pub(crate) mod plan_parts;
+pub(crate) mod session;
+pub(crate) mod status;
 mod task_plan;
-mod wakes;
-pub mod worker;
+pub(crate) mod wake;
+
+use ballista_scheduler::scheduler_server::SchedulerServer;
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+
+/// Its scheduler.
+pub(crate) type Ballista = SchedulerServer<LogicalPlanNode, PhysicalPlanNode>;

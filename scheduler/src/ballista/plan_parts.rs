@@ -4,23 +4,15 @@
 //! taking all stack, and an operator takes two of them. So a plan is sent in parts: what is deep becomes
 //! a message of its own, and a [`PlanPartExec`] stands for it in the part above.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{
-    DataFusionError, Result, exec_datafusion_err, internal_err, plan_datafusion_err,
-};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
-};
-use datafusion_proto::physical_plan::{
-    AsExecutionPlan, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
-};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_datafusion_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 
+use super::part_codec::{PlanPartExec, PlanParts};
 use super::session;
 
 /// Operators one below the other in a part. Half of a message's depth is left to expressions.
@@ -29,14 +21,11 @@ const PART_DEPTH: usize = 24;
 /// Operators one below the other in a whole plan: those who walk through it go down by recursion.
 const DEPTH_MAX: usize = 400;
 
-/// Before the number of a part.
-const MAGIC: &[u8] = b"forebay-part-1:";
-
 /// A plan as bytes: its parts, each after those that it names, the whole of it last.
 ///
 /// # Errors
 /// If an operator or a function cannot be sent, or the plan or an expression is too deep.
-pub(super) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
     if depth(&plan) > DEPTH_MAX {
         return Err(too_deep());
     }
@@ -51,7 +40,7 @@ pub(super) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
 /// # Errors
 /// If the bytes are not those of a plan that this build has sent, or `context` has no [`PlanParts`]. A
 /// part that is named twice would double the plan, and forty such parts would never end.
-pub(super) fn decode(parts: &[Vec<u8>], context: &TaskContext) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) fn decode(parts: &[Vec<u8>], context: &TaskContext) -> Result<Arc<dyn ExecutionPlan>> {
     let known = context.session_config().get_extension::<PlanParts>();
     let known = known.ok_or_else(|| exec_datafusion_err!("a session that decodes no plans"))?;
     for part in parts {
@@ -84,7 +73,7 @@ fn too_deep() -> DataFusionError {
 ///
 /// # Errors
 /// If it is too deep.
-pub(super) fn check_depth(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+pub(crate) fn check_depth(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
     message(Arc::clone(plan)).map(drop)
 }
 
@@ -118,122 +107,6 @@ fn without_deep_parts(
         children.push(Arc::new(PlanPartExec { number: parts.len() - 1, properties }));
     }
     Ok((replace_children_if_necessary(plan, children)?, depth + 1))
-}
-
-/// The parts of a plan that have been decoded and are not yet in their place. An extension of the
-/// session that decodes.
-#[derive(Default)]
-pub(super) struct PlanParts(Mutex<Vec<Option<Arc<dyn ExecutionPlan>>>>);
-
-impl PlanParts {
-    fn push(&self, part: Arc<dyn ExecutionPlan>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Some(part));
-    }
-
-    fn take(&self, number: usize) -> Option<Arc<dyn ExecutionPlan>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number)?.take()
-    }
-}
-
-/// Stands for a part of a plan while the plan is sent. It never runs: decoding puts the part back.
-#[derive(Debug)]
-struct PlanPartExec {
-    number: usize,
-    properties: Arc<PlanProperties>,
-}
-
-impl DisplayAs for PlanPartExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlanPartExec: number={}", self.number)
-    }
-}
-
-impl ExecutionPlan for PlanPartExec {
-    fn name(&self) -> &'static str {
-        "PlanPartExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![]
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        match children.len() {
-            0 => Ok(self),
-            many => internal_err!("PlanPartExec is a leaf, found {many} inputs"),
-        }
-    }
-
-    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        internal_err!("part {} of a plan was not put back", self.number)
-    }
-}
-
-/// Writes and reads [`PlanPartExec`]; all else is the inner codec's.
-pub(super) struct PartCodec {
-    inner: Arc<dyn PhysicalExtensionCodec>,
-}
-
-impl PartCodec {
-    pub(super) fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
-        Self { inner }
-    }
-}
-
-impl fmt::Debug for PartCodec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PartCodec").field("inner", &self.inner).finish()
-    }
-}
-
-impl PhysicalExtensionCodec for PartCodec {
-    fn try_decode(
-        &self,
-        bytes: &[u8],
-        inputs: &[Arc<dyn ExecutionPlan>],
-        context: &TaskContext,
-        converter: &dyn PhysicalProtoConverterExtension,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(number) = bytes.strip_prefix(MAGIC) else {
-            return self.inner.try_decode(bytes, inputs, context, converter);
-        };
-        let number = <[u8; 4]>::try_from(number).ok().map(u32::from_le_bytes);
-        let parts = context.session_config().get_extension::<PlanParts>();
-        let part = number.zip(parts).and_then(|(number, parts)| parts.take(number as usize));
-        part.ok_or_else(|| {
-            exec_datafusion_err!(
-                "a plan names a part that was not sent before it, or was named already"
-            )
-        })
-    }
-
-    fn try_encode(
-        &self,
-        node: Arc<dyn ExecutionPlan>,
-        bytes: &mut Vec<u8>,
-        converter: &dyn PhysicalProtoConverterExtension,
-    ) -> Result<()> {
-        let Some(part) = node.downcast_ref::<PlanPartExec>() else {
-            return self.inner.try_encode(node, bytes, converter);
-        };
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend((part.number as u32).to_le_bytes());
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -18,15 +18,15 @@ use forebay_engine::{Devices, Inventory};
 use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
 
-use super::functions::Functions;
-use super::plan_parts::PartCodec;
+use crate::functions::Functions;
+use crate::ballista::part_codec::PartCodec;
 use crate::block::wire::BlockCodec;
 
 /// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
-pub(super) const MESSAGE_BYTES: u32 = 512 << 20;
+pub(crate) const MESSAGE_BYTES: u32 = 512 << 20;
 
 /// A session with all functions and options of Forebay, those of the program, and no tables.
-pub(super) fn state(
+pub(crate) fn state(
     devices: Arc<Devices>,
     runtime: Arc<RuntimeEnv>,
     functions: Functions,
@@ -44,7 +44,7 @@ const SHUFFLE_RETRIES: usize = 1;
 const SHUFFLE_PAUSE_MS: usize = 300;
 
 /// The options that a session may set, at their defaults.
-pub(super) fn config() -> SessionConfig {
+pub(crate) fn config() -> SessionConfig {
     SessionConfig::new_with_ballista()
         .with_information_schema(true)
         .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES as usize)
@@ -53,24 +53,24 @@ pub(super) fn config() -> SessionConfig {
 }
 
 /// A session for decoding plans, which needs no devices of its own.
-pub(super) fn decoding_state(runtime: Arc<RuntimeEnv>, functions: Functions) -> SessionState {
+pub(crate) fn decoding_state(runtime: Arc<RuntimeEnv>, functions: Functions) -> SessionState {
     state(Arc::new(Devices::new(Inventory::detect())), runtime, functions)
 }
 
 /// All functions that a plan may name.
-pub(super) fn functions(state: &SessionState) -> Arc<BallistaFunctionRegistry> {
+pub(crate) fn functions(state: &SessionState) -> Arc<BallistaFunctionRegistry> {
     Arc::new(BallistaFunctionRegistry::from(state))
 }
 
 /// Forebay's operators and blocks, and Ballista's shuffles.
-pub(super) fn physical_codec() -> Arc<ForebayPhysicalCodec> {
+pub(crate) fn physical_codec() -> Arc<ForebayPhysicalCodec> {
     let ballista = Arc::new(BallistaPhysicalExtensionCodec::default());
     let blocks = Arc::new(BlockCodec::new(ballista));
     Arc::new(ForebayPhysicalCodec::new(Arc::new(PartCodec::new(blocks))))
 }
 
 /// Both codecs, for a process that runs what it decodes. Logical plans never travel.
-pub(super) fn codec(stores: Arc<RuntimeEnv>) -> BallistaCodec<LogicalPlanNode, PhysicalPlanNode> {
+pub(crate) fn codec(stores: Arc<RuntimeEnv>) -> BallistaCodec<LogicalPlanNode, PhysicalPlanNode> {
     let physical = Arc::unwrap_or_clone(physical_codec()).with_stores(stores);
     BallistaCodec::new(Arc::new(BallistaLogicalExtensionCodec::default()), Arc::new(physical))
 }

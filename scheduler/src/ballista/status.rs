@@ -46,7 +46,7 @@ enum Kind {
 }
 
 /// On a worker: a task's error, so that its kind survives.
-pub(super) fn sealed_failure(error: DataFusionError) -> DataFusionError {
+pub(crate) fn sealed_failure(error: DataFusionError) -> DataFusionError {
     if is_fetch_failure(&error) {
         return error;
     }
@@ -131,7 +131,7 @@ fn store_kind(error: &object_store::Error) -> Kind {
 }
 
 /// What a failed task says, for the graph. `unit_of` tells whose block a file is.
-pub(super) fn failure(
+pub(crate) fn failure(
     failed: FailedTask,
     unit_of: impl Fn(u32, u32) -> Option<UnitId>,
 ) -> Option<Failure> {
@@ -176,7 +176,7 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
 }
 
 /// On a worker: a block in Ballista's record of an output, whose file number is our checksum.
-pub(super) fn to_record((id, sealed): &(block::BlockId, Sealed)) -> ShuffleWritePartition {
+pub(crate) fn to_record((id, sealed): &(block::BlockId, Sealed)) -> ShuffleWritePartition {
     ShuffleWritePartition {
         partition_id: u64::from(id.seq),
         num_batches: 0,
@@ -188,7 +188,7 @@ pub(super) fn to_record((id, sealed): &(block::BlockId, Sealed)) -> ShuffleWrite
 }
 
 /// The blocks in Ballista's records of an output.
-pub(super) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
+pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
     let report = |record: &ShuffleWritePartition| BlockReport {
         seq: u32::try_from(record.partition_id).unwrap_or(u32::MAX),
         bytes: record.num_bytes,
@@ -199,7 +199,7 @@ pub(super) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport
 }
 
 /// A hash shuffle's output as one block: it is lost, and made again, as a whole.
-pub(super) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
+pub(crate) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
     let bytes = records.iter().map(|record| record.num_bytes).sum();
     let rows = records.iter().map(|record| record.num_rows).sum();
     vec![BlockReport { seq: 0, bytes, rows, checksum: 0 }]

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use ballista_core::serde::scheduler::{PartitionId, PartitionLocation, PartitionStats};
+use ballista_core::serde::scheduler::{PartitionId, PartitionLocation, PartitionStats, TaskKey};
 use ballista_scheduler::planner::remove_unresolved_shuffles;
+use ballista_scheduler::state::execution_graph::TaskDescription;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::physical_plan::union::UnionExec;
@@ -13,29 +14,57 @@ use forebay_engine::InferenceExec;
 use forebay_engine::device::Placement;
 use forebay_udf::runtime::Device;
 
-use super::running::{Addresses, RunningJob};
-use super::stages::{Reads, StagedPlan};
+use crate::coordinator::job::{Addresses, RunningJob};
+use crate::stages::{Reads, StagedPlan};
 use crate::block::{BlockLocation, BlockReaderExec, BlockWriterExec};
 use crate::graph::{Bound, StageId};
 
+impl RunningJob {
+    /// What Ballista sends to the worker.
+    pub(crate) fn task(
+        &mut self,
+        bound: &Bound,
+        devices: &[Device],
+        addresses: &Addresses,
+    ) -> Result<TaskDescription> {
+        self.units.insert(bound.task, bound.unit);
+        let plan = TaskPlan { job: self, plans: &self.plans, bound, devices, addresses };
+        let plan = plan.build()?;
+        Ok(TaskDescription {
+            session_id: self.session.clone(),
+            key: TaskKey {
+                job_id: self.id.clone(),
+                stage_id: bound.task.stage.0 as usize,
+                task_id: bound.task.index as usize,
+            },
+            stage_attempt_num: 0,
+            task_attempt: bound.attempt as usize,
+            global_input_partition_ids: vec![plan.partition],
+            vcores_consumed: 0,
+            plan: plan.plan,
+            session_config: Arc::clone(&self.config),
+        })
+    }
+}
+
 /// What a task's plan is made of.
-pub(super) struct TaskPlan<'a> {
-    pub(super) job: &'a RunningJob,
-    pub(super) plans: &'a StagedPlan,
-    pub(super) bound: &'a Bound,
+struct TaskPlan<'a> {
+    job: &'a RunningJob,
+    plans: &'a StagedPlan,
+    bound: &'a Bound,
     /// The accelerators that are the task's own on its worker.
-    pub(super) devices: &'a [Device],
-    pub(super) addresses: &'a Addresses,
+    devices: &'a [Device],
+    addresses: &'a Addresses,
 }
 
 /// A plan, and the partition of it that the task runs.
-pub(super) struct Filled {
-    pub(super) plan: Arc<dyn ExecutionPlan>,
-    pub(super) partition: usize,
+struct Filled {
+    plan: Arc<dyn ExecutionPlan>,
+    partition: usize,
 }
 
 impl TaskPlan<'_> {
-    pub(super) fn build(&self) -> Result<Filled> {
+    fn build(&self) -> Result<Filled> {
         let stage = self.bound.task.stage;
         let template = Arc::clone(&self.plans.plans[stage.0 as usize]);
         let shuffles = self.shuffles(&template)?;

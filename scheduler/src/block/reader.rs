@@ -30,7 +30,7 @@ use super::failure::BlockError;
 use super::location::BlockLocation;
 use super::service;
 use super::store::{BlockStore, verify};
-use crate::rpc::connection::Peers;
+use crate::protocol::connection::Peers;
 
 /// Reads blocks.
 ///

@@ -13,10 +13,10 @@ use super::failure::BlockError;
 use super::location::BlockLocation;
 use super::serving::Serving;
 use super::store::BlockStore;
-use crate::rpc::blocks_server::Blocks;
-use crate::rpc::connection::{Peers, said};
-use crate::rpc::messages::{Chunk, FetchRequest, check_protocol};
-use crate::rpc::{Answers, BlocksClient};
+use crate::protocol::blocks_server::Blocks;
+use crate::protocol::connection::{Peers, said};
+use crate::protocol::messages::{Chunk, FetchRequest, check_protocol};
+use crate::protocol::{Answers, BlocksClient};
 
 /// Attempts at reaching a worker, and the pause between them. Few and short: an accelerator may be
 /// held meanwhile, and the scheduler knows sooner whether the worker lives.

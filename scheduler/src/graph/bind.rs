@@ -9,7 +9,7 @@ use super::job::JobGraph;
 use super::ready::ReadyItem;
 use super::spec::{EdgeKind, Granularity};
 use super::unit::{Task, TaskState, UnitInput, UnitState};
-use crate::placement::Lease;
+use crate::resources::Lease;
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::bind::{Bound, Work};
 use super::ids::{BlockId, EdgeId, Millis, StageId, WorkerId};
 use super::job::JobGraph;
 use super::ready::ReadyItem;
-use crate::placement::Lease;
+use crate::resources::Lease;
 
 /// Stands for the client where workers are named.
 const CLIENT: &str = "client";

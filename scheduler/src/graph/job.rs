@@ -12,7 +12,7 @@ use super::ready::Ready;
 use super::spec::{EdgeKind, Granularity, GraphError, JobSpec, Limits, StageSpec};
 use super::stage::{Edge, Stage, StageState};
 use super::unit::{Task, TaskState, Unit, UnitState};
-use crate::placement::Lease;
+use crate::resources::Lease;
 
 /// Where a job stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

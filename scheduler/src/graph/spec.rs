@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::ids::{EdgeId, StageId};
-use crate::placement::Need;
+use crate::resources::Need;
 
 /// A job: stages, the edges between them, and its limits.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use super::block::Blocks;
 use super::event::FailureKind;
 use super::ids::{BlockId, EdgeId, Millis, UnitId, WorkerId};
-use crate::placement::Lease;
+use crate::resources::Lease;
 
 /// What a unit reads on its streaming edge, or which portion of its stage's own input it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use crate::graph::{JobGraph, Millis, StageId};
 
-use super::resources::WorkerState;
+use super::workers::WorkerState;
 
 /// Whether one more task of a stage may start under [`Admission::Reserve`](super::Admission::Reserve).
 ///

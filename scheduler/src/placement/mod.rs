@@ -27,7 +27,7 @@
 //! Suppose that nothing runs, that the job has work, and that a worker is there for each of its
 //! stages. Among the units that must run, take one of the earliest stage. Its inputs are there: what
 //! is not there belongs to a unit that must run, of an earlier stage. So it is ready, or a block is
-//! ready to become a unit, and nothing takes the resources that it needs. Only a budget can hold it
+//! ready to become a unit, and nothing takes the workers that it needs. Only a budget can hold it
 //! back, and a job of which nothing runs has one task admitted whatever the budgets say (`Queue`).
 //! It needs no slot of any other task: consumers are bound to sealed blocks only and never wait for
 //! a producer while they hold a worker, so that a cluster of one slot ends a job of any depth.
@@ -38,8 +38,8 @@
 
 mod budget;
 mod policy;
-mod resources;
 mod round;
+mod workers;
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +47,4 @@ mod tests;
 pub use budget::{Operator, PaperBudget, seconds_per_partition};
 pub use forebay_planner::Admission;
 pub use policy::{Binding, Job, place};
-pub use resources::{
-    AcceleratorNeed, Device, Lease, MissingResource, Need, NotAShare, WHOLE, WorkerState,
-    could_ever_fit, waiting_for,
-};
+pub use workers::{Device, MissingResource, WorkerState, could_ever_fit, waiting_for};

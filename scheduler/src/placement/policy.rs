@@ -4,7 +4,8 @@ use crate::graph::{BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId,
 
 use super::Admission;
 use super::budget::{PaperBudget, buffered_output, reserve_admits};
-use super::resources::{Lease, WorkerState, any_could_ever_fit};
+use super::workers::{WorkerState, any_could_ever_fit};
+use crate::resources::Lease;
 use super::round::{Candidates, Fleet, Usage};
 
 /// A job that wants to run.

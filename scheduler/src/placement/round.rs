@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::graph::{JobGraph, StageId, WorkerId};
 
-use super::resources::{Need, WorkerState, any_could_ever_fit};
+use super::workers::{WorkerState, any_could_ever_fit};
+use crate::resources::Need;
 
 /// The workers, with what every job's tasks take of them. Made anew for each round from the tasks
 /// that run or drain, so that nothing is ever forgotten to be given back.

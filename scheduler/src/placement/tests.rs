@@ -3,6 +3,7 @@
 use forebay_engine::{ErrorKind, RemoteError};
 
 use super::*;
+use crate::resources::{AcceleratorNeed, Lease, Need, WHOLE};
 use crate::graph::{
     BlockReport, EdgeKind, EdgeSpec, Event, Failure, FailureKind, Granularity, JobGraph, JobSpec,
     Millis, StageId, StageSpec, TaskId, WorkerId,

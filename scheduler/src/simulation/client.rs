@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{Bound, Event, Millis, TaskId, UnitId, WorkerId};
-use crate::placement::{Lease, WorkerState};
+use crate::placement::{WorkerState};
+use crate::resources::{Lease};
 
 use super::scenario::Rows;
 use super::world::{Checked, Worker, World, ensure};

@@ -7,7 +7,7 @@ use crate::graph::{
     BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec, TaskId,
     UnitInput,
 };
-use crate::placement::{AcceleratorNeed, Need};
+use crate::resources::{AcceleratorNeed, Need};
 
 use super::rng::{Rng, mix};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_engine::ErrorKind;
 
 use crate::graph::{BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitInput, WorkerId};
-use crate::placement::Lease;
+use crate::resources::Lease;
 
 use super::scenario::Rows;
 use super::world::{Checked, Happening, Running, Stored, World, ensure};

@@ -8,7 +8,8 @@ use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, TaskId,
     UnitInput, WorkerId,
 };
-use crate::placement::{Admission, Job, Lease, PaperBudget, WorkerState, place};
+use crate::placement::{Admission, Job, PaperBudget, WorkerState, place};
+use crate::resources::{Lease};
 
 use super::client::Received;
 use super::reference::Reference;

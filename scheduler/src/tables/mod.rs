@@ -1,7 +1,6 @@
 //! The system tables: what jobs and workers do, as tables that SQL reads.
 //!
 //! - [`rows`]: each table's columns, in one place for both sides
-//! - [`schema`]: the tables in a client's session, under `forebay`
 //!
 //! The scheduler makes the rows when they are asked for; nothing is kept for them that it would
 //! not keep anyway.
@@ -18,9 +17,9 @@ use datafusion::common::Result;
 
 mod columns;
 pub mod rows;
-pub mod schema;
 
-pub use schema::SystemSchema;
+/// The schema in which sessions have them.
+pub const NAME: &str = "forebay";
 
 /// A table whose rows the scheduler has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +79,7 @@ impl SystemTable {
 
 impl fmt::Display for SystemTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", schema::NAME, self.name())
+        write!(f, "{}.{}", NAME, self.name())
     }
 }
 

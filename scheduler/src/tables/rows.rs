@@ -1,20 +1,29 @@
 //! The columns of each table. A table without rows has its schema.
 
+use std::time::SystemTime;
+
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
 
 use super::columns::Columns;
 use crate::graph::{
-    BlockRow, BlockState, Millis, Recomputed, StageRow, StageState, TaskRow, TaskState,
+    BlockRow, BlockState, EdgeKind, EdgeSpec, Granularity, Millis, Recomputed, StageRow, StageState, TaskRow, TaskState,
 };
-use crate::placement::{Need, WHOLE, WorkerState};
-use crate::rpc::messages::Worker;
+use crate::placement::{WorkerState};
+use crate::resources::{Need, WHOLE};
+use crate::protocol::messages::Worker;
 
 /// Milliseconds since 1970 at which a graph's time began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epoch(pub i64);
 
 impl Epoch {
+    /// A graph's time begins now.
+    pub fn now() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self(i64::try_from(since.as_millis()).unwrap_or(0))
+    }
+
     /// Milliseconds since 1970.
     pub fn at(self, time: Millis) -> i64 {
         self.0.saturating_add_unsigned(time.0)
@@ -266,4 +275,25 @@ pub(crate) fn need_text(need: &Need) -> String {
 /// `1 task`, `2 tasks`
 pub(crate) fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// What a stage reads, in words: `0 block by block, 1 broadcast`.
+pub(crate) fn reads<'a>(edges: impl Iterator<Item = &'a EdgeSpec>) -> String {
+    let mut parts: Vec<String> = vec![];
+    for edge in edges {
+        let part = format!("{} {}", edge.from, kind_text(edge.kind));
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    parts.join(", ")
+}
+
+fn kind_text(kind: EdgeKind) -> &'static str {
+    match kind {
+        EdgeKind::Streaming(Granularity::Block) => "block by block",
+        EdgeKind::Streaming(Granularity::Unit) => "task by task",
+        EdgeKind::Blocking => "when it is done",
+        EdgeKind::Broadcast => "broadcast when it is done",
+    }
 }

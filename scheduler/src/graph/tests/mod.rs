@@ -9,7 +9,7 @@ mod streaming;
 use forebay_engine::{ErrorKind, RemoteError};
 
 use super::*;
-use crate::placement::{Lease, Need};
+use crate::resources::{Lease, Need};
 
 pub(super) const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
 pub(super) const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);

@@ -1,0 +1,132 @@
+//! A session's connection to a cluster.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, Result, exec_err};
+use forebay_engine::{ErrorKind, RemoteError};
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use crate::ballista::session;
+use crate::protocol::ClusterClient;
+use crate::protocol::connection::{self, Peers, said};
+use crate::protocol::messages::{
+    Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, ReadAnswer, ReadRequest, RunRequest,
+    RunUpdate, TableRequest, Worker,
+};
+use crate::tables::{self, SystemTable};
+use crate::protocol::tls::Tls;
+
+/// A connection to a scheduler.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    scheduler: String,
+    channel: Channel,
+    /// The workers, who hold the rows.
+    peers: Arc<Peers>,
+}
+
+impl Cluster {
+    /// Connects to the scheduler at `host:port`; with `tls` if it has some, without if not.
+    ///
+    /// # Errors
+    /// If nobody answers there, or one of both does not believe the other.
+    pub async fn connect(scheduler: &str, tls: Option<Tls>) -> Result<Self> {
+        let address = scheduler.strip_prefix("http://").unwrap_or(scheduler);
+        let endpoint = connection::endpoint(address, tls.as_ref())?;
+        let channel = connection::reach_scheduler(endpoint, address, tls.as_ref()).await?;
+        Ok(Self { scheduler: address.to_owned(), channel, peers: Arc::new(Peers::new(tls)) })
+    }
+
+    /// `host:port` of the scheduler.
+    pub fn scheduler(&self) -> &str {
+        &self.scheduler
+    }
+
+    /// The workers at this moment.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer.
+    pub async fn workers(&self) -> Result<Vec<Worker>> {
+        let answer = self.client().describe(DescribeRequest::new()).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner().workers)
+    }
+
+    /// The rows of a system table at this moment, of a user's jobs or of all.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer, or is of another version.
+    pub async fn table(&self, table: SystemTable, owner: Option<&str>) -> Result<RecordBatch> {
+        let request = TableRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            table: table.name().to_owned(),
+            owner: owner.unwrap_or_default().to_owned(),
+        };
+        let answer = self.client().table(request).await;
+        let rows = answer.map_err(|status| self.failed(&status))?.into_inner();
+        let batch = tables::read(&rows.stream)?;
+        if batch.schema() != table.schema()? {
+            return exec_err!(
+                "the scheduler at {} has other columns in {table}; run the same version on all \
+                 machines",
+                self.scheduler
+            );
+        }
+        Ok(batch)
+    }
+
+    /// What was measured of a job, for people.
+    ///
+    /// # Errors
+    /// If the scheduler does not answer or knows no such job.
+    pub(crate) async fn analysis(&self, job: String) -> Result<Analysis> {
+        let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
+        let answer = self.client().analyze(AnalyzeRequest { protocol, version, job }).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    }
+
+    /// Runs a plan for as long as the answer is held.
+    pub(crate) async fn run(&self, request: RunRequest) -> Result<Streaming<RunUpdate>> {
+        let answer = self.client().run(request).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    }
+
+    /// What the client of a job reads next, once there is something.
+    pub(crate) async fn read(&self, request: ReadRequest) -> Result<ReadAnswer> {
+        let answer = self.client().read(request).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    }
+
+    fn client(&self) -> ClusterClient<Channel> {
+        let limit = session::MESSAGE_BYTES as usize;
+        ClusterClient::new(self.channel.clone())
+            .max_decoding_message_size(limit)
+            .max_encoding_message_size(limit)
+    }
+
+    /// The workers, as this session reaches them.
+    pub(crate) fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    pub(crate) fn failed(&self, status: &Status) -> DataFusionError {
+        let message = format!("the scheduler at {}: {}", self.scheduler, said(status));
+        let kind = match status.code() {
+            Code::InvalidArgument => ErrorKind::InvalidArgument,
+            Code::NotFound => ErrorKind::NotFound,
+            // Of another version, or another kind of server.
+            Code::FailedPrecondition | Code::Unimplemented => ErrorKind::FailedPrecondition,
+            Code::ResourceExhausted | Code::OutOfRange => ErrorKind::ResourceExhausted,
+            Code::Internal => ErrorKind::Internal,
+            _ => ErrorKind::Unavailable,
+        };
+        RemoteError::new(kind, message).into()
+    }
+
+    pub(crate) fn stopped(&self) -> DataFusionError {
+        let message = format!("the scheduler at {} stopped", self.scheduler);
+        RemoteError::new(ErrorKind::Unavailable, message).into()
+    }
+}

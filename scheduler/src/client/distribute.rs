@@ -1,0 +1,122 @@
+//! Which part of a plan leaves the client.
+
+use std::sync::Arc;
+
+use ballista_core::config::BallistaConfig;
+use datafusion::common::Result;
+use datafusion::config::ConfigOptions;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::prelude::SessionConfig;
+use forebay_planner::ForebayConfig;
+
+use crate::client::cluster::Cluster;
+use crate::client::cluster_exec::ClusterExec;
+
+/// Sets the options that plans on a cluster need: what one operator tells another while both run
+/// (the value of a subquery, the keys of a join) does not travel between stages, and string views
+/// travel with all of the buffers that they point into. An exchange that keeps an order is not cut.
+///
+/// The smaller side of a join is read by all tasks up to a larger size than in one process, unless the
+/// program has chosen one: to shuffle both sides takes more, as it goes through files.
+#[must_use]
+pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
+    let extensions = &mut config.options_mut().extensions;
+    if extensions.get::<ForebayConfig>().is_none() {
+        extensions.insert(ForebayConfig::default());
+    }
+    let usual = ConfigOptions::default().optimizer;
+    let (ballista, optimizer) = (BallistaConfig::default(), &mut config.options_mut().optimizer);
+    if optimizer.hash_join_single_partition_threshold == usual.hash_join_single_partition_threshold
+    {
+        optimizer.hash_join_single_partition_threshold = ballista.broadcast_join_threshold_bytes();
+    }
+    if optimizer.hash_join_single_partition_threshold_rows
+        == usual.hash_join_single_partition_threshold_rows
+    {
+        optimizer.hash_join_single_partition_threshold_rows =
+            ballista.broadcast_join_threshold_rows();
+    }
+    config
+        .set_bool("datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery", false)
+        .set_bool("datafusion.optimizer.enable_dynamic_filter_pushdown", false)
+        .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
+        .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false)
+        .set_bool("forebay.ordered_exchanges", false)
+}
+
+/// Puts a [`ClusterExec`] above what workers can run.
+///
+/// All of a plan goes, but for what writes (the client does, so that files and tables are its own)
+/// and for plans that read something that only the client has, such as `information_schema`.
+#[derive(Debug)]
+pub struct Distribute {
+    cluster: Cluster,
+}
+
+impl Distribute {
+    /// Sends plans to `cluster`.
+    pub fn new(cluster: Cluster) -> Self {
+        Self { cluster }
+    }
+}
+
+impl PhysicalOptimizerRule for Distribute {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if plan.is::<DataSinkExec>() {
+            let inputs = plan.children().into_iter().cloned();
+            let inputs = inputs.map(|input| self.distributed(input)).collect();
+            return replace_children_if_necessary(plan, inputs);
+        }
+        Ok(self.distributed(plan))
+    }
+
+    fn name(&self) -> &'static str {
+        "distribute"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+impl Distribute {
+    fn distributed(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        if !can_travel(&plan) || !has_work(&plan) {
+            return plan;
+        }
+        Arc::new(ClusterExec::new(plan, self.cluster.clone()))
+    }
+}
+
+/// Whether all that a plan reads can be read elsewhere.
+fn can_travel(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let children = plan.children();
+    if !children.is_empty() {
+        return children.into_iter().all(can_travel);
+    }
+    plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() || is_source(plan)
+}
+
+fn is_source(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.downcast_ref::<DataSourceExec>().is_some_and(|scan| {
+        let source = scan.data_source();
+        source.downcast_ref::<FileScanConfig>().is_some()
+            || source.downcast_ref::<MemorySourceConfig>().is_some()
+    })
+}
+
+/// Whether a plan reads anything; constants are not worth a journey.
+fn has_work(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    is_source(plan) || plan.children().into_iter().any(has_work)
+}

@@ -1,0 +1,14 @@
+//! A session's end of a cluster.
+//!
+//! - [`cluster`]: its connection
+//! - [`distribute`]: which part of a plan leaves the session; [`cluster_exec`]: stands for it there; `rows`: its
+//!   rows, while it runs
+//! - [`explain`]: what `EXPLAIN` says of that
+//! - [`system_schema`]: what the scheduler knows, as tables
+
+pub mod cluster;
+pub mod cluster_exec;
+pub mod distribute;
+pub mod explain;
+mod rows;
+pub mod system_schema;

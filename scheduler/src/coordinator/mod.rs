@@ -1,0 +1,20 @@
+//! What the scheduler's process knows: all jobs and what happens to them, and the workers.
+//!
+//! - [`registry`]: all jobs, and the ways in which something happens to them; `wakes`: when
+//! - [`job`]: one of them: its graph, its plans, and what both lead to
+//! - [`fleet`]: the workers as placement sees them
+//! - [`observe`]: the rows of the system tables, and how far a job is
+//! - [`analysis`]: what was measured of a job, by [`stage_metrics`]
+//! - [`metrics`]: what Prometheus reads, by [`totals`]
+//!
+//! Who decides is pure and elsewhere: [`graph`](crate::graph) and [`placement`](crate::placement).
+
+pub(crate) mod analysis;
+pub(crate) mod fleet;
+pub(crate) mod job;
+pub(crate) mod metrics;
+pub(crate) mod observe;
+pub(crate) mod registry;
+pub(crate) mod stage_metrics;
+pub(crate) mod totals;
+mod wakes;

@@ -1,0 +1,508 @@
+//! All jobs of a scheduler, and the ways in which something happens to them.
+//!
+//! Ballista's event loop is the only place where tasks are bound and jobs end. What happens
+//! elsewhere (a block is sealed, a wait is over, a job has failed for want of a worker) changes the
+//! graph at once; then the loop is woken, which makes it look.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ballista_core::JobId;
+use ballista_core::serde::scheduler::ExecutorMetadata;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, mpsc};
+
+use crate::coordinator::totals::Totals;
+use crate::coordinator::fleet;
+use crate::coordinator::job::{Addresses, RunningJob};
+use crate::coordinator::wakes::Wakes;
+use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
+use crate::placement::WorkerState;
+use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
+use crate::protocol::server::Attendance;
+use crate::tables::rows::Epoch;
+
+/// Jobs that are over and can still be looked at.
+const OVER_MAX: usize = 1000;
+
+/// After which time a job is looked at again of which the event loop was told in vain.
+const TELL_AGAIN_AFTER: u64 = 50;
+
+/// A client that waits for rows looks by itself, should nothing happen for so long.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+pub(crate) type Shared = Arc<Mutex<RunningJob>>;
+
+/// When the workers were last looked at, and what was taken of them then.
+pub(crate) type Look = (Millis, Arc<Vec<WorkerState>>);
+
+/// All jobs, and the workers they run on.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    jobs: Arc<RwLock<Jobs>>,
+    addresses: Arc<RwLock<Addresses>>,
+    attendance: Attendance,
+    woken: mpsc::Sender<JobId>,
+    start: Instant,
+    epoch: Epoch,
+    wakes: Arc<Wakes>,
+    /// What was taken of workers when that was last looked at.
+    pub(crate) recent: Arc<Mutex<Option<Look>>>,
+    /// There is another job, or a client has gone.
+    changed: Arc<Notify>,
+    /// Jobs that have a client. Of those that Ballista has not planned yet, since it waits for the
+    /// first worker, what is known.
+    clients: Arc<Mutex<BTreeMap<String, Option<Submitted>>>>,
+}
+
+/// Planned jobs. What is done at every tick is done for the live ones only: its cost must not grow
+/// with what is over.
+#[derive(Default)]
+struct Jobs {
+    /// All that can be looked at, in the order of their ids, which is that of their starts.
+    all: BTreeMap<String, Shared>,
+    /// Those that are not [over](RunningJob::is_over).
+    live: BTreeMap<String, Shared>,
+    /// The others, in the order in which that was noticed.
+    over: VecDeque<String>,
+    /// What those did that are over, whether they can be looked at or not.
+    done: Totals,
+}
+
+impl Jobs {
+    fn add(&mut self, id: String, job: &Shared) {
+        self.all.insert(id.clone(), Arc::clone(job));
+        self.live.insert(id, Arc::clone(job));
+    }
+
+    /// From now on nothing happens to a job, which has done all this.
+    fn retire(&mut self, id: String, done: &Totals) {
+        self.live.remove(&id);
+        self.done.add(done);
+        self.over.push_back(id);
+        if self.over.len() > OVER_MAX
+            && let Some(oldest) = self.over.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+    }
+}
+
+/// A job before it is planned.
+#[derive(Clone, Debug)]
+pub(crate) struct Submitted {
+    pub(crate) name: String,
+    pub(crate) session: String,
+    pub(crate) owner: String,
+    /// Milliseconds since 1970.
+    pub(crate) queued_ms: u64,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("jobs", &self.jobs.read().all.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// No jobs yet. Jobs that the event loop must look at are sent to `woken`.
+    pub(crate) fn new(attendance: Attendance, woken: mpsc::Sender<JobId>) -> Self {
+        Self {
+            jobs: Arc::default(),
+            addresses: Arc::default(),
+            attendance,
+            woken,
+            start: Instant::now(),
+            wakes: Arc::default(),
+            recent: Arc::default(),
+            changed: Arc::default(),
+            clients: Arc::default(),
+            epoch: Epoch::now(),
+        }
+    }
+
+    /// What all jobs have done.
+    pub(crate) fn totals(&self) -> Totals {
+        let (mut totals, live) = {
+            let jobs = self.jobs.read();
+            (jobs.done.clone(), jobs.live.values().cloned().collect::<Vec<_>>())
+        };
+        live.iter().for_each(|job| totals.add(&Totals::of(&job.lock())));
+        totals
+    }
+
+    /// When [`Self::now`] was 0.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn attendance(&self) -> &Attendance {
+        &self.attendance
+    }
+
+    /// The time, as graphs count it.
+    pub(crate) fn now(&self) -> Millis {
+        Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn add(&self, job: RunningJob) -> Shared {
+        let id = job.id.to_string();
+        let job = Arc::new(Mutex::new(job));
+        self.jobs.write().add(id.clone(), &job);
+        // After it was added: who finds it in neither place knows that there is no such job.
+        if let Some(submitted) = self.clients.lock().get_mut(&id) {
+            *submitted = None;
+        }
+        self.changed.notify_waiters();
+        job
+    }
+
+    /// A client waits for a job, which may have been planned already.
+    pub(crate) fn submit(&self, id: &JobId, job: Submitted) {
+        let mut clients = self.clients.lock();
+        let job = self.get(id.as_ref()).is_none().then_some(job);
+        clients.insert(id.to_string(), job);
+    }
+
+    /// Those that are not planned yet.
+    pub(crate) fn unplanned(&self) -> Vec<(String, Submitted)> {
+        let clients = self.clients.lock();
+        let unplanned = clients.iter().filter_map(|(id, job)| Some((id.clone(), job.clone()?)));
+        unplanned.collect()
+    }
+
+    /// Whether a client waits for a job, or reads its rows.
+    pub(crate) fn has_client(&self, id: &str) -> bool {
+        self.clients.lock().contains_key(id)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Shared> {
+        self.jobs.read().all.get(id).cloned()
+    }
+
+    /// All that can be looked at.
+    pub(crate) fn all(&self) -> Vec<Shared> {
+        self.jobs.read().all.values().cloned().collect()
+    }
+
+    /// Those that something may still happen to.
+    pub(crate) fn live(&self) -> Vec<Shared> {
+        self.jobs.read().live.values().cloned().collect()
+    }
+
+    /// Takes those that are over from the live ones.
+    pub(crate) fn retire(&self) {
+        for job in self.live() {
+            let id = job.lock().id.to_string();
+            let has_client = self.has_client(&id);
+            let done = {
+                let mut job = job.lock();
+                // Its client may have gone before it was planned.
+                job.is_forgotten |= !job.graph.is_running_job() && !has_client;
+                job.is_over().then(|| Totals::of(&job))
+            };
+            if let Some(done) = done {
+                self.jobs.write().retire(id, &done);
+            }
+        }
+    }
+
+    pub(crate) fn add_worker(&self, worker: &ExecutorMetadata) {
+        self.addresses.write().insert(worker.id.clone(), worker.clone());
+    }
+
+    pub(crate) fn addresses(&self) -> Addresses {
+        self.addresses.read().clone()
+    }
+
+    /// Drops the addresses of workers that are gone, once no job has anything there.
+    pub(crate) fn forget_gone(&self) {
+        // In this order: who has an address has attended before.
+        let known: Vec<String> = self.addresses.read().keys().cloned().collect();
+        for id in known.into_iter().filter(|id| !self.attendance.attends(id)) {
+            let worker = WorkerId::new(id.as_str());
+            if !self.live().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
+                self.addresses.write().remove(&id);
+            }
+        }
+    }
+
+    /// Something happened to a job; workers are told what follows from it.
+    pub(crate) fn apply(&self, job: &Mutex<RunningJob>, event: Event) {
+        let is_announcement = matches!(event, Event::BlockSealed { .. });
+        let (messages, id, wants_a_look, wakeup) = {
+            let mut job = job.lock();
+            let messages = job.apply(event, self.now());
+            let runs = job.graph.is_running_job();
+            let wants_a_look = if runs { is_announcement } else { !job.end_is_told };
+            (messages, job.id.clone(), wants_a_look, job.graph.next_wakeup())
+        };
+        for (worker, say) in messages {
+            self.attendance.tell(worker.as_str(), say);
+        }
+        if let Some(at) = wakeup {
+            self.wakes.list(id.as_ref(), at);
+        }
+        if wants_a_look {
+            self.wake(&id);
+        }
+    }
+
+    /// A worker has completed a block.
+    pub(crate) fn sealed(&self, sealed: &Sealed) {
+        let Some(job) = self.get(&sealed.job) else { return };
+        let task = StageId(sealed.id.stage).task(sealed.id.task);
+        let block = BlockReport {
+            seq: sealed.id.seq,
+            bytes: sealed.bytes,
+            rows: sealed.rows,
+            checksum: u64::from(sealed.checksum),
+        };
+        self.apply(&job, Event::BlockSealed { task, block });
+    }
+
+    /// A worker has no room for what its tasks write.
+    pub(crate) fn worker_full(&self, id: &str) {
+        let runs = |job: &Shared| job.lock().graph.is_running_job();
+        for job in self.live().into_iter().filter(runs) {
+            let worker = WorkerId::new(id);
+            self.apply(&job, Event::WorkerFull { worker });
+        }
+    }
+
+    /// Makes the event loop look at a job.
+    pub(crate) fn wake(&self, job: &JobId) {
+        if self.woken.try_send(job.clone()).is_err() {
+            // Full: [`Self::wake_due`] comes back to it.
+            self.wakes.list(job.as_ref(), self.soon());
+        }
+    }
+
+    /// Whether the event loop has something to do for a job.
+    pub(crate) fn wants_a_look(&self, id: &str) -> bool {
+        self.get(id).is_none_or(|job| !job.lock().end_is_told)
+    }
+
+    fn soon(&self) -> Millis {
+        self.now().after(TELL_AGAIN_AFTER)
+    }
+
+    /// Wakes the loop for jobs whose waits are over, and those of which the event loop could not be told because
+    /// too many were waiting.
+    pub(crate) fn wake_due(&self) {
+        for id in self.wakes.due(self.now()) {
+            let Some(job) = self.get(&id) else { continue };
+            let job = job.lock();
+            if !job.graph.is_running_job() && job.end_is_told {
+                continue;
+            }
+            self.wake(&job.id);
+            // Listed until it waits for nothing: the loop may not look, and other units wait longer.
+            if let Some(at) = job.graph.next_wakeup() {
+                self.wakes.list(&id, at.max(self.soon()));
+            }
+        }
+    }
+
+    /// Gives up jobs that have waited for too long for a worker that can run them.
+    pub(crate) fn give_up(&self, patience: Duration) {
+        let attending = self.attendance.workers();
+        let workers: Vec<_> = attending.iter().map(fleet::worker_state).collect();
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        for job in self.live() {
+            let hopeless = job.lock().hopeless(&workers, self.now(), patience_ms);
+            if let Some(event) = hopeless {
+                self.apply(&job, event);
+            }
+        }
+    }
+
+    /// Whether any worker attends.
+    pub(crate) fn has_workers(&self) -> bool {
+        !self.attendance.is_empty()
+    }
+
+    /// Lets draining workers go that no job needs any more.
+    pub(crate) fn release_drained(&self) {
+        for worker in self.attendance.draining() {
+            let id = WorkerId::new(worker.as_str());
+            let needs = |job: &Shared| {
+                let job = job.lock();
+                !job.is_forgotten && job.graph.needs_worker(&id)
+            };
+            if !self.live().iter().any(needs) {
+                self.attendance.tell(&worker, to_worker::Say::Leave(Leave {}));
+            }
+        }
+    }
+
+    /// The client of a job has read something, or could not. Whether that counts.
+    pub(crate) fn read_ended(&self, job: &Shared, done: ReadDone) -> bool {
+        let (event, id) = {
+            let job = job.lock();
+            (job.read_ended(done), job.id.clone())
+        };
+        let Some(event) = event else { return false };
+        self.apply(job, event);
+        // What was held back for it may start.
+        self.wake(&id);
+        true
+    }
+
+    /// What the client of a job reads next, once there is something.
+    pub(crate) async fn next_read(&self, job: &Shared) -> ReadAnswer {
+        let changed = Arc::clone(&job.lock().changed);
+        loop {
+            let addresses = self.addresses();
+            let wakeup = {
+                let mut job = job.lock();
+                if let Some(answer) = job.next_read(&addresses, self.now()) {
+                    return answer;
+                }
+                job.graph.next_wakeup()
+            };
+            let pause = wakeup.map_or(LOOK_AGAIN_AFTER, |at| {
+                Duration::from_millis(at.since(self.now()).max(1)).min(LOOK_AGAIN_AFTER)
+            });
+            tokio::time::timeout(pause, changed.notified()).await.ok();
+        }
+    }
+
+    /// The job of this id, once it has been planned. Nothing if there is none, or none any more.
+    pub(crate) async fn planned(&self, id: &str) -> Option<Shared> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            // In this order: a job that is not waited for was planned before, or never will be.
+            let is_waited_for = self.has_client(id);
+            let found = self.get(id);
+            if found.is_some() || !is_waited_for {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    /// Nobody waits for a job any more: all workers drop what they hold of it.
+    pub(crate) fn forget(&self, job: &str) {
+        self.clients.lock().remove(job);
+        self.changed.notify_waiters();
+        if let Some(job) = self.get(job) {
+            job.lock().is_forgotten = true;
+        }
+        self.attendance.tell_all(&to_worker::Say::Forget(job.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::runtime::SpawnedTask;
+    use datafusion::prelude::SessionConfig;
+    use forebay_engine::{ErrorKind, RemoteError};
+
+    use crate::stages::StagedPlan;
+    use super::*;
+    use crate::graph::JobGraph;
+
+    fn registry(room: usize) -> (Registry, mpsc::Receiver<JobId>) {
+        let (wakes, woken) = mpsc::channel(room);
+        (Registry::new(Attendance::new(), wakes), woken)
+    }
+
+    fn submitted() -> Submitted {
+        let (name, session, owner) = (String::new(), String::new(), String::new());
+        Submitted { name, session, owner, queued_ms: 0 }
+    }
+
+    fn add(registry: &Registry, id: &str) -> Shared {
+        let config = Arc::new(SessionConfig::new());
+        let (id, graph) = (JobId::new(id), JobGraph::nothing());
+        registry.add(RunningJob::new(id, String::new(), config, StagedPlan::default(), graph))
+    }
+
+    fn cancel(registry: &Registry, job: &Shared) {
+        let why = RemoteError::new(ErrorKind::Canceled, "nobody wants it");
+        registry.apply(job, Event::Canceled(why));
+    }
+
+    #[test]
+    fn what_is_over_is_looked_at_by_nobody_and_counts_for_ever() {
+        let (registry, _woken) = registry(10_000);
+        let ids: Vec<_> = (0..OVER_MAX + 3).map(|at| format!("{at:06}")).collect();
+        for id in &ids {
+            registry.submit(&JobId::new(id.as_str()), submitted());
+            let job = add(&registry, id);
+            cancel(&registry, &job);
+            job.lock().end_is_told = true;
+        }
+        registry.retire();
+        assert_eq!(registry.live().len(), ids.len(), "their clients are there");
+        ids[1..].iter().for_each(|id| registry.forget(id));
+        registry.retire();
+        assert_eq!(registry.live().len(), 1);
+        registry.forget(&ids[0]);
+        registry.retire();
+        assert!(registry.live().is_empty());
+        assert_eq!(registry.all().len(), OVER_MAX);
+        let totals = format!("{:?}", registry.totals());
+        assert!(totals.contains(&format!("\"canceled\": {}", ids.len())), "{totals}");
+    }
+
+    #[test]
+    fn a_job_whose_client_has_gone_before_it_was_planned_ends_up_over_too() {
+        let (registry, _woken) = registry(10);
+        registry.submit(&JobId::new("j"), submitted());
+        registry.forget("j");
+        let job = add(&registry, "j");
+        registry.retire();
+        assert_eq!(registry.live().len(), 1, "it runs until it is canceled");
+        cancel(&registry, &job);
+        job.lock().end_is_told = true;
+        registry.retire();
+        assert!(registry.live().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_job_learns_that_it_is_planned_or_never_will_be() {
+        let (registry, _woken) = registry(10);
+        assert!(registry.planned("unknown").await.is_none());
+        for id in ["planned", "forgotten"] {
+            registry.submit(&JobId::new(id), submitted());
+        }
+        let waits = |id: &'static str| {
+            let registry = registry.clone();
+            SpawnedTask::spawn(async move { registry.planned(id).await.is_some() })
+        };
+        let (planned, forgotten) = (waits("planned"), waits("forgotten"));
+        tokio::task::yield_now().await;
+        add(&registry, "planned");
+        registry.forget("forgotten");
+        assert!(planned.join().await.unwrap());
+        assert!(!forgotten.join().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn an_end_that_could_not_be_told_is_told_later() {
+        let (registry, mut woken) = registry(1);
+        for id in ["a", "b"] {
+            let job = add(&registry, id);
+            cancel(&registry, &job);
+        }
+        assert_eq!(woken.recv().await.unwrap().to_string(), "a");
+        let told = async {
+            loop {
+                registry.wake_due();
+                if let Ok(job) = woken.try_recv() {
+                    return job.to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert_eq!(told.await, "b");
+    }
+}

@@ -1,0 +1,286 @@
+//! The scheduler's process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ballista_core::JobId;
+use ballista_core::config::TaskSchedulingPolicy;
+use ballista_core::error::BallistaError;
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::serde::protobuf::scheduler_grpc_server::{SchedulerGrpc, SchedulerGrpcServer};
+use ballista_core::serde::protobuf::ExecutorStoppedParams;
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::create_scheduler;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tonic::Request;
+use tonic::transport::Server;
+
+use crate::ballista::cluster_state::ForebayClusterState;
+use crate::ballista::{Ballista, wake};
+use crate::coordinator::metrics;
+use crate::functions::Functions;
+use crate::ballista::jobs::BallistaJobs;
+use crate::coordinator::registry::Registry;
+use crate::ballista::calls;
+use crate::ballista::session;
+use crate::gate::Gate;
+use crate::metrics::{Figures, Page};
+use crate::protocol::server::{Attendance, ClusterService, Listener, News};
+use crate::protocol::{ClusterServer, connection};
+use crate::protocol::tls::Tls;
+
+/// Losses of workers that wait to be told to Ballista.
+const LOSSES_MAX: usize = 1024;
+
+/// After which silence a worker is lost, unless a scheduler is told otherwise.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often waits are looked at.
+const WAKE_EVERY: Duration = Duration::from_millis(50);
+
+/// How often jobs are looked at that no worker can run or that are over, and workers that are gone.
+const GIVE_UP_EVERY: Duration = Duration::from_secs(1);
+
+/// Jobs without a client that wait to be cancelled.
+const ABANDONED_MAX: usize = 65_536;
+
+/// What a scheduler is.
+#[derive(Debug)]
+pub struct Scheduler {
+    /// Where to listen; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// Name or address by which workers and sessions reach this machine.
+    pub host: String,
+    /// Object stores that plans may name.
+    pub runtime: Arc<RuntimeEnv>,
+    /// A worker is lost when nothing has been heard of it for so long; as long does a job wait if
+    /// none is left that can run it.
+    pub worker_timeout: Duration,
+    /// Functions of this program that plans may name.
+    pub functions: Functions,
+    /// Where to serve figures for Prometheus; port 0 takes a free one.
+    pub metrics: Option<SocketAddr>,
+    /// With it, this scheduler speaks only to those who have a certificate of its authority;
+    /// without, with anyone.
+    pub tls: Option<Tls>,
+}
+
+/// A scheduler that listens, until it is dropped.
+#[derive(Debug)]
+pub struct RunningScheduler {
+    address: SocketAddr,
+    attendance: Attendance,
+    /// What it runs for sessions.
+    jobs: Gate,
+    _figures: Option<Figures>,
+    _tasks: Vec<SpawnedTask<()>>,
+}
+
+impl Scheduler {
+    /// A scheduler on a free port of loopback, without functions, figures or encryption.
+    pub fn new(runtime: Arc<RuntimeEnv>) -> Self {
+        Self {
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            host: Ipv4Addr::LOCALHOST.to_string(),
+            runtime,
+            worker_timeout: WORKER_TIMEOUT,
+            functions: Functions::default(),
+            metrics: None,
+            tls: None,
+        }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If it cannot listen, or its certificate is not one for its host.
+    pub async fn start(self) -> Result<RunningScheduler> {
+        let Self { bind, host, runtime, worker_timeout, functions, metrics, tls } = self;
+        if let Some(tls) = &tls {
+            tls.check_host(&host)?;
+        }
+        let listener = TcpListener::bind(bind)
+            .await
+            .map_err(|error| exec_datafusion_err!("cannot listen on {bind}: {error}"))?;
+        let address = listener.local_addr()?;
+        let state = session::decoding_state(runtime, functions);
+        let config = config(address, host, state.clone(), worker_timeout);
+        let config = Arc::new(SchedulerConfig {
+            override_create_grpc_client_endpoint: tls.clone().map(calls::to_workers),
+            ..config
+        });
+        let attendance = Attendance::new();
+        let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
+        let registry = Registry::new(attendance.clone(), wakes);
+        let scheduler = ballista(&registry, config).await?;
+        let (lost, losses) = mpsc::channel(LOSSES_MAX);
+        attendance.listen(takes_news(registry.clone(), lost));
+        let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
+        let gate = Gate::default();
+        let jobs = BallistaJobs {
+            scheduler: scheduler.clone(),
+            registry: registry.clone(),
+            state,
+            abandoned,
+            patience: worker_timeout,
+            gate: gate.clone(),
+        };
+        let jobs = Arc::new(jobs);
+        let mut tasks = vec![
+            SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
+            SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
+            SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
+            SpawnedTask::spawn(wake_due(registry.clone())),
+            SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
+        ];
+        let limit = session::MESSAGE_BYTES as usize;
+        let routes = Server::builder()
+            .tcp_nodelay(true)
+            .add_service(
+                SchedulerGrpcServer::new(scheduler)
+                    .max_decoding_message_size(limit)
+                    .max_encoding_message_size(limit),
+            )
+            .add_service(
+                ClusterServer::new(ClusterService::new(attendance.clone(), jobs))
+                    .max_decoding_message_size(limit)
+                    .max_encoding_message_size(limit),
+            );
+        let server = connection::serve(routes, listener, tls.clone());
+        tasks.push(SpawnedTask::spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!("the scheduler's port closed: {error}");
+            }
+        }));
+        let figures = match metrics {
+            Some(address) => Some(serve_metrics(address, registry, tls).await?),
+            None => None,
+        };
+        Ok(RunningScheduler { address, attendance, jobs: gate, _figures: figures, _tasks: tasks })
+    }
+}
+
+impl RunningScheduler {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more jobs, and waits until those that run have ended and their rows were read.
+    pub async fn drain(&self) {
+        self.jobs.drain().await;
+    }
+
+    /// The workers that attend.
+    pub fn attendance(&self) -> &Attendance {
+        &self.attendance
+    }
+}
+
+async fn serve_metrics(
+    address: SocketAddr,
+    registry: Registry,
+    tls: Option<Tls>,
+) -> Result<Figures> {
+    let fill = move |page: &Page| metrics::of_scheduler(&registry, page);
+    Figures::serve(address, tls, fill).await
+}
+
+/// Ballista's scheduler, with workers and tasks as we bind them.
+async fn ballista(registry: &Registry, config: Arc<SchedulerConfig>) -> Result<Ballista> {
+    let plain = BallistaCluster::new_from_config(&config).await;
+    let plain = plain.map_err(BallistaError::into_datafusion)?;
+    let state = Arc::new(ForebayClusterState::new(registry.clone()));
+    let cluster = BallistaCluster::new(state, plain.job_state());
+    create_scheduler(cluster, config).await.map_err(BallistaError::into_datafusion)
+}
+
+fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
+    Arc::new(move |news| match news {
+        News::Lost(id) => {
+            tracing::info!(worker = %id, "is gone");
+            if let Err(error) = lost.try_send(id) {
+                tracing::warn!("a loss is noticed by its heartbeats only: {error}");
+            }
+        }
+        News::Sealed(sealed) => registry.sealed(&sealed),
+        News::Full(id) => registry.worker_full(&id),
+        News::Came(id) => tracing::info!(worker = %id, "came"),
+        News::Drains(id) => tracing::info!(worker = %id, "drains"),
+    })
+}
+
+async fn wake_due(registry: Registry) {
+    let mut ticks = tokio::time::interval(WAKE_EVERY);
+    loop {
+        ticks.tick().await;
+        registry.wake_due();
+        registry.release_drained();
+    }
+}
+
+async fn give_up(registry: Registry, patience: Duration) {
+    let mut ticks = tokio::time::interval(GIVE_UP_EVERY);
+    loop {
+        ticks.tick().await;
+        registry.give_up(patience);
+        registry.forget_gone();
+        registry.retire();
+    }
+}
+
+/// Ballista hears of a worker's end from its line, long before heartbeats are missed.
+async fn tell_losses(scheduler: Ballista, mut losses: mpsc::Receiver<String>) {
+    while let Some(executor_id) = losses.recv().await {
+        let reason = "its line to the scheduler broke".to_owned();
+        let params = ExecutorStoppedParams { executor_id, reason };
+        if let Err(error) = scheduler.executor_stopped(Request::new(params)).await {
+            tracing::warn!("a worker's loss: {error}");
+        }
+    }
+}
+
+async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>) {
+    while let Some(job) = orphans.recv().await {
+        if let Err(error) = scheduler.cancel_job(job).await {
+            tracing::warn!("a job without a client: {error}");
+        }
+    }
+}
+
+fn config(
+    address: SocketAddr,
+    host: String,
+    state: SessionState,
+    worker_timeout: Duration,
+) -> SchedulerConfig {
+    SchedulerConfig {
+        external_host: host,
+        bind_host: address.ip().to_string(),
+        bind_port: address.port(),
+        scheduling_policy: TaskSchedulingPolicy::PushStaged,
+        executor_timeout_seconds: worker_timeout.as_secs(),
+        expire_dead_executor_interval_seconds: 1,
+        // We give jobs up ourselves, also those that began without workers, and say it in our words.
+        no_executors_grace_period_seconds: u64::MAX,
+        override_physical_codec: Some(session::physical_codec()),
+        override_config_producer: Some(Arc::new(|| {
+            session::config().with_ballista_adaptive_query_planner(false)
+        })),
+        override_session_builder: Some(Arc::new(move |config| {
+            let builder = SessionStateBuilder::new_from_existing(state.clone());
+            Ok(builder.with_config(config).build())
+        })),
+        grpc_server_max_decoding_message_size: session::MESSAGE_BYTES,
+        grpc_server_max_encoding_message_size: session::MESSAGE_BYTES,
+        grpc_client_max_message_size: session::MESSAGE_BYTES,
+        ..SchedulerConfig::default()
+    }
+}

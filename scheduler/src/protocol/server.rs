@@ -1,0 +1,388 @@
+//! The scheduler's side: who attends, and what they have.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use parking_lot::RwLock;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Answers;
+use super::generated::cluster_server::Cluster;
+use super::messages::{
+    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, ReadAnswer,
+    ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker, Welcome, Worker,
+    from_worker, to_worker,
+};
+
+/// Messages that may wait for one worker.
+const MESSAGES_MAX: usize = 65_536;
+
+/// What workers say, and that they came or went.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A worker attends.
+    Came(String),
+    /// A worker's line broke: its process is gone, or unreachable.
+    Lost(String),
+    /// A worker takes no more tasks.
+    Drains(String),
+    /// A worker has completed a block.
+    Sealed(Sealed),
+    /// A worker has no room for blocks.
+    Full(String),
+}
+
+/// Told all news, in the order of each worker; must not wait.
+pub type Listener = Arc<dyn Fn(News) + Send + Sync>;
+
+/// The workers that attend.
+#[derive(Clone, Default)]
+pub struct Attendance {
+    workers: Arc<RwLock<BTreeMap<String, Attending>>>,
+    listener: Arc<RwLock<Option<Listener>>>,
+}
+
+/// One that attends.
+struct Attending {
+    worker: Worker,
+    out: mpsc::Sender<Result<ToWorker, Status>>,
+}
+
+impl Attending {
+    fn tell(&self, say: to_worker::Say) {
+        if let Err(error) = self.out.try_send(Ok(ToWorker { say: Some(say) })) {
+            tracing::warn!(worker = %self.worker.id, "does not listen: {error}");
+        }
+    }
+}
+
+impl Attendance {
+    /// Nobody yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells `listener` all news from now on.
+    pub fn listen(&self, listener: Listener) {
+        *self.listener.write() = Some(listener);
+    }
+
+    /// Who attends, in the order of their ids.
+    pub fn workers(&self) -> Vec<Worker> {
+        self.workers.read().values().map(|attending| attending.worker.clone()).collect()
+    }
+
+    /// Whether nobody attends.
+    pub fn is_empty(&self) -> bool {
+        self.workers.read().is_empty()
+    }
+
+    /// Whether this worker attends.
+    pub fn attends(&self, worker: &str) -> bool {
+        self.workers.read().contains_key(worker)
+    }
+
+    /// The ids of those that take no more tasks.
+    pub fn draining(&self) -> Vec<String> {
+        let workers = self.workers.read();
+        let draining = workers.values().filter(|attending| attending.worker.draining);
+        draining.map(|attending| attending.worker.id.clone()).collect()
+    }
+
+    /// Tells all workers something, as [`Self::tell`] does.
+    pub fn tell_all(&self, say: &to_worker::Say) {
+        self.workers.read().values().for_each(|attending| attending.tell(say.clone()));
+    }
+
+    /// Tells a worker something. One that is gone, or too slow to listen, does not hear it: what
+    /// it holds in vain goes at the end of the job.
+    pub fn tell(&self, worker: &str, say: to_worker::Say) {
+        if let Some(attending) = self.workers.read().get(worker) {
+            attending.tell(say);
+        }
+    }
+
+    /// Hangs up on a worker that counts as lost. If it still lives it learns so, and ends: under
+    /// its name it holds nothing that anybody would ask for.
+    pub fn dismiss(&self, worker: &str, why: &str) {
+        let Some(attending) = self.workers.write().remove(worker) else { return };
+        attending.out.try_send(Err(Status::aborted(why))).ok();
+    }
+
+    fn hear(&self, id: &str, message: FromWorker) {
+        match message.say {
+            Some(from_worker::Say::Draining(_)) => {
+                if let Some(attending) = self.workers.write().get_mut(id) {
+                    attending.worker.draining = true;
+                }
+                self.news(News::Drains(id.to_owned()));
+            }
+            Some(from_worker::Say::Sealed(sealed)) => self.news(News::Sealed(sealed)),
+            Some(from_worker::Say::Busy(busy)) => {
+                if let Some(attending) = self.workers.write().get_mut(id) {
+                    attending.worker.busy_milli = busy.milli;
+                }
+            }
+            Some(from_worker::Say::Full(_)) => self.news(News::Full(id.to_owned())),
+            Some(from_worker::Say::Hello(_)) | None => {}
+        }
+    }
+
+    fn leave(&self, id: &str) {
+        if self.workers.write().remove(id).is_some() {
+            self.news(News::Lost(id.to_owned()));
+        }
+    }
+
+    fn news(&self, news: News) {
+        let listener = self.listener.read().clone();
+        if let Some(listener) = listener {
+            listener(news);
+        }
+    }
+}
+
+impl fmt::Debug for Attendance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attendance").field("workers", &self.workers()).finish_non_exhaustive()
+    }
+}
+
+/// Takes a worker off the list when its line ends, however it ends.
+struct Presence {
+    attendance: Attendance,
+    id: String,
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.attendance.leave(&self.id);
+    }
+}
+
+/// Runs plans.
+#[tonic::async_trait]
+pub trait Jobs: Send + Sync + 'static {
+    /// Runs a plan until its rows are read, it failed, or the answer is dropped.
+    ///
+    /// # Errors
+    /// If the plan cannot be read.
+    async fn run(&self, request: RunRequest) -> Result<Answers<RunUpdate>, Status>;
+
+    /// What the client of a job reads next, once there is something.
+    ///
+    /// # Errors
+    /// If there is no such job, or none any more.
+    async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status>;
+
+    /// The rows of a system table.
+    ///
+    /// # Errors
+    /// If there is no such table.
+    async fn table(&self, request: TableRequest) -> Result<TableRows, Status>;
+
+    /// What was measured of a job.
+    ///
+    /// # Errors
+    /// If there is no such job, or no more.
+    async fn analyze(&self, job: &str) -> Result<Analysis, Status>;
+}
+
+/// Answers workers and clients.
+#[derive(Clone)]
+pub struct ClusterService {
+    attendance: Attendance,
+    jobs: Arc<dyn Jobs>,
+}
+
+impl ClusterService {
+    /// Keeps `attendance` and gives plans to `jobs`.
+    pub fn new(attendance: Attendance, jobs: Arc<dyn Jobs>) -> Self {
+        Self { attendance, jobs }
+    }
+}
+
+impl fmt::Debug for ClusterService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterService").finish_non_exhaustive()
+    }
+}
+
+/// Refuses peers of another protocol.
+fn check_protocol(who: &str, protocol: u32, version: &str) -> Result<(), Status> {
+    messages::check_protocol(who, protocol, version, "this scheduler")
+}
+
+#[tonic::async_trait]
+impl Cluster for ClusterService {
+    async fn describe(
+        &self,
+        request: Request<DescribeRequest>,
+    ) -> Result<Response<ClusterDescription>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(ClusterDescription { workers: self.attendance.workers() }))
+    }
+
+    type RunStream = Answers<RunUpdate>;
+
+    async fn run(&self, request: Request<RunRequest>) -> Result<Response<Self::RunStream>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.run(request).await?))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadAnswer>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.read(request).await?))
+    }
+
+    async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.table(request).await?))
+    }
+
+    async fn analyze(
+        &self,
+        request: Request<AnalyzeRequest>,
+    ) -> Result<Response<Analysis>, Status> {
+        let request = request.into_inner();
+        check_protocol("this client", request.protocol, &request.version)?;
+        Ok(Response::new(self.jobs.analyze(&request.job).await?))
+    }
+
+    type AttendStream = Answers<ToWorker>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<FromWorker>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.and_then(|message| message.say);
+        let Some(from_worker::Say::Hello(hello)) = first else {
+            return Err(Status::invalid_argument("a worker's first message says hello"));
+        };
+        let who = format!("worker {}", hello.worker.id);
+        check_protocol(&who, hello.protocol, &hello.version)?;
+        let id = hello.worker.id.clone();
+        let (out, answers) = mpsc::channel(MESSAGES_MAX);
+        let welcome = Welcome { version: env!("CARGO_PKG_VERSION").to_owned() };
+        out.send(Ok(ToWorker { say: Some(to_worker::Say::Welcome(welcome)) })).await.ok();
+        let attendance = self.attendance.clone();
+        let attending = Attending { worker: hello.worker, out };
+        attendance.workers.write().insert(id.clone(), attending);
+        let presence = Presence { attendance: attendance.clone(), id: id.clone() };
+        attendance.news(News::Came(id.clone()));
+        // Part of the answer: it ends, and the worker is off the list, with the connection.
+        let listen = async move {
+            let _presence = presence;
+            while let Ok(Some(message)) = messages.message().await {
+                attendance.hear(&id, message);
+            }
+        };
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers).take_until(Box::pin(listen)))))
+    }
+}
+
+#[cfg(test)]
+pub(crate) use tests::NoJobs;
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::runtime::SpawnedTask;
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::transport::{Channel, Server};
+
+    use super::*;
+    use crate::protocol::control_stream::{Hear, Line, mouth};
+    use crate::protocol::messages::{Hello, Inventory, PROTOCOL};
+    use crate::protocol::{ClusterClient, ClusterServer};
+
+    pub(crate) struct NoJobs;
+
+    #[tonic::async_trait]
+    impl Jobs for NoJobs {
+        async fn run(&self, _: RunRequest) -> Result<Answers<RunUpdate>, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn read(&self, _: ReadRequest) -> Result<ReadAnswer, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn table(&self, _: TableRequest) -> Result<TableRows, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn analyze(&self, _: &str) -> Result<Analysis, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+    }
+
+    struct Deaf;
+
+    #[tonic::async_trait]
+    impl Hear for Deaf {
+        async fn hear(&self, _: to_worker::Say) {}
+    }
+
+    /// A scheduler, for as long as the task is held.
+    async fn serve(attendance: &Attendance) -> (Channel, SpawnedTask<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = ClusterService::new(attendance.clone(), Arc::new(NoJobs));
+        let server = Server::builder()
+            .add_service(ClusterServer::new(service))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        let serving = SpawnedTask::spawn(async move { server.await.unwrap() });
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+        (channel.connect().await.unwrap(), serving)
+    }
+
+    fn worker(id: &str) -> Worker {
+        let inventory = Inventory { cpus: 1, memory: 1, accelerators: vec![], labels: vec![] };
+        Worker {
+            id: id.to_owned(),
+            address: String::new(),
+            inventory,
+            draining: false,
+            busy_milli: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_of_another_protocol_is_refused_and_both_are_named() {
+        let attendance = Attendance::new();
+        let (channel, _serving) = serve(&attendance).await;
+        let hello =
+            Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned(), worker: worker("w") };
+        let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
+        let refused = ClusterClient::new(channel).attend(futures::stream::iter([hello])).await;
+        let message = refused.unwrap_err().message().to_owned();
+        let both = [
+            format!("protocol {} (forebay 9.9.9)", PROTOCOL + 1),
+            format!("scheduler {PROTOCOL} ("),
+        ];
+        assert!(both.iter().all(|part| message.contains(part)), "{message}");
+        assert!(message.contains(env!("CARGO_PKG_VERSION")), "{message}");
+        assert_eq!(attendance.workers(), []);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_dismissed_is_told_why() {
+        let attendance = Attendance::new();
+        let (channel, _serving) = serve(&attendance).await;
+        let mut line = Line::open(channel, worker("w"), mouth(), Deaf).await.unwrap();
+        assert_eq!(attendance.workers().len(), 1);
+        attendance.dismiss("w", "too late");
+        assert_eq!(line.closed().await, "hung up: too late");
+        assert_eq!(attendance.workers(), []);
+    }
+}

@@ -1,0 +1,15 @@
+//! A physical plan becomes stages: pieces that tasks run apart, and what each reads of others.
+//!
+//! - `cut`: where a plan is cut, and what the pieces are
+//! - `traits`: what the operators of a stage say of it: what it needs, whether it can be run again
+//! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
+//! - [`asked_order`]: the order in which a query asks for its rows
+//!
+//! Ballista's planner cuts at shuffles; everything else here is ours.
+
+pub(crate) mod asked_order;
+mod cut;
+mod input_wants;
+mod traits;
+
+pub(crate) use cut::{Reads, StagedPlan, cut, holds_model};

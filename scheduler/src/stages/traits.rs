@@ -1,0 +1,128 @@
+//! What the operators of a stage say about it: what it needs, whether it can be run again.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, plan_datafusion_err};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, PhysicalGroupBy};
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::unnest::UnnestExec;
+use forebay_engine::{
+    BoundedProjectionExec, InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
+};
+use forebay_udf::model::{ModelDeclaration, RuntimeKind};
+
+use crate::block::{BlockReaderExec, BlockWriterExec};
+use crate::inventory::{CUDA, EMULATED};
+use crate::resources::{AcceleratorNeed, Need, WHOLE};
+
+/// What a task of a stage takes of its worker: what its models declare, or one core.
+///
+/// # Errors
+/// If a model needs a part of an accelerator that cannot be given.
+pub(crate) fn needs(plan: &Arc<dyn ExecutionPlan>) -> Result<Need> {
+    let mut models = vec![];
+    plan.apply(|node| {
+        if let Some(inference) = node.downcast_ref::<InferenceExec>() {
+            models.push(model_needs(inference.model(), inference.placement().is_accelerated())?);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(models.into_iter().reduce(larger).unwrap_or(Need::cpus(WHOLE)))
+}
+
+fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Result<Need> {
+    let resources = &model.resources;
+    let cpus_milli = resources.cpus.millis();
+    let need = Need {
+        memory_bytes: resources.memory,
+        labels: resources.worker_labels.clone(),
+        ..Need::cpus(cpus_milli)
+    };
+    if !is_accelerated {
+        return Ok(Need { cpus_milli: cpus_milli.max(WHOLE), ..need });
+    }
+    let kind = match model.runtime {
+        RuntimeKind::Emulated { .. } => EMULATED,
+        RuntimeKind::Torch { .. } | RuntimeKind::Onnx { .. } => CUDA,
+    };
+    // A model that names no share of its accelerator has it alone.
+    let share = match resources.gpus.millis() {
+        0 => WHOLE,
+        millis => millis,
+    };
+    let accelerator = AcceleratorNeed::try_new(share)
+        .map_err(|problem| plan_datafusion_err!("model '{}': {problem}", model.name))?;
+    let accelerator = accelerator.with_kind(kind).with_memory_bytes(resources.gpu_memory);
+    Ok(need.with_accelerator(accelerator))
+}
+
+/// For models that share a task, one after the other.
+fn larger(a: Need, b: Need) -> Need {
+    let key = |need: &Need| need.accelerator.as_ref().map_or(0, AcceleratorNeed::milli);
+    let cpus_milli = a.cpus_milli.max(b.cpus_milli);
+    let memory_bytes = a.memory_bytes + b.memory_bytes;
+    let accelerator = if key(&a) >= key(&b) { a.accelerator } else { b.accelerator };
+    let labels = a.labels.union(&b.labels).cloned().collect();
+    Need { cpus_milli, memory_bytes, accelerator, labels }
+}
+
+/// Whether an operator is so light that it may run where the model runs.
+pub(crate) fn is_light(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<InferenceExec>()
+        || plan.is::<TransformExec>()
+        || plan.is::<StreamingExchangeExec>()
+        || plan.is::<RestoreOrderExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<BoundedProjectionExec>()
+        || plan.is::<LocalLimitExec>()
+        || plan.is::<GlobalLimitExec>()
+        || plan.is::<UnionExec>()
+}
+
+/// Whether a task that runs again gives the same blocks: one chain of operators that keep the
+/// order of their input, over inputs that do not change, without a volatile function.
+pub(crate) fn is_replayable(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let keeps_order = plan.is::<BlockWriterExec>()
+        || plan.is::<BlockReaderExec>()
+        || plan.is::<DataSourceExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<BoundedProjectionExec>()
+        || plan.is::<LocalLimitExec>()
+        || plan.is::<UnnestExec>()
+        || plan.is::<CooperativeExec>()
+        || plan.is::<TransformExec>();
+    keeps_order && !is_volatile(plan) && plan.children().into_iter().all(is_replayable)
+}
+
+/// Whether a plan has rows where its input has none: of GROUPING SETS, ROLLUP and CUBE, the grand
+/// total. (Without GROUP BY, it is the aggregate of one partition that gives the row.)
+pub(crate) fn gives_rows_for_nothing(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let totals = |groups: &PhysicalGroupBy| {
+        groups.groups().iter().any(|left_out| left_out.iter().all(|is_left_out| *is_left_out))
+    };
+    plan.downcast_ref::<AggregateExec>().is_some_and(|aggregate| totals(aggregate.group_expr()))
+        || plan.children().into_iter().any(gives_rows_for_nothing)
+}
+
+fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let mut found = false;
+    let visited = plan.apply_expressions(&mut |expr| {
+        found |= expr_is_volatile(expr);
+        Ok(TreeNodeRecursion::Continue)
+    });
+    found || visited.is_err()
+}
+
+fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.is_volatile_node() || expr.children().into_iter().any(expr_is_volatile)
+}
