@@ -120,7 +120,7 @@ def _path_of(graph: torch.Graph, value: torch.Value) -> tuple[str, ...]:
     while value.debugName() != first.debugName():
         node = value.node()
         if node.kind() != "prim::GetAttr":
-            raise Unlike(narrow.node.kind())
+            raise Unlike(node.kind())
         path.append(node.s("name"))
         value = next(iter(node.inputs()))
     return tuple(reversed(path))

@@ -7,27 +7,24 @@ use std::sync::Arc;
 use ballista_core::JobId;
 use ballista_core::error::{BallistaError, Result};
 use ballista_core::serde::protobuf::ExecutorHeartbeat;
-use ballista_core::serde::scheduler::{
-    ExecutorData, ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
-};
+use ballista_core::serde::scheduler::{ExecutorData, ExecutorMetadata};
 use ballista_scheduler::cluster::memory::InMemoryClusterState;
 use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot};
 use ballista_scheduler::config::TaskDistributionPolicy;
 use ballista_scheduler::state::task_manager::JobInfoCache;
-use datafusion::common::{Result as DataFusionResult, internal_err};
 use forebay_engine::RemoteError;
 use parking_lot::Mutex;
 
 use crate::ballista::execution_graph::{ForebayGraph, queued_at};
-use crate::coordinator::fleet;
 use crate::ballista::plan_parts;
-use crate::coordinator::registry::Registry;
+use crate::ballista::wake;
+use crate::coordinator::fleet;
 use crate::coordinator::job::RunningJob;
-use crate::stages::{self, StagedPlan};
+use crate::coordinator::registry::Registry;
 use crate::graph::{Event, Failure, FailureKind, JobGraph};
 use crate::no_panic::no_panic;
 use crate::placement::{Job, WorkerState, place};
-use crate::ballista::wake;
+use crate::stages::{self, StagedPlan};
 
 /// Ballista's record of workers, and our binding of tasks to them.
 pub(crate) struct ForebayClusterState {

@@ -27,9 +27,9 @@ use datafusion::prelude::SessionConfig;
 use forebay_engine::{ErrorKind, RemoteError};
 use parking_lot::Mutex;
 
-use crate::coordinator::registry::Registry;
-use crate::coordinator::job::RunningJob;
 use crate::ballista::status;
+use crate::coordinator::job::RunningJob;
+use crate::coordinator::registry::Registry;
 use crate::graph::{
     Event, Failure, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId,
 };

@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::{IntervalStream, ReceiverStream};
 use tonic::Status;
 
+use crate::ballista::Ballista;
+use crate::ballista::part_codec::PlanParts;
+use crate::ballista::plan_parts;
 use crate::coordinator::analysis;
 use crate::coordinator::fleet::NO_WORKER;
 use crate::coordinator::observe::Reached;
-use crate::ballista::part_codec::PlanParts;
-use crate::ballista::plan_parts;
 use crate::coordinator::registry::{Registry, Submitted};
-use crate::ballista::Ballista;
 use crate::gate::{Gate, Inside};
 use crate::owner::Owner;
 use crate::protocol::Answers;

@@ -18,9 +18,9 @@ use forebay_engine::{Devices, Inventory};
 use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
 
-use crate::functions::Functions;
 use crate::ballista::part_codec::PartCodec;
 use crate::block::wire::BlockCodec;
+use crate::functions::Functions;
 
 /// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
 pub(crate) const MESSAGE_BYTES: u32 = 512 << 20;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::block::store::Sealed;
 use crate::block::{self, BlockError, DiskError};
 use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId, WorkerId};
+use crate::protocol::location::FileId;
 
 /// In place of a worker's name.
 const MARK: &str = "forebay:failure";
@@ -176,7 +177,7 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
 }
 
 /// On a worker: a block in Ballista's record of an output, whose file number is our checksum.
-pub(crate) fn to_record((id, sealed): &(block::BlockId, Sealed)) -> ShuffleWritePartition {
+pub(crate) fn to_record((id, sealed): &(FileId, Sealed)) -> ShuffleWritePartition {
     ShuffleWritePartition {
         partition_id: u64::from(id.seq),
         num_batches: 0,

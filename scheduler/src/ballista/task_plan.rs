@@ -14,10 +14,11 @@ use forebay_engine::InferenceExec;
 use forebay_engine::device::Placement;
 use forebay_udf::runtime::Device;
 
+use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::coordinator::job::{Addresses, RunningJob};
-use crate::stages::{Reads, StagedPlan};
-use crate::block::{BlockLocation, BlockReaderExec, BlockWriterExec};
 use crate::graph::{Bound, StageId};
+use crate::protocol::location::BlockLocation;
+use crate::stages::{Reads, StagedPlan};
 
 impl RunningJob {
     /// What Ballista sends to the worker.

@@ -35,7 +35,11 @@ pub(crate) fn waker() -> ExecutorMetadata {
 }
 
 /// Makes it look at jobs, for as long as any can be sent.
-pub(crate) async fn forward(scheduler: Ballista, registry: Registry, mut woken: mpsc::Receiver<JobId>) {
+pub(crate) async fn forward(
+    scheduler: Ballista,
+    registry: Registry,
+    mut woken: mpsc::Receiver<JobId>,
+) {
     let mut jobs = vec![];
     while woken.recv_many(&mut jobs, WAKES_MAX).await > 0 {
         let ids: HashSet<String> = jobs
@@ -54,4 +58,3 @@ pub(crate) async fn forward(scheduler: Ballista, registry: Registry, mut woken: 
         }
     }
 }
-

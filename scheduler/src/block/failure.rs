@@ -7,13 +7,13 @@ use std::path::Path;
 
 use datafusion::error::DataFusionError;
 
-use super::location::{BlockId, BlockLocation};
+use crate::protocol::location::{BlockLocation, FileId};
 
 /// A block that cannot be had. It is made again; the task that wanted it starts again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockError {
     /// The block.
-    pub id: BlockId,
+    pub id: FileId,
     /// The worker that should have it.
     pub worker: String,
     /// What is wrong.
@@ -54,6 +54,29 @@ impl Error for BlockError {}
 impl From<BlockError> for DataFusionError {
     fn from(error: BlockError) -> Self {
         Self::External(Box::new(error))
+    }
+}
+
+impl BlockLocation {
+    /// # Errors
+    /// If its file has another size than when it was sealed.
+    pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
+        match bytes == self.bytes {
+            true => Ok(()),
+            false => Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes))),
+        }
+    }
+
+    /// # Errors
+    /// If its bytes are not those that were sealed.
+    pub(super) fn check_sum(&self, checksum: u32) -> Result<(), BlockError> {
+        match checksum == self.checksum {
+            true => Ok(()),
+            false => Err(BlockError::new(
+                self,
+                format!("checksum {checksum:08x} instead of {:08x}", self.checksum),
+            )),
+        }
     }
 }
 
@@ -115,7 +138,7 @@ mod tests {
 
     #[test]
     fn it_is_found_however_deep() {
-        let id = BlockId { stage: 1, task: 2, seq: 3 };
+        let id = FileId { stage: 1, task: 2, seq: 3 };
         let error = BlockError { id, worker: "w".to_owned(), problem: "gone".to_owned() };
         let deep = DataFusionError::from(error.clone()).context("reading");
         let deep = DataFusionError::Shared(Arc::new(deep));

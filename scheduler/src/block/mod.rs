@@ -7,7 +7,6 @@
 //!  task ◀── BlockReaderExec ◀── own file, or Blocks.Fetch over gRPC                    worker B
 //! ```
 //!
-//! - [`location`]: where a block is, and what it must hold
 //! - [`store`]: the files of one worker; [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`shuffle`]: what hash shuffles write, in the same room
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
@@ -21,7 +20,6 @@
 mod compression;
 pub mod cut;
 pub mod failure;
-pub mod location;
 pub mod reader;
 pub mod room;
 pub mod service;
@@ -33,7 +31,6 @@ pub mod writer;
 
 pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
-pub use location::{BlockId, BlockLocation};
 pub use reader::BlockReaderExec;
 pub use store::BlockStore;
 pub use writer::BlockWriterExec;

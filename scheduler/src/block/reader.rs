@@ -27,10 +27,10 @@ use forebay_engine::{in_order, weight};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::failure::BlockError;
-use super::location::BlockLocation;
 use super::service;
 use super::store::{BlockStore, verify};
 use crate::protocol::connection::Peers;
+use crate::protocol::location::BlockLocation;
 
 /// Reads blocks.
 ///

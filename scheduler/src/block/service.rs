@@ -10,11 +10,11 @@ use futures::stream;
 use tonic::{Code, Request, Response, Status};
 
 use super::failure::BlockError;
-use super::location::BlockLocation;
 use super::serving::Serving;
 use super::store::BlockStore;
 use crate::protocol::blocks_server::Blocks;
 use crate::protocol::connection::{Peers, said};
+use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::{Chunk, FetchRequest, check_protocol};
 use crate::protocol::{Answers, BlocksClient};
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::failure::BlockError;
-use super::location::BlockLocation;
 use super::store::BlockStore;
+use crate::protocol::location::BlockLocation;
 
 /// Bytes in one piece.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -66,8 +66,8 @@ impl Serving {
 mod tests {
     use std::fs;
 
-    use super::super::location::BlockId;
     use super::*;
+    use crate::protocol::location::FileId;
 
     /// A file of so many bytes where a block should be.
     fn block(folder: &tempfile::TempDir, bytes: usize) -> (Arc<BlockStore>, BlockLocation) {
@@ -78,7 +78,7 @@ mod tests {
         fs::write(blocks.join("2-3.arrow"), &content).unwrap();
         let location = BlockLocation {
             job: "job".to_owned(),
-            id: BlockId { stage: 1, task: 2, seq: 3 },
+            id: FileId { stage: 1, task: 2, seq: 3 },
             worker: "w".to_owned(),
             bytes: bytes as u64,
             checksum: crc32fast::hash(&content),
@@ -113,7 +113,7 @@ mod tests {
         let longer = BlockLocation { bytes: 2_500_001, ..location.clone() };
         let error = Serving::open(&store, longer).unwrap_err().to_string();
         assert!(error.contains("2500000 bytes instead of 2500001"), "{error}");
-        let gone = BlockLocation { id: BlockId { stage: 1, task: 2, seq: 4 }, ..location };
+        let gone = BlockLocation { id: FileId { stage: 1, task: 2, seq: 4 }, ..location };
         assert!(Serving::open(&store, gone).is_err());
     }
 }

@@ -143,7 +143,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::block::BlockId;
+    use crate::protocol::location::FileId;
 
     fn store(folder: &TempDir, bytes_max: u64) -> Arc<BlockStore> {
         Arc::new(BlockStore::new("w".to_owned(), folder.path().to_owned(), bytes_max))
@@ -164,7 +164,7 @@ mod tests {
         written(&store, 7, 60).keep().await.unwrap();
         written(&store, 8, 40).keep().await.unwrap();
         assert_eq!(store.bytes(), 100);
-        store.remove("job", BlockId { stage: 1, task: 7, seq: 0 });
+        store.remove("job", FileId { stage: 1, task: 7, seq: 0 });
         assert_eq!(store.bytes(), 40);
         assert!(!folder.path().join("job/1/7").exists());
         store.remove_stages("job", &[0]);

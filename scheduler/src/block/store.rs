@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 
 use super::compression;
 use super::failure::{BlockError, DiskError};
-use super::location::{BlockId, BlockLocation};
 use super::room::{Full, Room};
+use crate::protocol::location::{BlockLocation, FileId};
 
 /// Writes, keeps, finds and removes block files, within a number of bytes.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct BlockStore {
     folder: PathBuf,
     room: Arc<Room>,
     /// Sizes of what is sealed, by job.
-    sealed: Mutex<HashMap<String, HashMap<BlockId, u64>>>,
+    sealed: Mutex<HashMap<String, HashMap<FileId, u64>>>,
     /// Sizes of what tasks of hash shuffles wrote, by job.
     shuffled: Mutex<HashMap<String, HashMap<ShuffleTask, u64>>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
@@ -91,7 +91,7 @@ impl BlockStore {
     pub fn create(
         self: &Arc<Self>,
         job: &str,
-        id: BlockId,
+        id: FileId,
         first: &RecordBatch,
     ) -> Result<OpenBlock> {
         let path = self.path(job, id)?;
@@ -145,7 +145,7 @@ impl BlockStore {
     }
 
     /// Removes a block, or the files of a task of a hash shuffle, if they are here.
-    pub fn remove(&self, job: &str, id: BlockId) {
+    pub fn remove(&self, job: &str, id: FileId) {
         if self.remove_shuffle(job, (id.stage, id.task)) {
             return;
         }
@@ -211,7 +211,7 @@ impl BlockStore {
     }
 
     /// Counts a block that is complete.
-    fn keep(&self, job: &str, id: BlockId, bytes: u64) -> Result<()> {
+    fn keep(&self, job: &str, id: FileId, bytes: u64) -> Result<()> {
         let mut sealed = self.sealed.lock();
         // Under the lock: a job is not forgotten between this and the next line.
         if self.is_forgotten(job) {
@@ -234,7 +234,7 @@ impl BlockStore {
         self.forgotten.lock().iter().any(|forgotten| forgotten == job)
     }
 
-    fn path(&self, job: &str, id: BlockId) -> Result<PathBuf> {
+    fn path(&self, job: &str, id: FileId) -> Result<PathBuf> {
         let stage = self.job_folder(job)?.join(id.stage.to_string()).join(BLOCKS);
         Ok(stage.join(format!("{}-{}.arrow", id.task, id.seq)))
     }
@@ -343,7 +343,7 @@ struct Counted {
     file: BufWriter<File>,
     path: PathBuf,
     job: String,
-    id: BlockId,
+    id: FileId,
     checksum: crc32fast::Hasher,
     bytes: u64,
     /// Room that is its own already.
@@ -402,7 +402,7 @@ mod tests {
 
     use super::*;
 
-    const ID: BlockId = BlockId { stage: 1, task: 2, seq: 3 };
+    const ID: FileId = FileId { stage: 1, task: 2, seq: 3 };
 
     fn rows() -> RecordBatch {
         let column = Arc::new(Int64Array::from_iter_values(0..1000)) as ArrayRef;

@@ -12,9 +12,9 @@ use datafusion_proto::protobuf;
 use prost::Message;
 
 use super::cut::BlockSize;
-use super::location::BlockLocation;
 use super::reader::BlockReaderExec;
 use super::writer::BlockWriterExec;
+use crate::protocol::location::BlockLocation;
 
 /// Before the bytes of our nodes.
 const MAGIC: &[u8] = b"forebay-block-1:";

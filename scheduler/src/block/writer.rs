@@ -21,8 +21,8 @@ use futures::future::try_join_all;
 use tokio::sync::Mutex;
 
 use super::cut::{BlockSize, Cutter};
-use super::location::BlockId;
 use super::store::{BlockStore, OpenBlock, Sealed};
+use crate::protocol::location::FileId;
 
 /// Writes its input's rows as blocks.
 ///
@@ -38,7 +38,7 @@ pub struct BlockWriterExec {
 }
 
 /// Called with each block when it is sealed.
-pub type OnSealed<'a> = &'a (dyn Fn(BlockId, Sealed) + Sync);
+pub type OnSealed<'a> = &'a (dyn Fn(FileId, Sealed) + Sync);
 
 impl BlockWriterExec {
     /// Writes blocks of this size.
@@ -80,7 +80,7 @@ impl BlockWriterExec {
         task: u32,
         context: Arc<TaskContext>,
         on_sealed: OnSealed<'_>,
-    ) -> Result<Vec<(BlockId, Sealed)>> {
+    ) -> Result<Vec<(FileId, Sealed)>> {
         let output = Output {
             store,
             job,
@@ -120,7 +120,7 @@ impl Output<'_> {
         &self,
         mut rows: SendableRecordBatchStream,
         size: BlockSize,
-    ) -> Result<Vec<(BlockId, Sealed)>> {
+    ) -> Result<Vec<(FileId, Sealed)>> {
         let mut cutter = Cutter::new(size);
         let mut sealed = vec![];
         let mut open: Option<Growing> = None;
@@ -150,9 +150,9 @@ impl Output<'_> {
         Ok(sealed)
     }
 
-    async fn next_id(&self) -> BlockId {
+    async fn next_id(&self) -> FileId {
         let mut next = self.next.lock().await;
-        let id = BlockId { stage: self.stage, task: self.task, seq: *next };
+        let id = FileId { stage: self.stage, task: self.task, seq: *next };
         *next += 1;
         id
     }
@@ -167,7 +167,7 @@ impl Output<'_> {
         block.file.insert(file).write(&rows).await
     }
 
-    async fn seal(&self, open: Option<Growing>) -> Result<Option<(BlockId, Sealed)>> {
+    async fn seal(&self, open: Option<Growing>) -> Result<Option<(FileId, Sealed)>> {
         let Some(mut block) = open else { return Ok(None) };
         self.flush(&mut block).await?;
         // Without a file it is there already.
@@ -180,13 +180,13 @@ impl Output<'_> {
 
 /// A block that is being written.
 struct Growing {
-    id: BlockId,
+    id: FileId,
     joined: Joined,
     file: Option<OpenBlock>,
 }
 
 impl Growing {
-    fn new(id: BlockId) -> Self {
+    fn new(id: FileId) -> Self {
         Self { id, joined: Joined::default(), file: None }
     }
 }
@@ -273,8 +273,8 @@ mod tests {
     use datafusion::datasource::memory::MemorySourceConfig;
     use tempfile::TempDir;
 
-    use super::super::location::BlockLocation;
     use super::*;
+    use crate::protocol::location::BlockLocation;
 
     /// What a model gives: a slice of a large batch after the other.
     fn slices(rows: usize) -> Vec<RecordBatch> {

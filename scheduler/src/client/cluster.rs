@@ -15,8 +15,8 @@ use crate::protocol::messages::{
     Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, ReadAnswer, ReadRequest, RunRequest,
     RunUpdate, TableRequest, Worker,
 };
-use crate::tables::{self, SystemTable};
 use crate::protocol::tls::Tls;
+use crate::tables::{self, SystemTable};
 
 /// A connection to a scheduler.
 #[derive(Clone, Debug)]

@@ -16,12 +16,12 @@ use datafusion::physical_plan::{
 use forebay_engine::in_claimed_order;
 use forebay_planner::sql::StatementText;
 
-use crate::stages::asked_order::asked_order;
-use crate::client::cluster::Cluster;
 use crate::ballista::plan_parts;
+use crate::client::cluster::Cluster;
 use crate::client::rows::{Reading, Run};
 use crate::owner::Owner;
 use crate::protocol::messages::{PROTOCOL, Progress, RunRequest, SessionOption};
+use crate::stages::asked_order::asked_order;
 
 /// Batches that wait for whoever reads the rows, beside those of the blocks.
 const BATCHES_WAITING_MAX: usize = 1;

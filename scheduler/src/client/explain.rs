@@ -23,11 +23,11 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use forebay_planner::physical::{plan, with_verdict};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::client::cluster_exec::ClusterExec;
-use crate::no_panic::no_panic;
 use crate::ballista::session;
-use crate::stages::{self, StagedPlan};
+use crate::client::cluster_exec::ClusterExec;
 use crate::graph::StageId;
+use crate::no_panic::no_panic;
+use crate::stages::{self, StagedPlan};
 use crate::tables::rows::{counted, need_text, reads};
 
 /// Forebay's planner; `EXPLAIN` also says into which stages a cluster cuts the plan, and

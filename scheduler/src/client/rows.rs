@@ -17,8 +17,9 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Streaming;
 
+use crate::block::{BlockError, BlockReaderExec};
 use crate::client::cluster::Cluster;
-use crate::block::{BlockError, BlockLocation, BlockReaderExec};
+use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::run_update::News;
 use crate::protocol::messages::{
     LostBlock, Progress, ReadAnswer, ReadDone, ReadRequest, RunRequest, RunUpdate,

@@ -14,9 +14,9 @@ use forebay_planner::sql::models;
 use forebay_udf::model::Catalog;
 use futures::stream;
 
-use crate::tables::{NAME, SystemTable};
 use crate::client::cluster::Cluster;
 use crate::owner::Owner;
+use crate::tables::SystemTable;
 
 /// The session's own table.
 const MODELS: &str = "models";

@@ -6,8 +6,8 @@ use forebay_udf::runtime::Device as Placed;
 use crate::graph::{JobGraph, StageId, StageState, WorkerId};
 use crate::inventory;
 use crate::placement::{Device, WorkerState, could_ever_fit, waiting_for};
-use crate::resources::{Lease, Need, WHOLE};
 use crate::protocol::messages::{Accelerator, Worker};
+use crate::resources::{Lease, Need, WHOLE};
 
 pub(crate) fn worker_state(worker: &Worker) -> WorkerState {
     let inventory = &worker.inventory;

@@ -13,17 +13,17 @@ use forebay_engine::RemoteError;
 use forebay_planner::ForebayConfig;
 use tokio::sync::Notify;
 
-use crate::coordinator::stage_metrics::StageMetrics;
 use crate::coordinator::fleet;
-use crate::stages::{StagedPlan, holds_model};
-use crate::block::{BlockId, BlockLocation};
+use crate::coordinator::stage_metrics::StageMetrics;
 use crate::graph::{
-    Action, Bound, EdgeSpec, Event, Failure, FailureKind, Input, JobFailure, JobGraph, JobStatus,
-    Millis, StageId, TaskId, UnitId, WorkerId,
+    Action, EdgeSpec, Event, Failure, FailureKind, Input, JobFailure, JobGraph, JobStatus, Millis,
+    StageId, TaskId, UnitId, WorkerId,
 };
 use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
+use crate::protocol::location::{BlockLocation, FileId};
 use crate::protocol::messages::{Cancel, Free, ReadAnswer, ReadDone, to_worker};
+use crate::stages::{StagedPlan, holds_model};
 
 /// Workers by id, those that have left included as long as a job has something there: what they wrote
 /// is asked for until it is lost.
@@ -69,7 +69,7 @@ impl RunningJob {
         id: JobId,
         session: String,
         config: Arc<SessionConfig>,
-        pub(crate) plans: StagedPlan,
+        plans: StagedPlan,
         graph: JobGraph,
     ) -> Self {
         let options = config.options().extensions.get::<ForebayConfig>().cloned();
@@ -151,7 +151,7 @@ impl RunningJob {
                 Some((worker, to_worker::Say::Cancel(Cancel { job, stage, task })))
             }
             Action::FreeBlock { block, task, worker } => {
-                let file = BlockId { stage: task.stage.0, task: task.index, seq: block.seq };
+                let file = FileId { stage: task.stage.0, task: task.index, seq: block.seq };
                 Some((worker, to_worker::Say::Free(Free { job, id: file })))
             }
             Action::Recomputing { unit, why } => {
@@ -258,7 +258,7 @@ impl RunningJob {
         let address = addresses.get(worker).map(|found| format!("{}:{}", found.host, found.port));
         BlockLocation {
             job: self.id.to_string(),
-            id: BlockId {
+            id: FileId {
                 stage: input.writer.stage.0,
                 task: input.writer.index,
                 seq: input.block.seq,

@@ -8,11 +8,9 @@ use datafusion::common::Result as DataFusionResult;
 use tonic::Status;
 
 use crate::coordinator::fleet::{self, worker_state};
-use crate::coordinator::registry::{Registry, Submitted};
 use crate::coordinator::job::RunningJob;
-use crate::graph::{
-    BlockState, TaskState, WorkerId,
-};
+use crate::coordinator::registry::{Registry, Submitted};
+use crate::graph::{BlockState, TaskState, WorkerId};
 use crate::placement::WorkerState;
 use crate::protocol::messages::run_update::News;
 use crate::protocol::messages::{Progress, RunUpdate, TableRows};

@@ -14,9 +14,9 @@ use ballista_core::serde::scheduler::ExecutorMetadata;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc};
 
-use crate::coordinator::totals::Totals;
 use crate::coordinator::fleet;
 use crate::coordinator::job::{Addresses, RunningJob};
+use crate::coordinator::totals::Totals;
 use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
 use crate::placement::WorkerState;
@@ -405,9 +405,9 @@ mod tests {
     use datafusion::prelude::SessionConfig;
     use forebay_engine::{ErrorKind, RemoteError};
 
-    use crate::stages::StagedPlan;
     use super::*;
     use crate::graph::JobGraph;
+    use crate::stages::StagedPlan;
 
     fn registry(room: usize) -> (Registry, mpsc::Receiver<JobId>) {
         let (wakes, woken) = mpsc::channel(room);

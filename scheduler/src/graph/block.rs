@@ -1,7 +1,9 @@
 //! One sealed block: where it lies, and who reads it.
 
+use std::collections::BTreeMap;
+
 use super::event::BlockReport;
-use super::ids::{Millis, WorkerId};
+use super::ids::{BlockId, Millis, WorkerId};
 
 /// What a block is to its readers, over all edges. See [`graph`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,4 +96,13 @@ impl Blocks {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
+}
+
+/// Consumed blocks, in the order of their consumption.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) order: BTreeMap<u64, BlockId>,
+    /// The place of the next one.
+    pub(super) next: u64,
+    pub(super) bytes: u64,
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action::{Action, JobFailure};
+use super::block::Kept;
 use super::event::Event;
 use super::history::History;
 use super::ids::{BlockId, EdgeId, Millis, StageId, TaskId, UnitId, WorkerId};
-use super::keep::Kept;
 use super::learned::Learned;
 use super::ready::Ready;
 use super::spec::{EdgeKind, Granularity, GraphError, JobSpec, Limits, StageSpec};

@@ -4,21 +4,11 @@
 //! there is room, so that such a loss does not reach back to the scan; the block that was consumed
 //! first goes first, since what was made of it is the most likely to be consumed too.
 
-use std::collections::BTreeMap;
-
 use super::action::Action;
 use super::block::Place;
 use super::ids::{BlockId, EdgeId, StageId, TaskId, WorkerId};
 use super::job::JobGraph;
 use super::spec::{EdgeKind, Granularity};
-
-/// Consumed blocks, in the order of their consumption.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) order: BTreeMap<u64, BlockId>,
-    next: u64,
-    pub(super) bytes: u64,
-}
 
 impl JobGraph {
     /// Whether the consumer at the end of an edge is done with a block. Not if it has not even

@@ -4,9 +4,9 @@ use crate::graph::{BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId,
 
 use super::Admission;
 use super::budget::{PaperBudget, buffered_output, reserve_admits};
+use super::round::{Candidates, Fleet, Usage};
 use super::workers::{WorkerState, any_could_ever_fit};
 use crate::resources::Lease;
-use super::round::{Candidates, Fleet, Usage};
 
 /// A job that wants to run.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 use forebay_engine::{ErrorKind, RemoteError};
 
 use super::*;
-use crate::resources::{AcceleratorNeed, Lease, Need, WHOLE};
 use crate::graph::{
     BlockReport, EdgeKind, EdgeSpec, Event, Failure, FailureKind, Granularity, JobGraph, JobSpec,
     Millis, StageId, StageSpec, TaskId, WorkerId,
 };
+use crate::resources::{AcceleratorNeed, Lease, Need, WHOLE};
 
 const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
 const MIB: u64 = 1 << 20;

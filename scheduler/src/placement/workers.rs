@@ -215,7 +215,7 @@ pub fn could_ever_fit(workers: &[WorkerState], need: &Need) -> Result<(), Missin
 
 fn matching(worker: &WorkerState, need: &Need) -> u64 {
     let Some(accelerator) = &need.accelerator else { return 0 };
-    let is_kind = |device: &&Device| accelerator.kind.as_ref().is_none_or(|k| **k == *device.kind);
+    let is_kind = |device: &&Device| accelerator.kind().is_none_or(|kind| *kind == *device.kind);
     let memory = worker.devices.iter().filter(is_kind).map(|device| device.memory_bytes >> 20);
     memory.map(|mib| mib + 1).sum()
 }
@@ -248,7 +248,7 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cores", cores(self.cpus_milli))?;
         if let Some(accelerator) = &self.accelerator {
-            let kind = accelerator.kind.as_deref().unwrap_or("any");
+            let kind = accelerator.kind().unwrap_or("any");
             write!(f, ", {} accelerators (kind: {kind}", cores(accelerator.milli()))?;
             if accelerator.memory_bytes() > 0 {
                 write!(f, ", {} each", mib(accelerator.memory_bytes()))?;

@@ -8,8 +8,8 @@ use ballista_core::JobId;
 use ballista_core::config::TaskSchedulingPolicy;
 use ballista_core::error::BallistaError;
 use ballista_core::extension::SessionConfigExt;
-use ballista_core::serde::protobuf::scheduler_grpc_server::{SchedulerGrpc, SchedulerGrpcServer};
 use ballista_core::serde::protobuf::ExecutorStoppedParams;
+use ballista_core::serde::protobuf::scheduler_grpc_server::{SchedulerGrpc, SchedulerGrpcServer};
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::create_scheduler;
@@ -22,19 +22,19 @@ use tokio::sync::mpsc;
 use tonic::Request;
 use tonic::transport::Server;
 
+use crate::ballista::calls;
 use crate::ballista::cluster_state::ForebayClusterState;
+use crate::ballista::jobs::BallistaJobs;
+use crate::ballista::session;
 use crate::ballista::{Ballista, wake};
 use crate::coordinator::metrics;
-use crate::functions::Functions;
-use crate::ballista::jobs::BallistaJobs;
 use crate::coordinator::registry::Registry;
-use crate::ballista::calls;
-use crate::ballista::session;
+use crate::functions::Functions;
 use crate::gate::Gate;
 use crate::metrics::{Figures, Page};
 use crate::protocol::server::{Attendance, ClusterService, Listener, News};
-use crate::protocol::{ClusterServer, connection};
 use crate::protocol::tls::Tls;
+use crate::protocol::{ClusterServer, connection};
 
 /// Losses of workers that wait to be told to Ballista.
 const LOSSES_MAX: usize = 1024;

@@ -30,20 +30,20 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tonic::transport::Channel;
 use tonic::transport::server::Router;
 
-use crate::worker::engine::TaskEngine;
-use crate::worker::tasks::{self, TaskService, TaskThreads};
-use crate::worker::metrics::{self, BusyMeter, WorkerFigures};
-use crate::functions::Functions;
 use crate::ballista::calls;
 use crate::ballista::session;
 use crate::block::BlockStore;
+use crate::functions::Functions;
 use crate::inventory;
 use crate::metrics::{Figures, Page};
-use crate::protocol::control_stream::{Hear, Line, Mouth, mouth};
 use crate::protocol::blocks_server::BlocksServer;
 use crate::protocol::connection::{self, Peers, said};
+use crate::protocol::control_stream::{Hear, Line, Mouth, mouth};
 use crate::protocol::messages::{self, from_worker, to_worker};
 use crate::protocol::tls::Tls;
+use crate::worker::engine::TaskEngine;
+use crate::worker::metrics::{self, BusyMeter, WorkerFigures};
+use crate::worker::tasks::{self, TaskService, TaskThreads};
 
 /// How often a worker looks whether the scheduler's machine is there, and for how long it waits.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use forebay_engine::{ErrorKind, RemoteError};
 use prost::Message;
 use tonic::Status;
 
-use crate::block::{BlockId, BlockLocation};
+use crate::protocol::location::{BlockLocation, FileId};
 
 /// Bumped when a worker and a scheduler could no longer understand each other.
 pub const PROTOCOL: u32 = 4;
@@ -159,7 +159,7 @@ pub struct Sealed {
     pub job: String,
     /// Which of the job's blocks it is.
     #[prost(message, required, tag = "2")]
-    pub id: BlockId,
+    pub id: FileId,
     /// Size of its file.
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
@@ -242,7 +242,7 @@ pub struct Free {
     pub job: String,
     /// Which of the job's blocks it is.
     #[prost(message, required, tag = "2")]
-    pub id: BlockId,
+    pub id: FileId,
 }
 
 /// A draining worker may go.
@@ -418,7 +418,7 @@ pub struct ReadDone {
 pub struct LostBlock {
     /// Which of the job's blocks it is.
     #[prost(message, required, tag = "1")]
-    pub id: BlockId,
+    pub id: FileId,
     /// Why.
     #[prost(string, tag = "2")]
     pub problem: String,

@@ -1,6 +1,6 @@
 //! What processes say to each other beside Ballista's messages: our own gRPC services.
 //!
-//! - [`messages`]: what travels
+//! - [`messages`]: what travels; [`location`]: where a block is, and what it must hold
 //! - [`server`]: the scheduler's side; [`control_stream`]: the worker's
 //! - [`connection`]: how processes reach each other; [`tls`]: encrypted, by certificates
 //!
@@ -13,6 +13,7 @@ use tonic::Status;
 
 pub mod connection;
 pub mod control_stream;
+pub mod location;
 pub mod messages;
 pub mod server;
 pub mod tls;

@@ -1,24 +1,14 @@
 //! The client: it reads block after block, and nothing twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::graph::{Bound, Event, Millis, TaskId, UnitId, WorkerId};
-use crate::placement::{WorkerState};
-use crate::resources::{Lease};
+use crate::graph::{Bound, Event, Millis, WorkerId};
+use crate::placement::WorkerState;
+use crate::resources::Lease;
 
-use super::scenario::Rows;
 use super::world::{Checked, Worker, World, ensure};
 
 const CLIENT: &str = "client";
-
-/// What the client has read.
-#[derive(Debug, Default)]
-pub(super) struct Received {
-    pub(super) rows: Rows,
-    /// How many blocks of each unit, where that was promised in order.
-    blocks: BTreeMap<UnitId, u32>,
-    ended: BTreeSet<TaskId>,
-}
 
 impl World {
     /// It is no worker: nothing is placed on it, and it does not die.

@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, TaskId,
-    UnitInput, WorkerId,
+    UnitId, UnitInput, WorkerId,
 };
 use crate::placement::{Admission, Job, PaperBudget, WorkerState, place};
-use crate::resources::{Lease};
+use crate::resources::Lease;
 
-use super::client::Received;
 use super::reference::Reference;
 use super::rng::Rng;
 use super::scenario::{Rows, Scenario};
@@ -345,4 +344,13 @@ impl Running {
         let whole = self.whole.iter().flat_map(|(_, inputs)| inputs);
         self.bound.inputs.iter().chain(whole).cloned().collect::<Vec<_>>().into_iter()
     }
+}
+
+/// What the client has read.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    pub(super) rows: Rows,
+    /// How many blocks of each unit, where that was promised in order.
+    pub(super) blocks: BTreeMap<UnitId, u32>,
+    pub(super) ended: BTreeSet<TaskId>,
 }

@@ -37,11 +37,11 @@ use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{disguised, undisguised};
 use forebay_udf::model::BatchLimits;
 
+use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
+use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
 use crate::stages::asked_order::asked_order;
 use crate::stages::input_wants::{Scope, Wants, sorted, wants};
 use crate::stages::traits::{gives_rows_for_nothing, is_light, is_replayable, needs};
-use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
-use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
 
 /// A plan in stages.
 #[derive(Debug, Default)]

@@ -7,11 +7,12 @@ use datafusion::common::Result;
 
 use super::columns::Columns;
 use crate::graph::{
-    BlockRow, BlockState, EdgeKind, EdgeSpec, Granularity, Millis, Recomputed, StageRow, StageState, TaskRow, TaskState,
+    BlockRow, BlockState, EdgeKind, EdgeSpec, Granularity, Millis, Recomputed, StageRow,
+    StageState, TaskRow, TaskState,
 };
-use crate::placement::{WorkerState};
-use crate::resources::{Need, WHOLE};
+use crate::placement::WorkerState;
 use crate::protocol::messages::Worker;
+use crate::resources::{Need, WHOLE};
 
 /// Milliseconds since 1970 at which a graph's time began.
 #[derive(Clone, Copy, Debug, Default)]

@@ -27,8 +27,9 @@ use crate::ballista::session;
 use crate::ballista::status;
 use crate::block::shuffle::ShuffleFiles;
 use crate::block::store::Sealed;
-use crate::block::{BlockId, BlockReaderExec, BlockStore, BlockWriterExec};
+use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec};
 use crate::protocol::control_stream::Mouth;
+use crate::protocol::location::FileId;
 use crate::protocol::messages::{self, from_worker};
 
 /// Runs stages on this worker's devices: those that write blocks itself, others as Ballista does.
@@ -154,7 +155,7 @@ impl QueryStageExecutor for BlockTask {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
-        let on_sealed = |id: BlockId, sealed: Sealed| {
+        let on_sealed = |id: FileId, sealed: Sealed| {
             tracing::debug!(
                 seq = id.seq,
                 rows = sealed.rows,

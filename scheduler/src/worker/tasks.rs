@@ -33,11 +33,11 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
 
-use crate::no_panic::no_panic;
-use crate::worker::engine::TaskEngine;
 use crate::ballista::session;
 use crate::block::BlockStore;
+use crate::no_panic::no_panic;
 use crate::protocol::messages;
+use crate::worker::engine::TaskEngine;
 
 /// Ends of tasks that wait to be reported.
 const REPORTS_MAX: usize = 65_536;

@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::protocol::ClusterServer;
 use crate::protocol::connection::{endpoint, reach_scheduler, serve};
-use crate::protocol::server::{Attendance, ClusterService};
-use crate::protocol::{ClusterServer, service::NoJobs};
+use crate::protocol::server::{Attendance, ClusterService, NoJobs};
 
 fn open(identity: &Identity) -> Tls {
     Tls::open(&identity.certificate, &identity.key, &identity.authority).unwrap()

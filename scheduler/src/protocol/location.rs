@@ -4,11 +4,9 @@ use std::fmt;
 
 use prost::Message;
 
-use super::failure::BlockError;
-
-/// One run of rows that one task wrote.
+/// The file of a block on the worker that wrote it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
-pub struct BlockId {
+pub struct FileId {
     /// The stage that wrote it.
     #[prost(uint32, tag = "1")]
     pub stage: u32,
@@ -20,7 +18,7 @@ pub struct BlockId {
     pub seq: u32,
 }
 
-impl fmt::Display for BlockId {
+impl fmt::Display for FileId {
     /// `2/7/0`: stage, task, place.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.stage, self.task, self.seq)
@@ -35,7 +33,7 @@ pub struct BlockLocation {
     pub job: String,
     /// Which of the job's blocks it is.
     #[prost(message, required, tag = "2")]
-    pub id: BlockId,
+    pub id: FileId,
     /// The worker that holds it.
     #[prost(string, tag = "3")]
     pub worker: String,
@@ -51,27 +49,4 @@ pub struct BlockLocation {
     /// CRC-32 of its file.
     #[prost(uint32, tag = "7")]
     pub checksum: u32,
-}
-
-impl BlockLocation {
-    /// # Errors
-    /// If its file has another size than when it was sealed.
-    pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
-        match bytes == self.bytes {
-            true => Ok(()),
-            false => Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes))),
-        }
-    }
-
-    /// # Errors
-    /// If its bytes are not those that were sealed.
-    pub(super) fn check_sum(&self, checksum: u32) -> Result<(), BlockError> {
-        match checksum == self.checksum {
-            true => Ok(()),
-            false => Err(BlockError::new(
-                self,
-                format!("checksum {checksum:08x} instead of {:08x}", self.checksum),
-            )),
-        }
-    }
 }
