@@ -70,16 +70,39 @@ async fn a_client_of_another_version_is_refused_whatever_it_asks() {
     }
 }
 
+/// One that never was, and one that was forgotten: its client has gone before there was a worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_rows_of_a_job_that_never_was() {
+async fn nobody_waits_for_the_rows_of_a_job_that_is_not_there() {
     let stage = Stage::new(60, &[]);
     let address = format!("http://{}", stage.cluster.address());
     let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
     let mut client = ClusterClient::new(channel);
-    let read = client.read(ReadRequest::new("j-never".to_owned(), None));
-    let unknown = stage.bounded(read).await.unwrap_err();
+    let request = |job: &str| ReadRequest::new(job.to_owned(), None);
+    let unknown = stage.bounded(client.read(request("j-never"))).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
     assert!(unknown.message().starts_with("there is no job j-never"), "{unknown}");
+
+    let session = stage.session().await;
+    // No model: without workers there is nothing that it could be planned for.
+    let waits = stage.start(&session, "SELECT word, count(*) FROM words GROUP BY word");
+    let jobs = "SELECT job_id FROM forebay.jobs";
+    let job = loop {
+        if let [job] = &run(&session, jobs).await.unwrap()[..] {
+            break job.clone();
+        }
+        assert!(!waits.is_over(), "without a worker");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let mut other = client.clone();
+    let read = request(&job);
+    let reader = SpawnedTask::spawn(async move { other.read(read).await });
+    let early = tokio::time::timeout(Duration::from_millis(300), client.read(request(&job))).await;
+    assert!(early.is_err(), "the job waits for a worker, and so does who reads it");
+    drop(waits);
+    let gone = stage.bounded(async { reader.join().await.unwrap() }).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound, "{gone}");
+    let gone = stage.bounded(client.read(request(&job))).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound, "{gone}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
