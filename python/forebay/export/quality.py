@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .candidate import Candidate, Tokens
+from .candidate import Candidate, Tokens, fields_of
 from .errors import ExportError
 from .program import call
 
@@ -90,8 +90,9 @@ def measure(
 
 def check_measurable(candidate: Candidate) -> None:
     """Refuses models of which no measure says what rounding costs their users."""
-    first = candidate.outputs[0].name
-    if not isinstance(candidate.transform, Tokens) or first not in MEASURED:
+    first = candidate.outputs[0]
+    is_measured = first.name in MEASURED and not fields_of(first.type)
+    if not isinstance(candidate.transform, Tokens) or not is_measured:
         raise ExportError(
             "--precision int8 is for embeddings, classifiers, taggers and re-rankers of texts; leave it out"
         )
