@@ -21,5 +21,6 @@ mod cluster {
     mod pauses;
     mod setup;
     mod tls;
+    mod tpch;
     mod versions;
 }
