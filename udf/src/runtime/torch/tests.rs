@@ -325,12 +325,21 @@ fn table() -> Folder {
 
 #[test]
 fn what_concerns_no_row_is_no_rows_fault() {
-    // Half precision, where a layer computes in another: the program says so to any row.
-    let (model, package) = open(&prepared("fixtures/mpnet/package"));
+    // Half precision, and an argument that is missing: the program says so to any row.
+    let folder = tempfile::tempdir().unwrap();
+    let bert = prepared("fixtures/bert/package");
+    for file in ["model.pt", "tokenizer.json"] {
+        fs::copy(bert.join(file), folder.path().join(file)).unwrap();
+    }
+    let manifest = fs::read_to_string(bert.join("model.toml")).unwrap();
+    let lacking = manifest.replace(r#"["input_ids", "attention_mask"]"#, r#"["input_ids"]"#);
+    assert_ne!(lacking, manifest);
+    fs::write(folder.path().join("model.toml"), lacking).unwrap();
+    let (model, package) = open(folder.path());
     let transform = transform::load(&model, &package).unwrap();
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["a cat sat", "a dog"]));
     let columns = transform.apply(&[texts]).unwrap().columns;
-    let model = ModelDeclaration { precision: Precision::Bf16, ..model };
+    let model = ModelDeclaration { precision: Precision::Fp16, ..model };
     let replica = super::super::load(&model, &package, Device::Cpu).unwrap();
     let _thread = super::super::enter_thread(&model, Device::Cpu).unwrap();
     // Together and one at a time: what it says depends on the kernels, and these on the size.
