@@ -75,12 +75,12 @@ fn failed(error: prometheus::Error) -> DataFusionError {
 }
 
 /// Serves figures as long as it is held.
-pub struct Figures {
+pub struct MetricsServer {
     address: SocketAddr,
     _serving: SpawnedTask<()>,
 }
 
-impl Figures {
+impl MetricsServer {
     /// At `http://ADDRESS/metrics`, or `https` with `tls`; port 0 takes a free one.
     pub(crate) async fn serve(
         address: SocketAddr,
@@ -116,8 +116,8 @@ impl Figures {
     }
 }
 
-impl fmt::Debug for Figures {
+impl fmt::Debug for MetricsServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Figures").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("MetricsServer").field("address", &self.address).finish_non_exhaustive()
     }
 }

@@ -127,7 +127,7 @@ impl ForebayClusterState {
 
     fn workers(&self, alive: Option<&HashSet<String>>) -> Vec<WorkerState> {
         let known = self.registry.addresses();
-        let attending = self.registry.attendance().workers().into_iter();
+        let attending = self.registry.membership().workers().into_iter();
         let usable = attending.filter(|worker| {
             known.contains_key(&worker.id)
                 && (worker.draining || alive.is_none_or(|alive| alive.contains(&worker.id)))
@@ -165,7 +165,7 @@ impl ClusterState for ForebayClusterState {
         metadata: ExecutorMetadata,
         spec: ExecutorData,
     ) -> Result<()> {
-        let attends = self.registry.attendance().workers().iter().any(|w| w.id == metadata.id);
+        let attends = self.registry.membership().workers().iter().any(|w| w.id == metadata.id);
         if !attends {
             return Err(BallistaError::General(format!(
                 "executor {} is no forebay worker",
@@ -197,7 +197,7 @@ impl ClusterState for ForebayClusterState {
 
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
         let why = "this worker was not heard of for too long, and counts as lost";
-        self.registry.attendance().dismiss(executor_id, why);
+        self.registry.membership().dismiss(executor_id, why);
         self.inner.remove_executor(executor_id).await
     }
 

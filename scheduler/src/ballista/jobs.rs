@@ -99,7 +99,7 @@ impl Jobs for BallistaJobs {
         };
         self.registry.submit(&job, waits);
         let accepted = Ok(RunUpdate { news: Some(News::Accepted(job.to_string())) });
-        let mut interest = Interest {
+        let mut guard = ClientGuard {
             job,
             is_over: false,
             registry: self.registry.clone(),
@@ -107,7 +107,7 @@ impl Jobs for BallistaJobs {
             _inside: inside,
         };
         let (registry, watched) = (self.registry.clone(), self.registry.clone());
-        let id = interest.job.to_string();
+        let id = guard.job.to_string();
         let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
         let given_up = stream::once(unattended)
             .map(|error| Ok(RunUpdate { news: Some(News::Failed(error.into())) }));
@@ -127,7 +127,7 @@ impl Jobs for BallistaJobs {
             let last = registry.reached(&status.job_id);
             let news = news(status, &registry);
             if news.is_some() {
-                interest.ends();
+                guard.ends();
             }
             let last = last.filter(|_| news.is_some()).map(News::Progress);
             stream::iter(last.into_iter().chain(news))
@@ -200,7 +200,7 @@ fn news(status: JobStatus, registry: &Registry) -> Option<News> {
 
 /// A client that waits for a job, or reads its rows. When it does so no more, the job is cancelled
 /// if it runs, and its blocks are dropped.
-struct Interest {
+struct ClientGuard {
     job: JobId,
     is_over: bool,
     registry: Registry,
@@ -208,14 +208,14 @@ struct Interest {
     _inside: Inside,
 }
 
-impl Interest {
+impl ClientGuard {
     /// The job runs no more.
     fn ends(&mut self) {
         self.is_over = true;
     }
 }
 
-impl Drop for Interest {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
         if !self.is_over
             && let Err(error) = self.abandoned.try_send(self.job.clone())

@@ -139,7 +139,7 @@ impl RunningJob {
     /// Whether nothing more happens to it: it runs no more, everybody knows, its client has gone,
     /// and tasks that were canceled have ended.
     pub(crate) fn is_over(&self) -> bool {
-        let is_left = self.is_forgotten && self.graph.seats().next().is_none();
+        let is_left = self.is_forgotten && self.graph.slots().next().is_none();
         !self.graph.is_running_job() && self.end_is_told && is_left
     }
 

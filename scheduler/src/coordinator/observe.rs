@@ -83,7 +83,7 @@ impl Registry {
 
     /// The workers, and what tasks of all jobs hold of them.
     pub(crate) fn worker_rows(&self) -> Vec<WorkerRow> {
-        let workers = self.attendance().workers().into_iter();
+        let workers = self.membership().workers().into_iter();
         let mut found: Vec<WorkerRow> = workers
             .map(|worker| {
                 let state = worker_state(&worker);
@@ -94,7 +94,7 @@ impl Registry {
             found.iter().enumerate().map(|(at, row)| (row.state.id.clone(), at)).collect();
         for job in self.live() {
             let job = job.lock();
-            for (worker, stage, lease) in job.graph.seats() {
+            for (worker, stage, lease) in job.graph.slots() {
                 if let Some(at) = places.get(worker) {
                     found[*at].tasks += 1;
                     found[*at].state.take(&job.graph.stage(stage).need, lease);

@@ -21,7 +21,7 @@ use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
 use crate::placement::WorkerState;
 use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
-use crate::protocol::server::Attendance;
+use crate::protocol::server::Membership;
 use crate::tables::rows::Epoch;
 
 /// Jobs that are over and can still be looked at.
@@ -43,7 +43,7 @@ pub(crate) type Look = (Millis, Arc<Vec<WorkerState>>);
 pub(crate) struct Registry {
     jobs: Arc<RwLock<Jobs>>,
     addresses: Arc<RwLock<Addresses>>,
-    attendance: Attendance,
+    membership: Membership,
     woken: mpsc::Sender<JobId>,
     start: Instant,
     epoch: Epoch,
@@ -110,11 +110,11 @@ impl fmt::Debug for Registry {
 
 impl Registry {
     /// No jobs yet. Jobs that the event loop must look at are sent to `woken`.
-    pub(crate) fn new(attendance: Attendance, woken: mpsc::Sender<JobId>) -> Self {
+    pub(crate) fn new(membership: Membership, woken: mpsc::Sender<JobId>) -> Self {
         Self {
             jobs: Arc::default(),
             addresses: Arc::default(),
-            attendance,
+            membership,
             woken,
             start: Instant::now(),
             wakes: Arc::default(),
@@ -140,8 +140,8 @@ impl Registry {
         self.epoch
     }
 
-    pub(crate) fn attendance(&self) -> &Attendance {
-        &self.attendance
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     /// The time, as graphs count it.
@@ -223,7 +223,7 @@ impl Registry {
     pub(crate) fn forget_gone(&self) {
         // In this order: who has an address has attended before.
         let known: Vec<String> = self.addresses.read().keys().cloned().collect();
-        for id in known.into_iter().filter(|id| !self.attendance.attends(id)) {
+        for id in known.into_iter().filter(|id| !self.membership.attends(id)) {
             let worker = WorkerId::new(id.as_str());
             if !self.live().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
                 self.addresses.write().remove(&id);
@@ -242,7 +242,7 @@ impl Registry {
             (messages, job.id.clone(), wants_a_look, job.graph.next_wakeup())
         };
         for (worker, say) in messages {
-            self.attendance.tell(worker.as_str(), say);
+            self.membership.tell(worker.as_str(), say);
         }
         if let Some(at) = wakeup {
             self.wakes.list(id.as_ref(), at);
@@ -310,7 +310,7 @@ impl Registry {
 
     /// Gives up jobs that have waited for too long for a worker that can run them.
     pub(crate) fn give_up(&self, patience: Duration) {
-        let attending = self.attendance.workers();
+        let attending = self.membership.workers();
         let workers: Vec<_> = attending.iter().map(fleet::worker_state).collect();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         for job in self.live() {
@@ -323,19 +323,19 @@ impl Registry {
 
     /// Whether any worker attends.
     pub(crate) fn has_workers(&self) -> bool {
-        !self.attendance.is_empty()
+        !self.membership.is_empty()
     }
 
     /// Lets draining workers go that no job needs any more.
     pub(crate) fn release_drained(&self) {
-        for worker in self.attendance.draining() {
+        for worker in self.membership.draining() {
             let id = WorkerId::new(worker.as_str());
             let needs = |job: &Shared| {
                 let job = job.lock();
                 !job.is_forgotten && job.graph.needs_worker(&id)
             };
             if !self.live().iter().any(needs) {
-                self.attendance.tell(&worker, to_worker::Say::Leave(Leave {}));
+                self.membership.tell(&worker, to_worker::Say::Leave(Leave {}));
             }
         }
     }
@@ -395,7 +395,7 @@ impl Registry {
         if let Some(job) = self.get(job) {
             job.lock().is_forgotten = true;
         }
-        self.attendance.tell_all(&to_worker::Say::Forget(job.to_owned()));
+        self.membership.tell_all(&to_worker::Say::Forget(job.to_owned()));
     }
 }
 
@@ -411,7 +411,7 @@ mod tests {
 
     fn registry(room: usize) -> (Registry, mpsc::Receiver<JobId>) {
         let (wakes, woken) = mpsc::channel(room);
-        (Registry::new(Attendance::new(), wakes), woken)
+        (Registry::new(Membership::new(), wakes), woken)
     }
 
     fn submitted() -> Submitted {

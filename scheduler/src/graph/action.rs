@@ -30,7 +30,7 @@ pub enum Action {
         /// The unit.
         unit: UnitId,
         /// Why.
-        why: Why,
+        why: Cause,
     },
     /// The result is complete. The blocks of stages without a consumer are the result, and stay.
     JobFinished,
@@ -43,7 +43,7 @@ pub enum Action {
 
 /// Why a unit that was done runs again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum Cause {
     /// Its output lay on a worker that is gone.
     WorkerLost(WorkerId),
     /// A reader found this block of its output missing or corrupt.
@@ -54,7 +54,7 @@ pub enum Why {
     SkippedAndLost,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WorkerLost(worker) => write!(f, "worker {worker} was lost"),

@@ -214,7 +214,7 @@ impl JobGraph {
             skip: skip.clone(),
             reason: String::new(),
         });
-        self.seats.entry(worker.clone()).or_default().insert(task);
+        self.slots.entry(worker.clone()).or_default().insert(task);
         self.set_state(id, UnitState::Running(task.index));
         let not_before = std::mem::take(&mut self.unit_mut(id).not_before);
         self.stages[id.stage.at()].ready.undelay(id.index, not_before);

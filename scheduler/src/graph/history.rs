@@ -1,6 +1,6 @@
 //! What happened that cannot be read off the units and the tasks.
 
-use super::action::Why;
+use super::action::Cause;
 use super::ids::{Millis, UnitId};
 
 /// Units that ran again, and reports that came too late.
@@ -12,7 +12,7 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn recomputed(&mut self, unit: UnitId, why: Why, at: Millis) {
+    pub(super) fn recomputed(&mut self, unit: UnitId, why: Cause, at: Millis) {
         self.recomputed.push(Recomputed { unit, why, at });
     }
 }
@@ -23,7 +23,7 @@ pub struct Recomputed {
     /// The unit.
     pub unit: UnitId,
     /// Why.
-    pub why: Why,
+    pub why: Cause,
     /// When that was decided.
     pub at: Millis,
 }

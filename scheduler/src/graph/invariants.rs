@@ -122,7 +122,7 @@ fn one_attempt_runs(graph: &JobGraph) -> Result<(), Broken> {
                 format!("task {id} is {:?} and its unit is {state:?}", task.state)
             })?;
             hold(runs == stage.running.contains(&index), || format!("task {id} in running"))?;
-            let seated = graph.seats.get(&task.worker).is_some_and(|tasks| tasks.contains(&id));
+            let seated = graph.slots.get(&task.worker).is_some_and(|tasks| tasks.contains(&id));
             hold(seated == task.holds_lease && (!runs || seated), || {
                 format!("task {id} is seated {seated}, holds {}", task.holds_lease)
             })?;

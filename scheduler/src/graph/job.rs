@@ -45,7 +45,7 @@ pub struct JobGraph {
     /// What each worker holds.
     pub(super) holdings: BTreeMap<WorkerId, Holding>,
     /// The tasks that each worker runs, or has been told to stop and has not ended.
-    pub(super) seats: BTreeMap<WorkerId, BTreeSet<TaskId>>,
+    pub(super) slots: BTreeMap<WorkerId, BTreeSet<TaskId>>,
     pub(super) kept: Kept,
     pub(super) history: History,
     /// Workers whose disk has failed a task: what runs there fails at once, and would be found free
@@ -72,7 +72,7 @@ impl JobGraph {
             order,
             status: JobStatus::Running,
             holdings: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            slots: BTreeMap::new(),
             kept: Kept::default(),
             history: History::default(),
             broken_disks: BTreeSet::new(),
@@ -99,7 +99,7 @@ impl JobGraph {
             order: vec![],
             status: JobStatus::Running,
             holdings: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            slots: BTreeMap::new(),
             kept: Kept::default(),
             history: History::default(),
             broken_disks: BTreeSet::new(),
@@ -255,9 +255,9 @@ impl JobGraph {
     }
 
     /// Every task that holds something of a worker: it runs, or was canceled and has not ended.
-    pub fn seats(&self) -> impl Iterator<Item = (&WorkerId, StageId, &Lease)> {
+    pub fn slots(&self) -> impl Iterator<Item = (&WorkerId, StageId, &Lease)> {
         let tasks = self
-            .seats
+            .slots
             .iter()
             .flat_map(|(worker, tasks)| tasks.iter().map(move |task| (worker, *task)));
         tasks.map(|(worker, task)| (worker, task.stage, &self.task(task).lease))

@@ -38,7 +38,7 @@ impl JobGraph {
     /// Whether a worker runs something of this job, or holds what somebody has yet to read.
     pub fn needs_worker(&self, worker: &WorkerId) -> bool {
         let runs = |task: &TaskId| self.is_running(*task);
-        self.seats.get(worker).is_some_and(|tasks| tasks.iter().any(runs))
+        self.slots.get(worker).is_some_and(|tasks| tasks.iter().any(runs))
             || self
                 .holdings
                 .get(worker)
@@ -48,7 +48,7 @@ impl JobGraph {
     /// Whether this job, while it runs, has tasks or blocks on a worker.
     pub fn uses_worker(&self, worker: &WorkerId) -> bool {
         self.is_running_job()
-            && (self.seats.contains_key(worker) || self.holdings.contains_key(worker))
+            && (self.slots.contains_key(worker) || self.holdings.contains_key(worker))
     }
 
     /// Brings the place of a block among the kept ones up to date. What only the client reads is

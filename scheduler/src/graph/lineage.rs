@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::action::{Action, Why};
+use super::action::{Action, Cause};
 use super::block::Place;
 use super::ids::{BlockId, Millis, StageId, UnitId, WorkerId};
 use super::job::JobGraph;
@@ -13,7 +13,7 @@ use super::unit::{TaskState, UnitInput, UnitState};
 /// consumers first, so that "is somebody waiting for this" is settled before it is asked.
 #[derive(Debug)]
 pub(super) struct Wave {
-    touched: Vec<BTreeMap<u32, Why>>,
+    touched: Vec<BTreeMap<u32, Cause>>,
 }
 
 impl Wave {
@@ -22,7 +22,7 @@ impl Wave {
     }
 
     /// The first reason counts: what was lost itself is not recomputed for the sake of a reader.
-    pub(super) fn touch(&mut self, unit: UnitId, why: Why) {
+    pub(super) fn touch(&mut self, unit: UnitId, why: Cause) {
         self.touched[unit.stage.at()].entry(unit.index).or_insert(why);
     }
 }
@@ -30,9 +30,9 @@ impl Wave {
 impl JobGraph {
     /// A worker is gone.
     pub(super) fn worker_lost(&mut self, worker: &WorkerId, now: Millis) {
-        let why = Why::WorkerLost(worker.clone());
+        let why = Cause::WorkerLost(worker.clone());
         let mut wave = Wave::new(self);
-        for task in self.seats.remove(worker).unwrap_or_default() {
+        for task in self.slots.remove(worker).unwrap_or_default() {
             if !self.is_running(task) {
                 self.task_mut(task).holds_lease = false;
                 continue;
@@ -51,7 +51,7 @@ impl JobGraph {
 
     /// A worker is gone after the end of the job.
     pub(super) fn forget_worker(&mut self, worker: &WorkerId, now: Millis) {
-        for task in self.seats.remove(worker).unwrap_or_default() {
+        for task in self.slots.remove(worker).unwrap_or_default() {
             let stage = &mut self.stages[task.stage.at()];
             stage.last_ended = stage.last_ended.max(Some(now));
             let task = self.task_mut(task);
@@ -61,7 +61,7 @@ impl JobGraph {
 
     /// A block is gone. Tasks that read it are stopped: they would fail, and hold an accelerator
     /// until they do.
-    pub(super) fn lose(&mut self, id: BlockId, why: &Why, wave: &mut Wave, now: Millis) {
+    pub(super) fn lose(&mut self, id: BlockId, why: &Cause, wave: &mut Wave, now: Millis) {
         if !self.mark_gone(id, Place::Lost) {
             return;
         }
@@ -90,7 +90,7 @@ impl JobGraph {
         if let UnitState::Running(task) = self.unit(reader).state {
             self.cancel(reader.stage.task(task), format!("block {lost} was lost"), now);
             self.set_state(reader, UnitState::Pending);
-            wave.touch(reader, Why::BlockLost(lost));
+            wave.touch(reader, Cause::BlockLost(lost));
         }
     }
 
@@ -136,8 +136,8 @@ impl JobGraph {
         self.set_state(id, state);
     }
 
-    fn reopen(&mut self, id: UnitId, why: Why, now: Millis) {
-        if matches!(why, Why::WorkerLost(_)) {
+    fn reopen(&mut self, id: UnitId, why: Cause, now: Millis) {
+        if matches!(why, Cause::WorkerLost(_)) {
             self.count_loss(id);
         }
         self.set_state(id, UnitState::Pending);
@@ -155,9 +155,9 @@ impl JobGraph {
             UnitInput::Partition(_) => {}
             UnitInput::Blocks(blocks) => {
                 let absent = blocks.iter().filter(|block| !self.block(**block).is_alive());
-                absent.for_each(|block| wave.touch(block.unit, Why::InputOf(id)));
+                absent.for_each(|block| wave.touch(block.unit, Cause::InputOf(id)));
             }
-            UnitInput::Output(unit) => wave.touch(*unit, Why::InputOf(id)),
+            UnitInput::Output(unit) => wave.touch(*unit, Cause::InputOf(id)),
         }
     }
 
@@ -166,7 +166,7 @@ impl JobGraph {
         let inputs = self.stages[stage.at()].inputs.iter().map(|edge| &self.edges[edge.at()].spec);
         for edge in inputs.filter(|edge| edge.kind.is_blocking()) {
             for gone in &self.stages[edge.from.at()].gone {
-                wave.touch(edge.from.unit(*gone), Why::InputOf(reader));
+                wave.touch(edge.from.unit(*gone), Cause::InputOf(reader));
             }
         }
     }

@@ -123,7 +123,7 @@ mod unit;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, JobFailure, UnitFailure, Why};
+pub use action::{Action, Cause, JobFailure, UnitFailure};
 pub use bind::{BindError, Bound, Input, Work};
 pub use block::BlockState;
 pub use event::{BlockReport, Event, Failure, FailureKind};

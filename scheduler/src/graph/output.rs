@@ -41,7 +41,7 @@ impl JobGraph {
         self.set_state(unit, UnitState::Done(task.index));
         // Blocks that it was told to skip may have been lost while it ran.
         let mut wave = Wave::new(self);
-        wave.touch(unit, super::Why::SkippedAndLost);
+        wave.touch(unit, super::Cause::SkippedAndLost);
         self.recover(wave, now);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use forebay_engine::{ErrorKind, RemoteError};
 
-use super::action::{JobFailure, UnitFailure, Why};
+use super::action::{Cause, JobFailure, UnitFailure};
 use super::event::{Failure, FailureKind};
 use super::ids::{BlockId, Millis, StageId, TaskId, UnitId, WorkerId};
 use super::job::JobGraph;
@@ -169,7 +169,7 @@ impl JobGraph {
                     }
                 }
             }
-            self.lose(id, &Why::BlockLost(id), &mut wave, now);
+            self.lose(id, &Cause::BlockLost(id), &mut wave, now);
         }
         if losses_most >= self.limits.block_losses_max {
             let limit = format!("a block of its output was lost {losses_most} times");
@@ -177,7 +177,7 @@ impl JobGraph {
             let reason = self.unit_failure(producer, limit, error);
             return self.fail(reason, now);
         }
-        wave.touch(reader, Why::InputOf(reader));
+        wave.touch(reader, Cause::InputOf(reader));
         self.recover(wave, now);
         if losses_most > 1 && self.unit(producer).state == UnitState::Pending {
             // There may be no other worker: what is wrong with this one gets time to pass.

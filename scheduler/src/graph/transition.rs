@@ -225,10 +225,10 @@ impl JobGraph {
 
     fn leave_seat(&mut self, id: TaskId) {
         let worker = self.task(id).worker.clone();
-        if let Some(tasks) = self.seats.get_mut(&worker) {
+        if let Some(tasks) = self.slots.get_mut(&worker) {
             tasks.remove(&id);
             if tasks.is_empty() {
-                self.seats.remove(&worker);
+                self.slots.remove(&worker);
             }
         }
     }

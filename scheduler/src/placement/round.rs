@@ -28,7 +28,7 @@ impl Fleet {
         let mut workers = workers.to_vec();
         let mut steps = workers.len() as u64;
         for job in jobs {
-            for (worker, stage, lease) in job.seats() {
+            for (worker, stage, lease) in job.slots() {
                 steps += 1;
                 if let Some(at) = places.get(worker) {
                     workers[*at].take(&job.stage(stage).need, lease);
@@ -72,7 +72,7 @@ pub(super) struct Usage {
 impl Usage {
     pub(super) fn of(graph: &JobGraph) -> Self {
         let mut usage = Self::default();
-        graph.seats().for_each(|(_, stage, _)| usage.add(&graph.stage(stage).need));
+        graph.slots().for_each(|(_, stage, _)| usage.add(&graph.stage(stage).need));
         usage
     }
 

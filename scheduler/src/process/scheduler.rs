@@ -31,8 +31,8 @@ use crate::coordinator::metrics;
 use crate::coordinator::registry::Registry;
 use crate::functions::Functions;
 use crate::gate::Gate;
-use crate::metrics::{Figures, Page};
-use crate::protocol::server::{Attendance, ClusterService, Listener, News};
+use crate::metrics::{MetricsServer, Page};
+use crate::protocol::server::{ClusterService, Listener, Membership, News};
 use crate::protocol::tls::Tls;
 use crate::protocol::{ClusterServer, connection};
 
@@ -76,10 +76,10 @@ pub struct Scheduler {
 #[derive(Debug)]
 pub struct RunningScheduler {
     address: SocketAddr,
-    attendance: Attendance,
+    membership: Membership,
     /// What it runs for sessions.
     jobs: Gate,
-    _figures: Option<Figures>,
+    _metrics: Option<MetricsServer>,
     _tasks: Vec<SpawnedTask<()>>,
 }
 
@@ -116,12 +116,12 @@ impl Scheduler {
             override_create_grpc_client_endpoint: tls.clone().map(calls::to_workers),
             ..config
         });
-        let attendance = Attendance::new();
+        let membership = Membership::new();
         let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
-        let registry = Registry::new(attendance.clone(), wakes);
+        let registry = Registry::new(membership.clone(), wakes);
         let scheduler = ballista(&registry, config).await?;
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
-        attendance.listen(takes_news(registry.clone(), lost));
+        membership.listen(takes_news(registry.clone(), lost));
         let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
         let gate = Gate::default();
         let jobs = BallistaJobs {
@@ -149,7 +149,7 @@ impl Scheduler {
                     .max_encoding_message_size(limit),
             )
             .add_service(
-                ClusterServer::new(ClusterService::new(attendance.clone(), jobs))
+                ClusterServer::new(ClusterService::new(membership.clone(), jobs))
                     .max_decoding_message_size(limit)
                     .max_encoding_message_size(limit),
             );
@@ -163,7 +163,7 @@ impl Scheduler {
             Some(address) => Some(serve_metrics(address, registry, tls).await?),
             None => None,
         };
-        Ok(RunningScheduler { address, attendance, jobs: gate, _figures: figures, _tasks: tasks })
+        Ok(RunningScheduler { address, membership, jobs: gate, _metrics: figures, _tasks: tasks })
     }
 }
 
@@ -179,8 +179,8 @@ impl RunningScheduler {
     }
 
     /// The workers that attend.
-    pub fn attendance(&self) -> &Attendance {
-        &self.attendance
+    pub fn membership(&self) -> &Membership {
+        &self.membership
     }
 }
 
@@ -188,9 +188,9 @@ async fn serve_metrics(
     address: SocketAddr,
     registry: Registry,
     tls: Option<Tls>,
-) -> Result<Figures> {
+) -> Result<MetricsServer> {
     let fill = move |page: &Page| metrics::of_scheduler(&registry, page);
-    Figures::serve(address, tls, fill).await
+    MetricsServer::serve(address, tls, fill).await
 }
 
 /// Ballista's scheduler, with workers and tasks as we bind them.

@@ -35,10 +35,10 @@ use crate::ballista::session;
 use crate::block::BlockStore;
 use crate::functions::Functions;
 use crate::inventory;
-use crate::metrics::{Figures, Page};
+use crate::metrics::{MetricsServer, Page};
 use crate::protocol::blocks_server::BlocksServer;
 use crate::protocol::connection::{self, Peers, said};
-use crate::protocol::control_stream::{Hear, Line, Mouth, mouth};
+use crate::protocol::control_stream::{ControlStream, Handler, ToScheduler, to_scheduler};
 use crate::protocol::messages::{self, from_worker, to_worker};
 use crate::protocol::tls::Tls;
 use crate::worker::engine::TaskEngine;
@@ -183,8 +183,9 @@ impl Worker {
         let blocks_max = self.work_limit.unwrap_or(u64::MAX);
         let store = BlockStore::new(id.clone(), folder.path.clone(), blocks_max);
         let store = Arc::new(store);
-        let (mouth, messages) = mouth();
-        let engine = TaskEngine::new(Arc::clone(&self.devices), Arc::clone(&store), mouth.clone());
+        let (to_scheduler, messages) = to_scheduler();
+        let engine =
+            TaskEngine::new(Arc::clone(&self.devices), Arc::clone(&store), to_scheduler.clone());
         let engine = Arc::new(engine);
         let executor = Arc::new(self.executor(
             registration.clone(),
@@ -208,29 +209,30 @@ impl Worker {
             .max_encoding_message_size(session::MESSAGE_BYTES as usize)
             .max_decoding_message_size(session::MESSAGE_BYTES as usize);
         let may_leave = Arc::new(Notify::new());
-        let ears = Ears {
+        let from_scheduler = FromScheduler {
             executor: Arc::clone(&executor),
             store: Arc::clone(&store),
             may_leave: Arc::clone(&may_leave),
         };
-        let mut line = Line::open(channel, description, (mouth, messages), ears)
-            .await
-            .map_err(|status| self.refused(&said(&status)))?;
+        let mut line =
+            ControlStream::open(channel, description, (to_scheduler, messages), from_scheduler)
+                .await
+                .map_err(|status| self.refused(&said(&status)))?;
         scheduler
             .register_executor(RegisterExecutorParams { metadata: Some(registration) })
             .await
             .map_err(|status| self.refused(&said(&status)))?;
         let report = tasks::report(scheduler.clone(), id.clone(), ends);
         let live = tasks::live(scheduler.clone(), Arc::clone(&executor));
-        let full = tell_when_full(Arc::clone(&store), line.mouth());
-        let busy = tell_busy(BusyMeter::new(Arc::clone(&self.devices)), line.mouth());
+        let full = tell_when_full(Arc::clone(&store), line.to_scheduler());
+        let busy = tell_busy(BusyMeter::new(Arc::clone(&self.devices)), line.to_scheduler());
         let _talking = [
             SpawnedTask::spawn(report),
             SpawnedTask::spawn(live),
             SpawnedTask::spawn(full),
             SpawnedTask::spawn(busy),
         ];
-        let _figures = self.serve_metrics(&executor, &store).await?;
+        let _metrics = self.serve_metrics(&executor, &store).await?;
         on_ready(&id);
         let lost = tokio::select! {
             () = stop => None,
@@ -262,12 +264,12 @@ impl Worker {
         &self,
         executor: &Arc<Executor>,
         store: &Arc<BlockStore>,
-    ) -> Result<Option<Figures>> {
+    ) -> Result<Option<MetricsServer>> {
         let Some(address) = self.metrics else { return Ok(None) };
         let (executor, store) = (Arc::clone(executor), Arc::clone(store));
         let worker = WorkerFigures::new(executor, store, Arc::clone(&self.devices));
         let fill = move |page: &Page| metrics::of_worker(&worker, page);
-        Figures::serve(address, self.tls.clone(), fill).await.map(Some)
+        MetricsServer::serve(address, self.tls.clone(), fill).await.map(Some)
     }
 
     async fn connect(&self) -> Result<Channel> {
@@ -345,15 +347,15 @@ impl Worker {
 }
 
 /// Does what the scheduler says.
-struct Ears {
+struct FromScheduler {
     executor: Arc<Executor>,
     store: Arc<BlockStore>,
     may_leave: Arc<Notify>,
 }
 
 #[tonic::async_trait]
-impl Hear for Ears {
-    async fn hear(&self, say: to_worker::Say) {
+impl Handler for FromScheduler {
+    async fn handle(&self, say: to_worker::Say) {
         match say {
             to_worker::Say::Cancel(task) => {
                 let job = JobId::new(&task.job);
@@ -376,22 +378,22 @@ fn new_id() -> String {
 }
 
 /// Asks the scheduler to free what it keeps here for later, whenever a task waits for room.
-async fn tell_when_full(store: Arc<BlockStore>, mouth: Mouth) {
+async fn tell_when_full(store: Arc<BlockStore>, to_scheduler: ToScheduler) {
     loop {
         store.wanted().await;
-        mouth.say(from_worker::Say::Full(messages::Full {}));
+        to_scheduler.say(from_worker::Say::Full(messages::Full {}));
         tokio::time::sleep(TELL_FULL_EVERY).await;
     }
 }
 
 /// Tells the scheduler how busy the accelerators are, when that has changed.
-async fn tell_busy(mut meter: BusyMeter, mouth: Mouth) {
+async fn tell_busy(mut meter: BusyMeter, to_scheduler: ToScheduler) {
     let mut told = 0;
     loop {
         tokio::time::sleep(TELL_BUSY_EVERY).await;
         let milli = meter.milli();
         if std::mem::replace(&mut told, milli) != milli {
-            mouth.say(from_worker::Say::Busy(messages::Busy { milli }));
+            to_scheduler.say(from_worker::Say::Busy(messages::Busy { milli }));
         }
     }
 }

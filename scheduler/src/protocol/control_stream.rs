@@ -1,4 +1,4 @@
-//! The worker's side of its line to the scheduler.
+//! The worker's side of its control stream to the scheduler: open as long as it lives.
 
 use datafusion::common::runtime::SpawnedTask;
 use futures::{StreamExt, stream};
@@ -17,9 +17,9 @@ const MESSAGES_MAX: usize = 65_536;
 
 /// Where a worker says things to the scheduler.
 #[derive(Clone, Debug)]
-pub struct Mouth(mpsc::Sender<FromWorker>);
+pub struct ToScheduler(mpsc::Sender<FromWorker>);
 
-impl Mouth {
+impl ToScheduler {
     /// Says something. The scheduler learns what it misses from the task's end.
     pub fn say(&self, say: from_worker::Say) {
         if let Err(error) = self.0.try_send(FromWorker { say: Some(say) }) {
@@ -29,33 +29,33 @@ impl Mouth {
 }
 
 /// What a worker will say, and where.
-pub fn mouth() -> (Mouth, mpsc::Receiver<FromWorker>) {
+pub fn to_scheduler() -> (ToScheduler, mpsc::Receiver<FromWorker>) {
     let (out, messages) = mpsc::channel(MESSAGES_MAX);
-    (Mouth(out), messages)
+    (ToScheduler(out), messages)
 }
 
 /// What a worker does when the scheduler says something.
 #[tonic::async_trait]
-pub trait Hear: Send + Sync + 'static {
+pub trait Handler: Send + Sync + 'static {
     /// Does it; what the scheduler says next waits.
-    async fn hear(&self, say: to_worker::Say);
+    async fn handle(&self, say: to_worker::Say);
 }
 
-/// A line to the scheduler, as long as it is held.
+/// A control stream to the scheduler, as long as it is held.
 #[derive(Debug)]
-pub struct Line {
-    mouth: Mouth,
+pub struct ControlStream {
+    to_scheduler: ToScheduler,
     /// Ends when the scheduler hangs up, with what it said then.
     listening: SpawnedTask<String>,
 }
 
-impl Line {
+impl ControlStream {
     /// Where this worker says things.
-    pub fn mouth(&self) -> Mouth {
-        self.mouth.clone()
+    pub fn to_scheduler(&self) -> ToScheduler {
+        self.to_scheduler.clone()
     }
 
-    /// Tells the scheduler who is there and waits to be welcome. `hear` gets what the scheduler
+    /// Tells the scheduler who is there and waits to be welcome. `handler` gets what the scheduler
     /// says from then on, in order.
     ///
     /// # Errors
@@ -63,8 +63,8 @@ impl Line {
     pub async fn open(
         channel: Channel,
         worker: Worker,
-        (mouth, messages): (Mouth, mpsc::Receiver<FromWorker>),
-        hear: impl Hear,
+        (to_scheduler, messages): (ToScheduler, mpsc::Receiver<FromWorker>),
+        handler: impl Handler,
     ) -> Result<Self, Status> {
         let hello =
             Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned(), worker };
@@ -75,12 +75,12 @@ impl Line {
             Some(to_worker::Say::Welcome(_)) => {}
             _ => return Err(Status::aborted("the scheduler hung up")),
         }
-        Ok(Self { mouth, listening: SpawnedTask::spawn(listen(answers, hear)) })
+        Ok(Self { to_scheduler, listening: SpawnedTask::spawn(listen(answers, handler)) })
     }
 
     /// Says that this worker takes no more tasks.
     pub fn drain(&self) {
-        self.mouth.say(from_worker::Say::Draining(Draining {}));
+        self.to_scheduler.say(from_worker::Say::Draining(Draining {}));
     }
 
     /// Waits until the scheduler hangs up; returns why.
@@ -89,10 +89,10 @@ impl Line {
     }
 }
 
-async fn listen(mut answers: Streaming<ToWorker>, hear: impl Hear) -> String {
+async fn listen(mut answers: Streaming<ToWorker>, handler: impl Handler) -> String {
     loop {
         match answers.message().await {
-            Ok(Some(ToWorker { say: Some(say) })) => hear.hear(say).await,
+            Ok(Some(ToWorker { say: Some(say) })) => handler.handle(say).await,
             Ok(Some(ToWorker { say: None })) => {}
             Ok(None) => return "hung up".to_owned(),
             Err(status) => return format!("hung up: {}", status.message()),

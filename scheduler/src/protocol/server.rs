@@ -41,18 +41,18 @@ pub type Listener = Arc<dyn Fn(News) + Send + Sync>;
 
 /// The workers that attend.
 #[derive(Clone, Default)]
-pub struct Attendance {
-    workers: Arc<RwLock<BTreeMap<String, Attending>>>,
+pub struct Membership {
+    workers: Arc<RwLock<BTreeMap<String, Member>>>,
     listener: Arc<RwLock<Option<Listener>>>,
 }
 
 /// One that attends.
-struct Attending {
+struct Member {
     worker: Worker,
     out: mpsc::Sender<Result<ToWorker, Status>>,
 }
 
-impl Attending {
+impl Member {
     fn tell(&self, say: to_worker::Say) {
         if let Err(error) = self.out.try_send(Ok(ToWorker { say: Some(say) })) {
             tracing::warn!(worker = %self.worker.id, "does not listen: {error}");
@@ -60,7 +60,7 @@ impl Attending {
     }
 }
 
-impl Attendance {
+impl Membership {
     /// Nobody yet.
     pub fn new() -> Self {
         Self::default()
@@ -113,7 +113,7 @@ impl Attendance {
         attending.out.try_send(Err(Status::aborted(why))).ok();
     }
 
-    fn hear(&self, id: &str, message: FromWorker) {
+    fn handle(&self, id: &str, message: FromWorker) {
         match message.say {
             Some(from_worker::Say::Draining(_)) => {
                 if let Some(attending) = self.workers.write().get_mut(id) {
@@ -146,21 +146,21 @@ impl Attendance {
     }
 }
 
-impl fmt::Debug for Attendance {
+impl fmt::Debug for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attendance").field("workers", &self.workers()).finish_non_exhaustive()
+        f.debug_struct("Membership").field("workers", &self.workers()).finish_non_exhaustive()
     }
 }
 
 /// Takes a worker off the list when its line ends, however it ends.
 struct Presence {
-    attendance: Attendance,
+    membership: Membership,
     id: String,
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.attendance.leave(&self.id);
+        self.membership.leave(&self.id);
     }
 }
 
@@ -195,14 +195,14 @@ pub trait Jobs: Send + Sync + 'static {
 /// Answers workers and clients.
 #[derive(Clone)]
 pub struct ClusterService {
-    attendance: Attendance,
+    membership: Membership,
     jobs: Arc<dyn Jobs>,
 }
 
 impl ClusterService {
-    /// Keeps `attendance` and gives plans to `jobs`.
-    pub fn new(attendance: Attendance, jobs: Arc<dyn Jobs>) -> Self {
-        Self { attendance, jobs }
+    /// Keeps `membership` and gives plans to `jobs`.
+    pub fn new(membership: Membership, jobs: Arc<dyn Jobs>) -> Self {
+        Self { membership, jobs }
     }
 }
 
@@ -225,7 +225,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<ClusterDescription>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
-        Ok(Response::new(ClusterDescription { workers: self.attendance.workers() }))
+        Ok(Response::new(ClusterDescription { workers: self.membership.workers() }))
     }
 
     type RunStream = Answers<RunUpdate>;
@@ -274,16 +274,16 @@ impl Cluster for ClusterService {
         let (out, answers) = mpsc::channel(MESSAGES_MAX);
         let welcome = Welcome { version: env!("CARGO_PKG_VERSION").to_owned() };
         out.send(Ok(ToWorker { say: Some(to_worker::Say::Welcome(welcome)) })).await.ok();
-        let attendance = self.attendance.clone();
-        let attending = Attending { worker: hello.worker, out };
-        attendance.workers.write().insert(id.clone(), attending);
-        let presence = Presence { attendance: attendance.clone(), id: id.clone() };
-        attendance.news(News::Came(id.clone()));
+        let membership = self.membership.clone();
+        let attending = Member { worker: hello.worker, out };
+        membership.workers.write().insert(id.clone(), attending);
+        let presence = Presence { membership: membership.clone(), id: id.clone() };
+        membership.news(News::Came(id.clone()));
         // Part of the answer: it ends, and the worker is off the list, with the connection.
         let listen = async move {
             let _presence = presence;
             while let Ok(Some(message)) = messages.message().await {
-                attendance.hear(&id, message);
+                membership.handle(&id, message);
             }
         };
         Ok(Response::new(Box::pin(ReceiverStream::new(answers).take_until(Box::pin(listen)))))
@@ -301,7 +301,7 @@ mod tests {
     use tonic::transport::{Channel, Server};
 
     use super::*;
-    use crate::protocol::control_stream::{Hear, Line, mouth};
+    use crate::protocol::control_stream::{ControlStream, Handler, to_scheduler};
     use crate::protocol::messages::{Hello, Inventory, PROTOCOL};
     use crate::protocol::{ClusterClient, ClusterServer};
 
@@ -329,15 +329,15 @@ mod tests {
     struct Deaf;
 
     #[tonic::async_trait]
-    impl Hear for Deaf {
-        async fn hear(&self, _: to_worker::Say) {}
+    impl Handler for Deaf {
+        async fn handle(&self, _: to_worker::Say) {}
     }
 
     /// A scheduler, for as long as the task is held.
-    async fn serve(attendance: &Attendance) -> (Channel, SpawnedTask<()>) {
+    async fn serve(membership: &Membership) -> (Channel, SpawnedTask<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let service = ClusterService::new(attendance.clone(), Arc::new(NoJobs));
+        let service = ClusterService::new(membership.clone(), Arc::new(NoJobs));
         let server = Server::builder()
             .add_service(ClusterServer::new(service))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -359,8 +359,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_worker_of_another_protocol_is_refused_and_both_are_named() {
-        let attendance = Attendance::new();
-        let (channel, _serving) = serve(&attendance).await;
+        let membership = Membership::new();
+        let (channel, _serving) = serve(&membership).await;
         let hello =
             Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned(), worker: worker("w") };
         let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
@@ -372,17 +372,18 @@ mod tests {
         ];
         assert!(both.iter().all(|part| message.contains(part)), "{message}");
         assert!(message.contains(env!("CARGO_PKG_VERSION")), "{message}");
-        assert_eq!(attendance.workers(), []);
+        assert_eq!(membership.workers(), []);
     }
 
     #[tokio::test]
     async fn a_worker_that_is_dismissed_is_told_why() {
-        let attendance = Attendance::new();
-        let (channel, _serving) = serve(&attendance).await;
-        let mut line = Line::open(channel, worker("w"), mouth(), Deaf).await.unwrap();
-        assert_eq!(attendance.workers().len(), 1);
-        attendance.dismiss("w", "too late");
+        let membership = Membership::new();
+        let (channel, _serving) = serve(&membership).await;
+        let mut line =
+            ControlStream::open(channel, worker("w"), to_scheduler(), Deaf).await.unwrap();
+        assert_eq!(membership.workers().len(), 1);
+        membership.dismiss("w", "too late");
         assert_eq!(line.closed().await, "hung up: too late");
-        assert_eq!(attendance.workers(), []);
+        assert_eq!(membership.workers(), []);
     }
 }

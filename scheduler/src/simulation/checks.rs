@@ -136,7 +136,7 @@ impl World {
             }
             JobStatus::Finished => check(&self.graph)?,
         }
-        ensure(self.graph.seats().next().is_none(), || "a lease is never given back".to_owned())?;
+        ensure(self.graph.slots().next().is_none(), || "a lease is never given back".to_owned())?;
         for (stage, expected) in (0..).map(StageId).zip(&self.scenario.result) {
             if self.graph.client() == Some(stage) {
                 self.check_received(expected)?;

@@ -28,7 +28,7 @@ use crate::ballista::status;
 use crate::block::shuffle::ShuffleFiles;
 use crate::block::store::Sealed;
 use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec};
-use crate::protocol::control_stream::Mouth;
+use crate::protocol::control_stream::ToScheduler;
 use crate::protocol::location::FileId;
 use crate::protocol::messages::{self, from_worker};
 
@@ -36,14 +36,18 @@ use crate::protocol::messages::{self, from_worker};
 pub(crate) struct TaskEngine {
     devices: Arc<Devices>,
     store: Arc<BlockStore>,
-    mouth: Mouth,
+    to_scheduler: ToScheduler,
     inner: DefaultExecutionEngine,
 }
 
 impl TaskEngine {
     /// Keeps blocks in `store` and tells the scheduler of them.
-    pub(crate) fn new(devices: Arc<Devices>, store: Arc<BlockStore>, mouth: Mouth) -> Self {
-        Self { devices, store, mouth, inner: DefaultExecutionEngine::new() }
+    pub(crate) fn new(
+        devices: Arc<Devices>,
+        store: Arc<BlockStore>,
+        to_scheduler: ToScheduler,
+    ) -> Self {
+        Self { devices, store, to_scheduler, inner: DefaultExecutionEngine::new() }
     }
 
     /// The accelerators that the scheduler gave to the task, or what this worker has for the model.
@@ -107,7 +111,7 @@ impl ExecutionEngine for TaskEngine {
                 stage: u32::try_from(stage_id).unwrap_or(u32::MAX),
                 writer: writer.clone(),
                 store: Arc::clone(&self.store),
-                mouth: self.mouth.clone(),
+                to_scheduler: self.to_scheduler.clone(),
             }));
         }
         let shuffle = Arc::clone(&plan);
@@ -139,7 +143,7 @@ struct BlockTask {
     stage: u32,
     writer: BlockWriterExec,
     store: Arc<BlockStore>,
-    mouth: Mouth,
+    to_scheduler: ToScheduler,
 }
 
 impl fmt::Display for BlockTask {
@@ -162,7 +166,7 @@ impl QueryStageExecutor for BlockTask {
                 bytes = sealed.bytes,
                 "sealed a block"
             );
-            self.mouth.say(from_worker::Say::Sealed(messages::Sealed {
+            self.to_scheduler.say(from_worker::Say::Sealed(messages::Sealed {
                 job: self.job.clone(),
                 id,
                 bytes: sealed.bytes,

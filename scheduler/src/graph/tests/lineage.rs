@@ -32,7 +32,7 @@ fn a_block_that_waits_is_recomputed_and_skips_what_is_consumed() {
     fixture.run(unit(0, 0), "a", 3);
     let consumer = fixture.bind_blocks(&[unit(0, 0).block(1)], "b").task;
     fixture.finish(consumer, 1);
-    let why = Why::WorkerLost(worker("a"));
+    let why = Cause::WorkerLost(worker("a"));
     let again = Action::Recomputing { unit: unit(0, 0), why };
     assert_eq!(fixture.lose("a"), [again]);
     let bound = fixture.bind(unit(0, 0), "b");
@@ -57,7 +57,7 @@ fn a_lost_output_reaches_back_as_far_as_inputs_are_gone() {
     }
     fixture.lose("b");
     let expected =
-        [(unit(1, 0), Why::WorkerLost(worker("b"))), (unit(0, 0), Why::InputOf(unit(1, 0)))];
+        [(unit(1, 0), Cause::WorkerLost(worker("b"))), (unit(0, 0), Cause::InputOf(unit(1, 0)))];
     assert_eq!(fixture.recomputed(), expected);
     assert_eq!(fixture.state(unit(0, 1)), "done");
     assert_eq!(fixture.state(unit(1, 1)), "done");
@@ -74,7 +74,7 @@ fn kept_inputs_save_the_way_back_to_the_scan() {
     let task = fixture.bind_blocks(&[unit(0, 0).block(0)], "b").task;
     fixture.finish(task, 1);
     fixture.lose("b");
-    assert_eq!(fixture.recomputed(), [(unit(1, 0), Why::WorkerLost(worker("b")))]);
+    assert_eq!(fixture.recomputed(), [(unit(1, 0), Cause::WorkerLost(worker("b")))]);
     assert_eq!(fixture.block_state(unit(0, 0).block(0)), BlockState::Assigned);
     fixture.bind(unit(1, 0), "c");
 }
@@ -92,9 +92,9 @@ fn a_reader_elsewhere_is_canceled_when_its_input_is_lost() {
     assert!(fixture.graph.is_running(other), "it reads something else");
     let draining = fixture.graph.task_rows().filter(|row| row.is_draining);
     assert_eq!(draining.map(|row| row.id).collect::<Vec<_>>(), [reader]);
-    assert_eq!(fixture.graph.seats().count(), 2, "both still hold what they were given");
+    assert_eq!(fixture.graph.slots().count(), 2, "both still hold what they were given");
     fixture.apply(Event::TaskEnded { task: reader });
-    assert_eq!(fixture.graph.seats().count(), 1);
+    assert_eq!(fixture.graph.slots().count(), 1);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_skipped_block_that_is_lost_meanwhile_is_written_by_one_more_attempt() {
     let second = fixture.bind(unit(0, 0), "b").task;
     fixture.lose("a");
     fixture.finish(second, 2);
-    assert_eq!(fixture.recomputed(), [(unit(0, 0), Why::SkippedAndLost)]);
+    assert_eq!(fixture.recomputed(), [(unit(0, 0), Cause::SkippedAndLost)]);
     let third = fixture.bind(unit(0, 0), "b");
     assert_eq!(third.skip, [1]);
 }

@@ -113,7 +113,7 @@ impl Fixture {
     }
 
     /// Units that were decided to run again, and why.
-    pub(super) fn recomputed(&self) -> Vec<(UnitId, Why)> {
+    pub(super) fn recomputed(&self) -> Vec<(UnitId, Cause)> {
         self.graph.recomputed().iter().map(|entry| (entry.unit, entry.why.clone())).collect()
     }
 

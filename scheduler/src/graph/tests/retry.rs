@@ -109,7 +109,7 @@ fn a_block_that_a_reader_misses_is_recomputed_and_not_the_readers_fault() {
     let block = unit(0, 0).block(0);
     let reader = fixture.bind_blocks(&[block], "b").task;
     fixture.fail(reader, FailureKind::BlockLost(block));
-    assert_eq!(fixture.recomputed(), [(unit(0, 0), Why::BlockLost(block))]);
+    assert_eq!(fixture.recomputed(), [(unit(0, 0), Cause::BlockLost(block))]);
     assert_eq!(fixture.graph.failed_on(unit(1, 0)), []);
     assert_eq!(fixture.graph.failed_on(unit(0, 0)), [worker("a")], "better made elsewhere");
     assert_eq!(fixture.bind(unit(0, 0), "b").skip, [1], "the other block is still there");
@@ -169,9 +169,9 @@ fn after_the_end_reports_only_give_leases_back() {
         fixture.apply(Event::Canceled(RemoteError::new(ErrorKind::Canceled, "the user left")));
     assert_eq!(actions[0], Action::CancelTask { task, worker: worker("a") });
     assert_eq!(fixture.failure(), "canceled: the user left");
-    assert_eq!(fixture.graph.seats().count(), 1);
+    assert_eq!(fixture.graph.slots().count(), 1);
     assert!(fixture.finish(task, 3).is_empty());
-    assert_eq!(fixture.graph.seats().count(), 0);
+    assert_eq!(fixture.graph.slots().count(), 0);
     assert!(fixture.lose("a").is_empty());
     let late = fixture.try_bind(Work::Unit(unit(0, 1)), "a");
     assert_eq!(late, Err(BindError::JobIsOver));

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::protocol::ClusterServer;
 use crate::protocol::connection::{endpoint, reach_scheduler, serve};
-use crate::protocol::server::{Attendance, ClusterService, NoJobs};
+use crate::protocol::server::{ClusterService, Membership, NoJobs};
 
 fn open(identity: &Identity) -> Tls {
     Tls::open(&identity.certificate, &identity.key, &identity.authority).unwrap()
@@ -20,7 +20,7 @@ fn open(identity: &Identity) -> Tls {
 async fn listen(tls: Option<Tls>) -> (String, SpawnedTask<()>) {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = port.local_addr().unwrap().to_string();
-    let service = ClusterService::new(Attendance::new(), Arc::new(NoJobs));
+    let service = ClusterService::new(Membership::new(), Arc::new(NoJobs));
     let routes = tonic::transport::Server::builder().add_service(ClusterServer::new(service));
     let serving = async move { serve(routes, port, tls).await.unwrap() };
     (address, SpawnedTask::spawn(serving))
