@@ -163,3 +163,16 @@ def test_what_cannot_be_folded_stays(kind: type, tmp_path: Path) -> None:
     candidate = Candidate(module, *columns, Tensors((3, 8, 8)), "", lambda rows: rows)
     program.write_program(candidate, tmp_path / "model.pt")
     assert program.test_program(candidate, tmp_path / "model.pt", "deterministic") < 1e-6
+
+
+def test_rounding_is_told_from_other_results() -> None:
+    exact = torch.tensor([[1.0, -2.0, 3.0]], dtype=torch.float64)
+
+    def is_rounding(off: float, model: float) -> bool:
+        return program._is_rounding(exact + off, exact + model, (exact,))
+
+    assert is_rounding(3.6e-5, 6e-6)
+    assert not is_rounding(3.6e-5, 1e-6), "the model is well conditioned"
+    assert not is_rounding(6e-4, 3e-4), "too much, whatever the model does"
+    assert not is_rounding(float("nan"), 6e-6)
+    assert not program._is_rounding(exact, exact, ()), "nobody knows"

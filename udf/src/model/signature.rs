@@ -93,46 +93,50 @@ pub(crate) fn columns_text(fields: &Fields) -> String {
 /// # Errors
 /// [`ModelError::InvalidValue`] for a type that models cannot take or give.
 pub fn parse_type(text: &str) -> Result<DataType, ModelError> {
-    let unknown = || {
-        ModelError::InvalidValue {
+    parsed(text.trim()).ok_or_else(|| ModelError::InvalidValue {
         option: "type".to_owned(),
         value: text.to_owned(),
         expected:
             "STRING, BINARY, BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, a vector such as FLOAT[384], a list \
              such as STRING[], or one such as STRUCT<token STRING, weight FLOAT>[]"
                 .to_owned(),
-    }
+    })
+}
+
+/// Lists and vectors are of scalars, lists of structs of them too: nothing is nested deeper, and a package
+/// that says so costs no stack.
+fn parsed(text: &str) -> Option<DataType> {
+    let Some((item, length)) = text.strip_suffix(']').and_then(|rest| rest.rsplit_once('[')) else {
+        return parse_scalar(text);
     };
-    let text = text.trim();
-    if let Some((item, length)) = text.strip_suffix(']').and_then(|rest| rest.rsplit_once('[')) {
-        if length.trim().is_empty() {
-            let item = match parse_struct(item) {
-                Some(fields) => DataType::Struct(fields.ok_or_else(unknown)?),
-                None => parse_type(item).map_err(|_| unknown())?,
-            };
-            let is_scalar = item.is_numeric() || item == DataType::Utf8;
-            return match is_scalar || matches!(item, DataType::Struct(_)) {
-                true => Ok(DataType::new_list(item, true)),
-                false => Err(unknown()),
-            };
-        }
-        let item = parse_type(item).map_err(|_| unknown())?;
-        let length: i32 = length.trim().parse().map_err(|_| unknown())?;
-        if length < 1 || !item.is_numeric() {
-            return Err(unknown());
-        }
-        return Ok(DataType::new_fixed_size_list(item, length, true));
+    if length.trim().is_empty() {
+        let item = match parse_struct(item) {
+            Some(fields) => DataType::Struct(fields?),
+            None => parse_scalar(item).filter(is_item)?,
+        };
+        return Some(DataType::new_list(item, true));
     }
-    match text.to_uppercase().as_str() {
-        "STRING" | "TEXT" | "VARCHAR" => Ok(DataType::Utf8),
-        "BINARY" | "BYTEA" | "BLOB" => Ok(DataType::Binary),
-        "BOOLEAN" | "BOOL" => Ok(DataType::Boolean),
-        "INT" | "INTEGER" => Ok(DataType::Int32),
-        "BIGINT" => Ok(DataType::Int64),
-        "FLOAT" | "REAL" => Ok(DataType::Float32),
-        "DOUBLE" | "DOUBLE PRECISION" => Ok(DataType::Float64),
-        _ => Err(unknown()),
-    }
+    let item = parse_scalar(item).filter(DataType::is_numeric)?;
+    let length: i32 = length.trim().parse().ok().filter(|length| *length >= 1)?;
+    Some(DataType::new_fixed_size_list(item, length, true))
+}
+
+fn parse_scalar(text: &str) -> Option<DataType> {
+    Some(match text.trim().to_uppercase().as_str() {
+        "STRING" | "TEXT" | "VARCHAR" => DataType::Utf8,
+        "BINARY" | "BYTEA" | "BLOB" => DataType::Binary,
+        "BOOLEAN" | "BOOL" => DataType::Boolean,
+        "INT" | "INTEGER" => DataType::Int32,
+        "BIGINT" => DataType::Int64,
+        "FLOAT" | "REAL" => DataType::Float32,
+        "DOUBLE" | "DOUBLE PRECISION" => DataType::Float64,
+        _ => return None,
+    })
+}
+
+/// What lists may hold, and the fields of their structs.
+fn is_item(scalar: &DataType) -> bool {
+    scalar.is_numeric() || *scalar == DataType::Utf8
 }
 
 /// Of `STRUCT<token STRING, weight FLOAT>` the fields: `None` if it is no struct, and `Some(None)` if its
@@ -144,9 +148,8 @@ fn parse_struct(text: &str) -> Option<Option<Fields>> {
     }
     let field = |column: &str| -> Option<FieldRef> {
         let (name, sql_type) = column.trim().split_once(char::is_whitespace)?;
-        let item = parse_type(sql_type).ok()?;
-        let is_scalar = item.is_numeric() || item == DataType::Utf8;
-        is_scalar.then(|| Arc::new(Field::new(name, item, true)))
+        let item = parse_scalar(sql_type).filter(is_item)?;
+        Some(Arc::new(Field::new(name, item, true)))
     };
     let fields = || -> Option<Fields> {
         let columns = rest.trim().strip_suffix('>')?.split(',');
@@ -214,6 +217,14 @@ mod tests {
             "STRUCT<token STRING, weight FLOAT>[]",
         ] {
             assert_eq!(type_name(&parse_type(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn a_type_that_is_nested_deeply_costs_no_stack() {
+        let deep = |part: &str| format!("FLOAT{}", part.repeat(1_000_000));
+        for text in [deep("[1]"), deep("[]"), format!("STRUCT<a {}>[]", deep("[1]"))] {
+            assert!(parse_type(&text).is_err());
         }
     }
 
