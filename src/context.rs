@@ -21,6 +21,7 @@ use forebay_scheduler::inventory::pooled;
 use forebay_scheduler::tables;
 use forebay_scheduler::{Cluster, Functions, Standalone, Tls};
 use forebay_udf::model::Catalog;
+use forebay_udf::runtime::torch::remember_kernels_in;
 
 use crate::folders;
 use crate::stores::{Stores, UrlTables, open_with_options};
@@ -323,6 +324,9 @@ impl ForebayBuilder {
         let catalog = self.open_catalog()?;
         let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
         let devices = Arc::new(devices.with_learned(Arc::clone(catalog.learned())));
+        if let Some(folder) = catalog.learned().folder() {
+            remember_kernels_in(folder);
+        }
         let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
         let state = in_process(self.state(&catalog, &devices)?).build();
         ForebayContext::with_state(state, catalog, devices, functions, None, reads_urls)

@@ -195,3 +195,33 @@ fn the_measured_quality_of_a_precision_is_shown() {
     assert!(quality.contains("| precision | int8 "), "{shown}");
     assert!(quality.contains(" with fp32, over 64 rows"), "{shown}");
 }
+
+#[test]
+fn which_kernels_are_faster_is_measured_once_for_all_processes() {
+    let home = Home::new();
+    home.run(&["model", "add", "bert", &prepared("fixtures/bert/package")]).succeeds();
+    let run = || {
+        let mut command =
+            home.command(&["shell", "-q", "-c", "SELECT ml_predict(MODEL bert, 'a')"]);
+        command.env_remove("FOREBAY_LINEAR");
+        // Where libtorch is.
+        for name in ["HOME", "FOREBAY_CACHE"] {
+            match std::env::var_os(name) {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Ran::of(command.output().unwrap()).succeeds();
+    };
+    run();
+    let path = home.path("catalog/learned/linear-kernels.toml");
+    let measured = fs::read_to_string(&path).unwrap();
+    assert!(measured.contains("libtorch 2.11") && measured.contains(" on 1\" = "), "{measured}");
+    // A process that measured again would write what holds.
+    let other = measured.replace("\"mkl\"", "\"\"").replace("onednn", "mkl");
+    let other = other.replace("\"\"", "\"onednn\"");
+    assert_ne!(measured, other);
+    fs::write(&path, &other).unwrap();
+    run();
+    assert_eq!(fs::read_to_string(&path).unwrap(), other);
+}

@@ -44,6 +44,11 @@ impl Learned {
         Self { dir: Some(dir), known: Mutex::default() }
     }
 
+    /// The folder, which may not be there yet; `None` if nothing is kept.
+    pub fn folder(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
     /// What is known of a model on a type of device.
     pub fn get(&self, model: &ModelDeclaration, device_type: &str) -> Lesson {
         self.with(model, |lessons| {

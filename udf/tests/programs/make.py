@@ -58,6 +58,14 @@ class Layers(torch.nn.Module):
         self.branch = torch.nn.Linear(8, 8)
         self.table = torch.nn.Embedding(8, 8)
         self.precise = torch.nn.Linear(8, 8).double()
+        self.left = torch.nn.Linear(8, 8)
+        self.right = torch.nn.Linear(8, 8)
+        self.beside_row = torch.nn.Linear(8, 8)
+        self.beside_double = torch.nn.Linear(8, 8)
+        self.beside_turned = torch.nn.Linear(8, 8)
+        self.beside_more = torch.nn.Linear(8, 8)
+        self.scaled = torch.nn.Linear(8, 8)
+        self.grown = torch.nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor):
         rows = x.size(0)
@@ -84,6 +92,14 @@ class Layers(torch.nn.Module):
             # A weight that is read elsewhere too.
             linear(x, self.table.weight) + self.table.weight[1],
             self.precise(x.double()).float(),
+            # What is added to a layer: another layer, less, more precise, in another order and more.
+            self.left(x) + self.right(x),
+            self.beside_row(x) + x.sum(0),
+            (self.beside_double(x) + x.double()).float(),
+            self.beside_turned(x) + x.t().contiguous().t(),
+            self.beside_more(x.sum(0, keepdim=True)) + x,
+            torch.add(self.scaled(x), x, alpha=2),
+            self.grown(x).add_(x),
         )
 
 

@@ -42,8 +42,13 @@ at::Tensor pack(const at::Tensor &weight) {
   return pack.call(weight.contiguous(), std::nullopt);
 }
 
-// What takes a linear layer's place in a program. Inputs that oneDNN would refuse, or would read
-// otherwise than aten::linear does, go there.
+// Whether oneDNN computes the layer for this input as aten::linear does.
+bool takes(const at::Tensor &input, const at::Tensor &packed) {
+  return is_plain(input) && input.dim() >= 2 && input.size(-1) == packed.size(1);
+}
+
+// What takes a linear layer's place in a program, with the activation behind it. Inputs that oneDNN would
+// refuse, or would read otherwise than aten::linear does, go there.
 at::Tensor linear(const at::Tensor &input, const at::Tensor &packed, const OptionalTensor &bias,
                   std::string_view activation, std::string_view algorithm) {
   using Scalars = c10::List<std::optional<at::Scalar>>;
@@ -52,12 +57,33 @@ at::Tensor linear(const at::Tensor &input, const at::Tensor &packed, const Optio
   static const auto pointwise = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                     .typed<Pointwise>();
-  if (is_plain(input) && input.dim() >= 2 && input.size(-1) == packed.size(1)) {
-    return pointwise.call(input, packed, bias, activation, Scalars(), algorithm);
+  // oneDNN's own ReLU makes zeros of what is not a number.
+  const bool is_relu = activation == "relu";
+  if (takes(input, packed)) {
+    at::Tensor output =
+        pointwise.call(input, packed, bias, is_relu ? "none" : activation, Scalars(), algorithm);
+    return is_relu ? at::relu_(output) : output;
   }
   at::Tensor output = at::linear(input, packed.to_dense(), bias);
+  if (is_relu) return at::relu_(output);
   if (activation == "gelu") return at::gelu(output, algorithm);
   return activation == "tanh" ? at::tanh(output) : output;
+}
+
+// What takes the place of a linear layer and of what is added to its output.
+at::Tensor linear_plus(const at::Tensor &input, const at::Tensor &packed, const OptionalTensor &bias,
+                       const at::Tensor &added) {
+  using Binary = at::Tensor(const at::Tensor &, const at::Tensor &, const at::Tensor &,
+                            const OptionalTensor &, std::string_view);
+  static const auto binary = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
+                                 .typed<Binary>();
+  std::vector<int64_t> sizes = input.sizes().vec();
+  if (takes(input, packed)) sizes.back() = packed.size(0);
+  if (takes(input, packed) && is_plain(added) && added.is_contiguous() && added.sizes() == sizes) {
+    return binary.call(input, added, packed, bias, "add");
+  }
+  return at::add(linear(input, packed, bias, "none", ""), added);
 }
 
 // What a batch is measured with: enough that packing the weights anew, which MKL does, weighs as little
@@ -89,20 +115,34 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight) {
   return least;
 }
 
-// Whether oneDNN computes layers of a shape faster than MKL. Measured once in a process, on as many of
-// a layer's outputs as cost a millisecond; nothing is known of a shape whose turn comes late. For one
-// thread at a time.
-std::optional<bool> onednn_is_faster(const at::Tensor &weight, double deadline) {
+// Inputs, outputs and threads, and whether oneDNN computes layers of them faster than MKL.
+using Shape = std::tuple<int64_t, int64_t, int64_t>;
+using Choices = std::map<Shape, bool>;
+
+// What is known in this process. Whoever measures holds the lock: models that are loaded at the same time
+// would measure each other.
+struct Known {
+  std::mutex mutex;
+  Choices choices;
+};
+
+Known &known() {
+  static Known known;
+  return known;
+}
+
+// Whether oneDNN computes layers of a shape faster than MKL. Measured once, on as many of a layer's outputs
+// as cost a millisecond; nothing is known of a shape whose turn comes late.
+std::optional<bool> onednn_is_faster(const at::Tensor &weight, double deadline, Choices &choices) {
   constexpr int64_t kProducts = 30'000'000;
-  static std::map<std::tuple<int64_t, int64_t, int>, bool> known;
   const int64_t inputs = weight.size(1);
   const int64_t outputs = std::min(weight.size(0), std::max<int64_t>(96, kProducts / kRows / inputs));
-  const auto key = std::make_tuple(inputs, outputs, at::get_num_threads());
-  auto found = known.find(key);
-  if (found == known.end()) {
+  const Shape shape = {inputs, outputs, at::get_num_threads()};
+  auto found = choices.find(shape);
+  if (found == choices.end()) {
     if (seconds_now() > deadline) return std::nullopt;
     const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs));
-    found = known.emplace(key, onednn < mkl).first;
+    found = choices.emplace(shape, onednn < mkl).first;
   }
   return found->second;
 }
@@ -111,23 +151,23 @@ std::optional<bool> onednn_is_faster(const at::Tensor &weight, double deadline) 
 struct Layer {
   Node *node;
   at::Tensor weight;
-  // Computed with the layer.
-  Node *activation = nullptr;
+  // Computed with the layer: an activation or an addition.
+  Node *follower = nullptr;
 };
+
+bool is_addition(const Node *node) { return node->kind() == c10::aten::add; }
 
 // Drops the layers that MKL computes faster, and those of which that is not known in time.
 void keep_faster(std::vector<Layer> &layers) {
   if (layers.empty()) return;
-  // Models that are loaded at the same time would measure each other.
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  // The first products set up both libraries, which the first batch would otherwise do.
+  const std::lock_guard<std::mutex> lock(known().mutex);
+  // The first products set up both libraries, which would otherwise be measured with the first shape.
   const at::Tensor first = at::ones({16, 16});
   at::linear(first, first);
   linear(first, pack(first), std::nullopt, "none", "");
   const double deadline = seconds_now() + 0.035;
   const auto stays = [&](const Layer &layer) {
-    return !onednn_is_faster(layer.weight, deadline).value_or(false);
+    return !onednn_is_faster(layer.weight, deadline, known().choices).value_or(false);
   };
   layers.erase(std::remove_if(layers.begin(), layers.end(), stays), layers.end());
 }
@@ -175,41 +215,76 @@ std::vector<Layer> packable_layers(Graph &graph) {
   return layers;
 }
 
-// The activation that alone reads a layer's output. Not ReLU: oneDNN's makes zeros of what is not a
-// number.
-Node *activation_of(Node *layer) {
+// Two tensors of which neither is multiplied first.
+bool is_plain_addition(const Node *node) {
+  if (!is_addition(node) || node->inputs().size() != 3) return false;
+  const auto is_tensor = [&](size_t i) {
+    return node->input(i)->type()->kind() == c10::TypeKind::TensorType;
+  };
+  const auto factor = torch::jit::toIValue(node->input(2));
+  return is_tensor(0) && is_tensor(1) && factor && factor->isInt() && factor->toInt() == 1;
+}
+
+// The activation or addition that alone reads a layer's output.
+Node *follower_of(Node *layer) {
   const auto uses = layer->output()->uses();
   if (uses.size() != 1 || uses[0].user->owningBlock() != layer->owningBlock()) return nullptr;
-  static const std::set<std::string_view> fused = {"aten::gelu", "aten::gelu_", "aten::tanh",
-                                                   "aten::tanh_"};
+  static const std::set<std::string_view> activations = {
+      "aten::gelu", "aten::gelu_", "aten::tanh", "aten::tanh_", "aten::relu", "aten::relu_"};
   Node *user = uses[0].user;
-  if (fused.count(user->kind().toQualString()) == 0) return nullptr;
+  if (is_addition(user)) return is_plain_addition(user) ? user : nullptr;
+  if (activations.count(user->kind().toQualString()) == 0) return nullptr;
   // The approximation of GELU.
   const bool is_known = user->inputs().size() < 2 || torch::jit::toIValue(user->input(1));
   return is_known ? user : nullptr;
 }
 
-void replace(Graph &graph, const Layer &layer, const at::Tensor &weight) {
-  std::string activation = "none", algorithm;
-  if (layer.activation) {
-    const bool is_tanh = layer.activation->inputs().size() < 2;
-    activation = is_tanh ? "tanh" : "gelu";
-    if (!is_tanh) algorithm = torch::jit::toIValue(layer.activation->input(1))->toStringRef();
+// The layer and what follows it, as one operation.
+Value *insert_fused(Graph &graph, const Layer &layer, Value *packed) {
+  static const auto plus = c10::Symbol::fromQualString("forebay::linear_plus");
+  static const auto plain = c10::Symbol::fromQualString("forebay::linear");
+  Value *input = layer.node->input(0), *bias = layer.node->input(2);
+  if (layer.follower && is_addition(layer.follower)) {
+    const bool is_first = layer.follower->input(0) == layer.node->output();
+    return graph.insert(plus, {input, packed, bias, layer.follower->input(is_first ? 1 : 0)});
   }
-  Node *last = layer.activation ? layer.activation : layer.node;
+  std::string activation = "none", algorithm;
+  if (layer.follower) {
+    // As in "aten::tanh_".
+    activation = layer.follower->kind().toUnqualString();
+    if (activation.back() == '_') activation.pop_back();
+    if (activation == "gelu") algorithm = torch::jit::toIValue(layer.follower->input(1))->toStringRef();
+  }
+  return graph.insert(plain, {input, packed, bias, activation, algorithm});
+}
+
+void replace(Graph &graph, const Layer &layer, const at::Tensor &weight) {
+  Node *last = layer.follower ? layer.follower : layer.node;
   Node *original = layer.node->input(1)->node();
   const torch::jit::WithInsertPoint before(last);
   // The kind of constant whose layout no pass of libtorch looks into.
   Node *packed = graph.insertNode(graph.create(c10::prim::ConstantMKLDNNTensor));
   packed->t_(c10::attr::value, weight);
-  static const auto symbol = c10::Symbol::fromQualString("forebay::linear");
-  Value *output = graph.insert(
-      symbol, {layer.node->input(0), packed->output(), layer.node->input(2), activation, algorithm});
-  last->output()->replaceAllUsesWith(output);
-  if (layer.activation) layer.activation->destroy();
+  last->output()->replaceAllUsesWith(insert_fused(graph, layer, packed->output()));
+  if (layer.follower) layer.follower->destroy();
   layer.node->destroy();
   // At once, so that never more than one weight is there twice.
   if (!original->hasUses()) original->destroy();
+}
+
+// What follows a layer may stand further down, with changes of what the layer reads in between: these are
+// moved behind it where that makes no difference.
+void find_followers(const std::shared_ptr<Graph> &graph, std::vector<Layer> &layers) {
+  torch::jit::AliasDb aliases(graph);
+  // Two layers may be added to each other.
+  std::set<Node *> taken;
+  for (Layer &layer : layers) {
+    Node *follower = follower_of(layer.node);
+    if (!follower || taken.count(follower) > 0) continue;
+    if (!aliases.moveBeforeTopologicallyValid(layer.node, follower)) continue;
+    layer.follower = follower;
+    taken.insert(follower);
+  }
 }
 
 // Layers may have a weight in common.
@@ -225,6 +300,8 @@ TORCH_LIBRARY(forebay, library) {
   library.def("linear(Tensor input, Tensor packed, Tensor? bias, str activation, str algorithm)"
               " -> Tensor",
               linear);
+  library.def("linear_plus(Tensor input, Tensor packed, Tensor? bias, Tensor added) -> Tensor",
+              linear_plus);
 }
 
 PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
@@ -237,15 +314,7 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
   if (layers.empty()) return {};
   // Its owner has the original weights as well.
   module = std::move(frozen);
-  // An activation may stand further down, with changes of what the layer reads in between: these are
-  // moved behind it where that makes no difference.
-  torch::jit::AliasDb aliases(graph);
-  for (Layer &layer : layers) {
-    Node *activation = activation_of(layer.node);
-    if (activation && aliases.moveBeforeTopologicallyValid(layer.node, activation)) {
-      layer.activation = activation;
-    }
-  }
+  find_followers(graph, layers);
   PackedLayers done;
   std::map<WeightKey, at::Tensor> packed;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> originals;
@@ -257,13 +326,30 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
       weight = pack(layer.weight);
       originals.push_back(layer.weight.storage().getWeakStorageImpl());
     }
-    replace(*graph, layer, weight);
     done.layers++;
-    done.activations += layer.activation != nullptr;
+    const bool is_sum = layer.follower && is_addition(layer.follower);
+    done.sums += is_sum;
+    done.activations += layer.follower && !is_sum;
+    replace(*graph, layer, weight);
   }
   torch::jit::EliminateDeadCode(graph);
   done.weights = static_cast<int64_t>(packed.size());
   done.twice = std::count_if(originals.begin(), originals.end(),
                              [](const auto &original) { return !original.expired(); });
   return done;
+}
+
+std::vector<LinearChoice> linear_choices() {
+  const std::lock_guard<std::mutex> lock(known().mutex);
+  std::vector<LinearChoice> choices;
+  for (const auto &[shape, is_onednn] : known().choices) {
+    const auto [inputs, outputs, threads] = shape;
+    choices.push_back({inputs, outputs, threads, is_onednn});
+  }
+  return choices;
+}
+
+void remember_linear_choice(const LinearChoice &choice) {
+  const std::lock_guard<std::mutex> lock(known().mutex);
+  known().choices.emplace(Shape{choice.inputs, choice.outputs, choice.threads}, choice.onednn != 0);
 }

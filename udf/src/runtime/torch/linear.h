@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <torch/script.h>
 
-// How many layers oneDNN computes, how many activations with them, with how many packed weights, and how
-// many of these are in memory in their old layout as well.
+// How many layers oneDNN computes, how many activations and additions with them, with how many packed
+// weights, and how many of these are in memory in their old layout as well.
 struct PackedLayers {
   int64_t layers = 0;
   int64_t activations = 0;
+  int64_t sums = 0;
   int64_t weights = 0;
   int64_t twice = 0;
 };
@@ -19,3 +21,18 @@ struct PackedLayers {
 // that run the program. A program without any such layer stays as it is; after an exception it computes
 // the same as before.
 PackedLayers pack_linear_layers(torch::jit::Module &module, bool all);
+
+// Which kernels are faster for layers of a shape, where as many of the outputs are counted as were measured.
+struct LinearChoice {
+  int64_t inputs;
+  int64_t outputs;
+  int64_t threads;
+  // Or 0: MKL's.
+  int64_t onednn;
+};
+
+// All that this process has measured or was told.
+std::vector<LinearChoice> linear_choices();
+
+// Another process has measured it. What is known already stays.
+void remember_linear_choice(const LinearChoice &choice);

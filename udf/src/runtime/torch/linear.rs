@@ -50,7 +50,7 @@ mod tests {
     use tch::{Kind, Tensor};
 
     use super::super::super::Device;
-    use super::super::shim::{InferenceMode, Module, PackedLayers};
+    use super::super::shim::{InferenceMode, LinearChoice, Module, PackedLayers};
     use super::super::{info, shim};
     use super::*;
     use crate::fixture::prepared;
@@ -88,10 +88,11 @@ mod tests {
         assert!(found.allclose(&expected, 1e-5, 1e-5, false), "{what}: {found:?} {expected:?}");
     }
 
-    const OUTPUTS: usize = 13;
-    /// Those with weights of double precision and with weights that are read elsewhere stay; and ReLU,
-    /// of which oneDNN's hides what is not a number.
-    const LAYERS: PackedLayers = PackedLayers { layers: 13, activations: 5, weights: 11, twice: 0 };
+    const OUTPUTS: usize = 20;
+    /// Those with weights of double precision and with weights that are read elsewhere stay. So do
+    /// additions of a multiple and in place.
+    const LAYERS: PackedLayers =
+        PackedLayers { layers: 21, activations: 6, sums: 6, weights: 19, twice: 0 };
 
     #[test]
     fn layers_in_every_place_give_what_pytorch_computed() {
@@ -144,8 +145,10 @@ mod tests {
     #[test]
     fn the_demo_model_is_given_to_onednn_and_computes_the_same() {
         let path = prepared("models/all-minilm-l6-v2").join("model.pt");
-        let [plain, packed] =
-            both(&path, PackedLayers { layers: 36, activations: 6, weights: 36, twice: 0 });
+        let [plain, packed] = both(
+            &path,
+            PackedLayers { layers: 36, activations: 6, sums: 12, weights: 36, twice: 0 },
+        );
         shim::set_threads(1).unwrap();
         let _mode = InferenceMode::enter();
         let ids = Tensor::randint_low(1000, 20_000, [5, 24], (Kind::Int64, tch::Device::Cpu));
@@ -167,6 +170,28 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn what_another_process_measured_is_not_measured_again() {
+        let mut module = load(&program("layers.pt"));
+        // More threads than any model here asks for, so that nothing is known yet.
+        const THREADS: i64 = 3;
+        shim::set_threads(3).unwrap();
+        let shapes = [(8, 16), (8, 8), (2, 3), (2, 5), (8, 4)];
+        let choices = shapes.map(|(inputs, outputs)| LinearChoice {
+            inputs,
+            outputs,
+            threads: THREADS,
+            onednn: i64::from((inputs, outputs) == (8, 16)),
+        });
+        shim::remember_linear(&choices).unwrap();
+        let packed = module.pack_linear_layers(false).unwrap();
+        assert_eq!((packed.layers, packed.activations, packed.sums), (2, 2, 0));
+        let known = shim::linear_choices().unwrap();
+        for choice in choices {
+            assert!(known.contains(&choice), "{choice:?} in {known:?}");
+        }
     }
 
     #[test]

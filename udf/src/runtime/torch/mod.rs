@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
+mod choices;
 mod failure;
 mod library;
 mod linear;
@@ -18,6 +19,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use choices::remember_kernels_in;
 pub(super) use library::driver_devices;
 pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;

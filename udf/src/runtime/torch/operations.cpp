@@ -72,11 +72,12 @@ double operations_of(std::string_view name, Inputs inputs) {
       {"aten::addmm", product(1, 2)},
       {"aten::baddbmm", product(1, 2)},
       {"aten::addmv", product(1, 2)},
-      // Weights of a layer, [n, k].
+      // Weights of a layer, [n, k]; the one that adds has what it adds in front of them.
       {"mkldnn::_linear_pointwise",
        [](Inputs in) {
+         const at::Tensor &weight = tensor(in, in.size() == 5 ? 2 : 1);
          return 2.0 * static_cast<double>(tensor(in, 0).numel()) *
-                static_cast<double>(tensor(in, 1).size(0));
+                static_cast<double>(weight.size(0));
        }},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", of_attention},
       {"aten::_convolution", of_convolution},

@@ -12,6 +12,7 @@ use tch::{Kind, TchError, Tensor};
 use super::super::outputs::Outputs;
 use super::super::work::Work;
 use super::super::{Device, Prepared, Replica, enter_thread};
+use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
 use super::output;
@@ -330,7 +331,10 @@ fn pack_linear_layers(
     };
     // What is faster depends on the number of threads.
     let _guard = enter_thread(model, Device::Cpu)?;
-    match module.pack_linear_layers(all) {
+    choices::recall();
+    let packed = module.pack_linear_layers(all);
+    choices::keep();
+    match packed {
         Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),
         Err(message) => {
             let reason = readable(&message);

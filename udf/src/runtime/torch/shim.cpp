@@ -3,6 +3,7 @@
 //
 // No exception leaves a function: it returns false or null, and the calling thread's message says
 // why. A device is an ordinal, or -1 for the CPU; a kind is a c10::ScalarType, or -1 for "as it is".
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -152,6 +153,23 @@ void *forebay_module_load(const char *path, int device, int kind) {
 bool forebay_module_pack(void *module, bool all, PackedLayers *packed) {
   return guarded([&] {
     *packed = pack_linear_layers(*static_cast<torch::jit::Module *>(module), all);
+    return true;
+  });
+}
+
+// How many shapes of linear layers were measured, of which the first `capacity` are written; -1 on failure.
+int64_t forebay_linear_choices(LinearChoice *choices, size_t capacity) {
+  return guarded([&]() -> int64_t {
+    const std::vector<LinearChoice> known = linear_choices();
+    std::copy_n(known.begin(), std::min(known.size(), capacity), choices);
+    return static_cast<int64_t>(known.size()) + 1;
+  }) - 1;
+}
+
+// Takes what another process measured.
+bool forebay_linear_remember(const LinearChoice *choices, size_t count) {
+  return guarded([&] {
+    std::for_each(choices, choices + count, remember_linear_choice);
     return true;
   });
 }

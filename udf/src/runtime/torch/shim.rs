@@ -27,6 +27,8 @@ unsafe extern "C" {
     fn forebay_stream_synchronize(device: c_int) -> bool;
     fn forebay_module_load(path: *const c_char, device: c_int, kind: c_int) -> *mut c_void;
     fn forebay_module_pack(module: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
+    fn forebay_linear_choices(choices: *mut LinearChoice, capacity: usize) -> i64;
+    fn forebay_linear_remember(choices: *const LinearChoice, count: usize) -> bool;
     fn forebay_module_free(module: *mut c_void);
     fn forebay_module_forward(
         module: *mut c_void,
@@ -150,10 +152,46 @@ pub(super) struct PackedLayers {
     pub(super) layers: i64,
     /// Activations that it computes with them.
     pub(super) activations: i64,
+    /// Additions of another tensor that it computes with them.
+    pub(super) sums: i64,
     /// Weights in its layout; layers may have them in common.
     pub(super) weights: i64,
     /// Weights that are in memory in their old layout as well.
     pub(super) twice: i64,
+}
+
+/// Which kernels compute linear layers of a shape faster. `outputs` are those that were measured, which
+/// are fewer than a large layer has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(super) struct LinearChoice {
+    pub(super) inputs: i64,
+    pub(super) outputs: i64,
+    pub(super) threads: i64,
+    /// 1 for oneDNN, 0 for MKL.
+    pub(super) onednn: i64,
+}
+
+/// All that this process has measured or was told to remember.
+pub(super) fn linear_choices() -> Result<Vec<LinearChoice>, Failure> {
+    let mut choices = Vec::new();
+    loop {
+        let capacity = choices.len();
+        // SAFETY: room for as many as are said; linear.h declares the type alike.
+        let known = unsafe { forebay_linear_choices(choices.as_mut_ptr(), capacity) };
+        let known = usize::try_from(known).map_err(|_| last_error())?;
+        let is_all = known <= capacity;
+        choices.resize(known, LinearChoice::default());
+        if is_all {
+            return Ok(choices);
+        }
+    }
+}
+
+/// What another process measured, so that this one does not.
+pub(super) fn remember_linear(choices: &[LinearChoice]) -> Result<(), Failure> {
+    // SAFETY: a slice, which is copied; linear.h declares the type alike.
+    checked(unsafe { forebay_linear_remember(choices.as_ptr(), choices.len()) })
 }
 
 /// A TorchScript program with its weights on one device.

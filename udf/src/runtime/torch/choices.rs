@@ -1,0 +1,190 @@
+//! Which kernels were faster, kept from one process to the next.
+//!
+//! Measuring takes up to 35 ms of a process's first model. What it says holds for a CPU and a release of
+//! libtorch, so the file has a table for each. Losing it costs these milliseconds: a file that cannot be
+//! read or written is a warning in the log, not an error.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+
+use super::LIBTORCH_VERSION;
+use super::shim::{self, LinearChoice};
+
+/// In the folder of what is learned.
+const FILE: &str = "linear-kernels.toml";
+
+/// By shape, for example `384x1536 on 1`, whose kernels: `mkl` or `onednn`.
+type Kernels = BTreeMap<String, String>;
+/// By machine.
+type Machines = BTreeMap<String, Kernels>;
+
+/// What a process remembers.
+#[derive(Debug)]
+struct Memory {
+    path: PathBuf,
+    /// How many choices the file has of this machine.
+    kept: Mutex<usize>,
+}
+
+static MEMORY: OnceLock<Memory> = OnceLock::new();
+
+/// Keeps which kernels of linear layers are faster in this folder, which is created when the first is
+/// measured, and takes those that are in it. The first call of a process counts.
+pub fn remember_kernels_in(folder: &Path) {
+    MEMORY.get_or_init(|| Memory { path: folder.join(FILE), kept: Mutex::default() });
+}
+
+/// Tells libtorch's side what is known, before it measures. Does nothing from the second call on.
+pub(super) fn recall() {
+    static RECALLED: OnceLock<()> = OnceLock::new();
+    let Some(memory) = MEMORY.get() else { return };
+    RECALLED.get_or_init(|| {
+        let choices: Vec<LinearChoice> = read(&memory.path)
+            .remove(&machine())
+            .into_iter()
+            .flatten()
+            .filter_map(|(shape, kernels)| parsed(&shape, &kernels))
+            .collect();
+        match shim::remember_linear(&choices) {
+            Ok(()) => *memory.kept.lock() = choices.len(),
+            Err(problem) => tracing::warn!("{}: ignored: {problem}", memory.path.display()),
+        }
+    });
+}
+
+/// Keeps what was measured since.
+pub(super) fn keep() {
+    let Some(memory) = MEMORY.get() else { return };
+    let mut kept = memory.kept.lock();
+    let choices = shim::linear_choices().unwrap_or_default();
+    if choices.len() <= *kept {
+        return;
+    }
+    // Others may have written since it was read.
+    let mut machines = read(&memory.path);
+    machines.entry(machine()).or_default().extend(choices.iter().map(written));
+    match write(&memory.path, &machines) {
+        Ok(()) => *kept = choices.len(),
+        Err(error) => {
+            tracing::warn!(
+                "{}: which kernels are faster cannot be kept: {error}",
+                memory.path.display()
+            );
+        }
+    }
+}
+
+/// The CPU, what it is kept from, and the release of libtorch.
+fn machine() -> String {
+    let limits = ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"]
+        .into_iter()
+        .filter_map(|name| Some(format!(", {name}={}", env::var(name).ok()?)));
+    format!("{}{}, libtorch {LIBTORCH_VERSION}", cpu(), limits.collect::<String>())
+}
+
+/// Its name and, since a virtual one may hide some, its instructions.
+fn cpu() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = |name: &str| {
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(field, _)| field.trim() == name).map_or("", |(_, value)| value.trim())
+    };
+    let vectors = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve"];
+    let has: Vec<&str> = line("flags")
+        .split(' ')
+        .chain(line("Features").split(' '))
+        .filter(|flag| vectors.contains(flag))
+        .collect();
+    format!("{} ({})", line("model name"), has.join(" "))
+}
+
+fn written(choice: &LinearChoice) -> (String, String) {
+    let kernels = if choice.onednn != 0 { "onednn" } else { "mkl" };
+    (format!("{}x{} on {}", choice.inputs, choice.outputs, choice.threads), kernels.to_owned())
+}
+
+/// `None` for what no release has written.
+fn parsed(shape: &str, kernels: &str) -> Option<LinearChoice> {
+    let (sides, threads) = shape.split_once(" on ")?;
+    let (inputs, outputs) = sides.split_once('x')?;
+    let onednn = match kernels {
+        "onednn" => 1,
+        "mkl" => 0,
+        _ => return None,
+    };
+    let number = |text: &str| text.parse::<i64>().ok().filter(|number| *number > 0);
+    Some(LinearChoice {
+        inputs: number(inputs)?,
+        outputs: number(outputs)?,
+        threads: number(threads)?,
+        onednn,
+    })
+}
+
+fn read(path: &Path) -> Machines {
+    let Ok(text) = fs::read_to_string(path) else { return Machines::new() };
+    toml::from_str(&text).unwrap_or_else(|error| {
+        tracing::warn!("{}: ignored: {error}", path.display());
+        Machines::new()
+    })
+}
+
+/// Written whole or not at all.
+fn write(path: &Path, machines: &Machines) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(toml::to_string(machines).map_err(io::Error::other)?.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let choice = LinearChoice { inputs: 384, outputs: 1536, threads: 2, onednn: 1 };
+        let (shape, kernels) = written(&choice);
+        assert_eq!((shape.as_str(), kernels.as_str()), ("384x1536 on 2", "onednn"));
+        assert_eq!(parsed(&shape, &kernels), Some(choice));
+        let wrong = [
+            ("384x1536", "mkl"),
+            ("384x-1 on 1", "mkl"),
+            ("ax2 on 1", "mkl"),
+            ("3x4 on 1", "best"),
+        ];
+        for (shape, kernels) in wrong {
+            assert_eq!(parsed(shape, kernels), None, "{shape} {kernels}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_as_if_nothing_was_known_and_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("learned").join(FILE);
+        assert_eq!(read(&path), Machines::new());
+        let kernels = Kernels::from([("3x4 on 1".to_owned(), "mkl".to_owned())]);
+        let machines = Machines::from([(machine(), kernels)]);
+        write(&path, &machines).unwrap();
+        assert_eq!(read(&path), machines);
+        fs::write(&path, "= nonsense").unwrap();
+        assert_eq!(read(&path), Machines::new());
+        write(&path, &machines).unwrap();
+        assert_eq!(read(&path), machines);
+    }
+
+    #[test]
+    fn a_machine_is_named_by_its_cpu_and_libtorch() {
+        let name = machine();
+        assert!(name.contains(LIBTORCH_VERSION), "{name}");
+        assert!(!name.starts_with(" ("), "{name}");
+    }
+}
