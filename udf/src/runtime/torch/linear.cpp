@@ -19,6 +19,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/passes/freeze_module.h>
+#include <torch/csrc/jit/passes/remove_dropout.h>
 #include <torch/library.h>
 
 namespace {
@@ -308,6 +309,8 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
   if (!at::hasMKLDNN()) return {};
   const torch::NoGradGuard no_grad;
   torch::jit::Module frozen = torch::jit::freeze_module(module);
+  // It does nothing any more, but stands between layers and what is added to their output.
+  torch::jit::removeDropout(frozen);
   const std::shared_ptr<Graph> graph = frozen.get_method("forward").graph();
   std::vector<Layer> layers = packable_layers(*graph);
   if (!all) keep_faster(layers);
