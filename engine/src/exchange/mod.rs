@@ -33,7 +33,7 @@ mod share;
 mod stall;
 mod stream;
 mod window;
-mod wire;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -41,9 +41,9 @@ fn exchange(input: &Arc<dyn ExecutionPlan>, options: ExchangeOptions) -> Arc<dyn
 /// The restorer and its exchange, as another process would have them.
 fn sent(restore: &RestoreOrderExec) -> RestoreOrderExec {
     let exchange = restore.input().downcast_ref::<StreamingExchangeExec>().unwrap();
-    let (bytes, input) = (exchange.to_wire(&NoExprs).unwrap(), Arc::clone(exchange.input()));
-    let exchange = StreamingExchangeExec::from_wire(&bytes, input, &NoExprs).unwrap();
-    RestoreOrderExec::from_wire(&restore.to_wire(), Arc::new(exchange)).unwrap()
+    let (message, input) = (exchange.to_wire(&NoExprs).unwrap(), Arc::clone(exchange.input()));
+    let exchange = StreamingExchangeExec::from_wire(message, input, &NoExprs).unwrap();
+    RestoreOrderExec::from_wire(restore.to_wire(), Arc::new(exchange)).unwrap()
 }
 
 struct NoExprs;

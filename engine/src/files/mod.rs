@@ -8,6 +8,6 @@
 //! the operator runs, a few at a time, and only if somebody needs them.
 
 mod exec;
-mod wire;
+pub mod wire;
 
 pub use exec::{File, OnUnreadable, ReadFilesExec};

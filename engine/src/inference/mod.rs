@@ -29,7 +29,7 @@ mod stream;
 mod tally;
 mod transform;
 mod watches;
-mod wire;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Field, FieldRef, Schema};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::config::ConfigOptions;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::expressions::Literal;
@@ -21,7 +21,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion_proto::protobuf;
-use prost::Message;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -32,18 +31,19 @@ pub(crate) struct FieldExpr {
 
 impl FieldExpr {
     /// What it adds to the message of the inner expression.
-    pub(crate) fn to_wire(&self) -> Result<Vec<u8>> {
-        Ok(protobuf::Field::try_from(self.field.as_ref())?.encode_to_vec())
+    pub(crate) fn to_wire(&self) -> Result<protobuf::Field> {
+        Ok(protobuf::Field::try_from(self.field.as_ref())?)
     }
 
     /// From its message and the inner expression.
-    pub(crate) fn from_wire(message: &[u8], inputs: &[Arc<dyn PhysicalExpr>]) -> Result<Self> {
+    pub(crate) fn from_wire(
+        field: &protobuf::Field,
+        inputs: &[Arc<dyn PhysicalExpr>],
+    ) -> Result<Self> {
         let [inner] = inputs else {
             return exec_err!("FieldExpr takes one expression, found {}", inputs.len());
         };
-        let field = protobuf::Field::decode(message)
-            .map_err(|error| exec_datafusion_err!("FieldExpr has no field: {error}"))?;
-        let field = Arc::new(Field::try_from(&field)?);
+        let field = Arc::new(Field::try_from(field)?);
         Ok(Self { inner: Arc::clone(inner), field })
     }
 }
