@@ -32,7 +32,8 @@ use parking_lot::Mutex;
 use super::budget::Budget;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::order::OrderProgress;
-use super::queue::{Queue, Rules};
+use super::queue::Queue;
+use super::seal::SealPolicy;
 use super::stream::{Execution, Producers, Replica};
 use super::window::Sharing;
 use crate::checker::Ledger;
@@ -167,8 +168,8 @@ impl StreamingExchangeExec {
         let reservation =
             MemoryConsumer::new("StreamingExchangeExec").register(context.memory_pool());
         let budget = Arc::new(Budget::new(byte_budget, reservation));
-        let rules = Rules { limits: batch, sharing, ordered };
-        let queue = Queue::new(producers, replicas, rules, Arc::clone(&budget), progress);
+        let policy = SealPolicy { limits: batch, ordered };
+        let queue = Queue::new(producers, replicas, policy, sharing, Arc::clone(&budget), progress);
         let ledger = Ledger::new(Self::static_name(), replicas);
         let input = |partition| {
             let stream = ledger.input(self.input.execute(partition, Arc::clone(context))?);
