@@ -9,9 +9,10 @@
 //! SHOW JOBS       SHOW WORKERS
 //! ```
 
-use datafusion::common::Result;
+use datafusion::common::{Result, plan_datafusion_err, plan_err};
+use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as SqlStatement};
-use datafusion::sql::sqlparser::dialect::Dialect;
+use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Word};
 
@@ -115,12 +116,38 @@ pub fn parse(sql: &str, dialect: &dyn Dialect, recursion_limit: usize) -> Result
         if parser.parser.peek_token_ref().token == Token::EOF {
             return Ok(statements);
         }
-        statements.push(parse_one(&mut parser)?);
+        statements.push(parse_next(&mut parser)?);
         let next = parser.parser.peek_token_ref();
         if !matches!(next.token, Token::SemiColon | Token::EOF) {
             return Ok(parser.parser.expected_ref("end of statement", next)?);
         }
     }
+}
+
+/// Parses a text of exactly one statement.
+///
+/// # Errors
+/// Syntax errors.
+pub fn parse_one(context: &SessionContext, text: &str) -> Result<Statement> {
+    let mut statements = parse_in(context, text)?;
+    match (statements.pop(), statements.len()) {
+        (Some(statement), 0) => Ok(statement),
+        (None, _) => plan_err!("the text holds no statement"),
+        (_, more) => plan_err!("expected one statement, found {}", more + 1),
+    }
+}
+
+/// Parses a text in the session's dialect.
+///
+/// # Errors
+/// Syntax errors.
+pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> {
+    let state = context.state_ref();
+    let state = state.read();
+    let options = &state.config().options().sql_parser;
+    let dialect = dialect_from_str(options.dialect)
+        .ok_or_else(|| plan_datafusion_err!("unknown SQL dialect '{}'", options.dialect))?;
+    parse(text, dialect.as_ref(), options.recursion_limit.get())
 }
 
 /// What `SHOW JOBS` and `SHOW WORKERS` are short for. The tables are there in sessions on a cluster.
@@ -138,7 +165,7 @@ const LISTINGS: [(&[&str], &str); 2] = [
     ),
 ];
 
-fn parse_one(parser: &mut DFParser) -> Result<Statement> {
+fn parse_next(parser: &mut DFParser) -> Result<Statement> {
     if let Some((_, query)) = LISTINGS.iter().find(|(name, _)| words(&mut parser.parser, name)) {
         let listing = DFParserBuilder::new(*query).build()?.parse_statement()?;
         return Ok(Statement::Sql(Box::new(listing)));
