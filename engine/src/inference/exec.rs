@@ -25,7 +25,8 @@ use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, OnError};
 use forebay_udf::transform::output_fields;
 
 use super::metrics::InferenceMetrics;
-use super::stream::{Execution, Inference, Setup};
+use super::setup::{Execution, Setup};
+use super::stream::Inference;
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
 use crate::claimed_order::in_claimed_order;

@@ -23,8 +23,10 @@
 mod batch;
 mod bisect;
 mod exec;
+mod in_flight;
 mod metrics;
 mod on_error;
+mod setup;
 mod stream;
 mod tally;
 mod transform;
