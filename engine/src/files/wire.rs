@@ -7,7 +7,8 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use object_store::path::Path;
 use prost::Message;
 
-use super::exec::{File, OnUnreadable, ReadFilesExec};
+use super::exec::ReadFilesExec;
+use super::file::{File, OnUnreadable};
 use crate::wire::position;
 
 /// A [`ReadFilesExec`].
