@@ -193,9 +193,10 @@ impl StreamingExchangeExec {
 
 /// The input's columns, and the position of each row if it is to be kept.
 fn block_schema(input: &SchemaRef, options: &ExchangeOptions) -> SchemaRef {
-    match options.ordered {
-        true => with_column(input, SEQUENCE_COLUMN, DataType::UInt64),
-        false => Arc::clone(input),
+    if options.ordered {
+        with_column(input, SEQUENCE_COLUMN, DataType::UInt64)
+    } else {
+        Arc::clone(input)
     }
 }
 
@@ -254,9 +255,10 @@ impl ExecutionPlan for StreamingExchangeExec {
     }
 
     fn required_input_distribution(&self) -> Vec<Distribution> {
-        vec![match self.options.ordered {
-            true => Distribution::SinglePartition,
-            false => Distribution::UnspecifiedDistribution,
+        vec![if self.options.ordered {
+            Distribution::SinglePartition
+        } else {
+            Distribution::UnspecifiedDistribution
         }]
     }
 

@@ -135,9 +135,10 @@ impl ExecutionPlan for ReadFilesExec {
         self: Arc<Self>,
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match children.is_empty() {
-            true => Ok(self),
-            false => internal_err!("ReadFilesExec has no input, found {}", children.len()),
+        if children.is_empty() {
+            Ok(self)
+        } else {
+            internal_err!("ReadFilesExec has no input, found {}", children.len())
         }
     }
 

@@ -70,9 +70,10 @@ impl Setup {
         let device = self.device;
         self.no_progress(
             since,
-            match computes {
-                true => format!("a batch on {device} has not returned"),
-                false => format!("a batch has not got its share of {device}, which others hold"),
+            if computes {
+                format!("a batch on {device} has not returned")
+            } else {
+                format!("a batch has not got its share of {device}, which others hold")
             },
         )
     }

@@ -261,9 +261,10 @@ impl Inference {
                 self.metrics.splits(is_oom).add(1);
                 continue;
             }
-            let last = match is_oom {
-                true => self.with_room(&slice(&model_rows.columns, start, rows)).await?,
-                false => Err((error, 1)),
+            let last = if is_oom {
+                self.with_room(&slice(&model_rows.columns, start, rows)).await?
+            } else {
+                Err((error, 1))
             };
             match last {
                 Ok(outputs) => parts.push(outputs),

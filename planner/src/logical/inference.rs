@@ -335,9 +335,10 @@ impl UserDefinedLogicalNodeCore for Inference {
 
     /// Predicates on input columns run first.
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
-        match self.pushdown.filters && !self.model.needs_its_rows() {
-            true => self.output_names.iter().cloned().collect(),
-            false => self.schema.fields().iter().map(|f| f.name().clone()).collect(),
+        if self.pushdown.filters && !self.model.needs_its_rows() {
+            self.output_names.iter().cloned().collect()
+        } else {
+            self.schema.fields().iter().map(|f| f.name().clone()).collect()
         }
     }
 
@@ -354,10 +355,7 @@ impl UserDefinedLogicalNodeCore for Inference {
         )?;
         let mut dropped: Vec<String> = self.dropped_inputs().map(|c| c.flat_name()).collect();
         dropped.sort_unstable();
-        match dropped.is_empty() {
-            true => Ok(()),
-            false => write!(f, ", dropped=[{}]", dropped.join(", ")),
-        }
+        if dropped.is_empty() { Ok(()) } else { write!(f, ", dropped=[{}]", dropped.join(", ")) }
     }
 
     fn with_exprs_and_inputs(&self, args: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {

@@ -121,10 +121,8 @@ impl PhysicalOptimizerRule for KeepFields {
 
 fn keep(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let children = plan.children().into_iter().cloned().map(keep).collect::<Result<Vec<_>>>()?;
-    let plan = match children.is_empty() {
-        true => plan,
-        false => replace_children_if_necessary(plan, children)?,
-    };
+    let plan =
+        if children.is_empty() { plan } else { replace_children_if_necessary(plan, children)? };
     let Some(projection) = plan.downcast_ref::<ProjectionExec>() else { return Ok(plan) };
     let input = projection.input();
     let schema = input.schema();
@@ -135,9 +133,10 @@ fn keep(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(ProjectionExpr { expr: kept.data, alias: projected.alias.clone() })
     });
     let exprs = exprs.collect::<Result<Vec<_>>>()?;
-    match is_changed {
-        true => Ok(Arc::new(ProjectionExec::try_new(exprs, Arc::clone(input))?)),
-        false => Ok(plan),
+    if is_changed {
+        Ok(Arc::new(ProjectionExec::try_new(exprs, Arc::clone(input))?))
+    } else {
+        Ok(plan)
     }
 }
 
@@ -149,8 +148,9 @@ fn with_field(
         return Ok(Transformed::no(inner));
     }
     let field = inner.return_field(schema)?;
-    Ok(match field.metadata().is_empty() {
-        true => Transformed::no(inner),
-        false => Transformed::yes(Arc::new(FieldExpr { inner, field })),
+    Ok(if field.metadata().is_empty() {
+        Transformed::no(inner)
+    } else {
+        Transformed::yes(Arc::new(FieldExpr { inner, field }))
     })
 }

@@ -146,9 +146,10 @@ fn with_lifted_calls(context: &SessionContext, plan: LogicalPlan) -> LogicalPlan
     let LogicalPlan::Statement(PlanStatement::Prepare(prepare)) = &plan else { return plan };
     let state = context.state();
     let input = LogicalPlan::clone(&prepare.input);
-    let analyzed = match calls_model(&input) {
-        true => state.analyzer().execute_and_check(input, state.config_options(), |_, _| {}).ok(),
-        false => None,
+    let analyzed = if calls_model(&input) {
+        state.analyzer().execute_and_check(input, state.config_options(), |_, _| {}).ok()
+    } else {
+        None
     };
     match analyzed {
         Some(input) => {
