@@ -35,7 +35,7 @@ pub struct RunReport {
 /// What one model's operator has done so far, all replicas together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InferenceReport {
-    /// The model's name.
+    /// The model's name in the catalog; several reports of a plan may have the same.
     pub model: String,
     /// Where it runs, as in `EXPLAIN`.
     pub device: String,

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use datafusion::common::DataFusionError;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::budget::Budget;
+use super::budget::{Budget, Permit};
 use super::order::OrderProgress;
 use super::seal::{Cut, Patience, Reason, SealPolicy, Seen};
 use super::window::{Block, Planned, Sharing, Window};
@@ -264,20 +264,14 @@ impl Queue {
 
     /// Puts the rows of the batches that are not handed out back into the open window, if that has
     /// room for them.
-    fn reopen_rest(&self, state: &mut State) {
+    fn reopen_rest(&self, state: &mut State, window_bytes: usize) {
         let cut = state.cut();
         let handed_out = self.policy.handed_out(cut, state.present, &mut state.reopened);
         if state.sealed.len() <= handed_out {
             return;
         }
         let rest = state.sealed.split_off(handed_out);
-        let reopened = Planned::rows_of_all(&rest).ok().and_then(|rows| {
-            // Views would keep what is handed out in memory.
-            let block = Block::new(weight::compact(&rows).ok()?, self.sharing);
-            let permit = self.budget.try_take(block.bytes(), Waker::noop()).ok()??;
-            Some((block, permit))
-        });
-        match reopened {
+        match self.copied(&rest, window_bytes) {
             Some((block, permit)) => {
                 state.sealed_rows -= block.rows() as u64;
                 state.open.push(block, permit);
@@ -286,15 +280,28 @@ impl Queue {
         }
     }
 
+    /// The rows of batches of a window as a block of their own: one that keeps nothing of what is handed
+    /// out. No more than the window has, which is reserved before they are copied; `None` if there is no
+    /// room for that.
+    fn copied(&self, batches: &VecDeque<Planned>, window_bytes: usize) -> Option<(Block, Permit)> {
+        let mut permit = self.budget.try_take(window_bytes, Waker::noop()).ok()??;
+        let rows = Planned::rows_of_all(batches).ok()?;
+        // Views would keep what is handed out in memory.
+        let block = Block::new(weight::compact(&rows).ok()?, self.sharing);
+        permit.resize(block.bytes()).ok()?;
+        Some((block, permit))
+    }
+
     /// Cuts the open window, takes its first batch, and wakes everybody: there is room, and there
     /// may be batches for the other replicas.
     fn seal(&self, mut guard: MutexGuard<'_, State>, reason: Reason) -> Take {
         let state = &mut *guard;
         let window = std::mem::take(&mut state.open);
+        let window_bytes = window.bytes();
         state.sealed_rows += window.rows() as u64;
         state.sealed = window.seal(&self.policy);
         if self.policy.keeps_rest(reason) {
-            self.reopen_rest(state);
+            self.reopen_rest(state, window_bytes);
         }
         let first = state.sealed.pop_front();
         let mut wakers = take_producer_wakers(state);
@@ -451,6 +458,22 @@ mod tests {
         queue.finish(0);
         assert_eq!(taken(1), [5]);
         assert!(matches!(take(&queue, &waker, 0), Take::End));
+    }
+
+    #[test]
+    fn rows_wait_for_their_like_only_if_there_is_memory_to_copy_them() {
+        let batch = texts(0..6, &[9, 1, 9, 2, 8, 1]);
+        let bytes = Block::new(batch.clone(), Sharing::None).bytes();
+        for (bytes_max, left) in [(2 * bytes, true), (2 * bytes - 1, false)] {
+            let queue = queue(1, 1, limits(2, 8), bytes_max);
+            let (waker, _) = flag_waker();
+            let mut block = Some(Block::new(batch.clone(), Sharing::None));
+            assert_eq!(push(&queue, &waker, 0, &mut block), ACCEPTED);
+            let Take::Batch(first) = take(&queue, &waker, 0) else { panic!("a batch") };
+            assert_eq!(queue.state.lock().open.rows() == 4, left, "of six, two are handed out");
+            assert!(queue.budget.held_bytes_peak() <= bytes_max);
+            drop(first);
+        }
     }
 
     #[test]

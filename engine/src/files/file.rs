@@ -10,7 +10,7 @@ pub struct File {
     pub store: ObjectStoreUrl,
     /// Where it is in the store.
     pub path: Path,
-    /// Its bytes.
+    /// In bytes, when it was listed. It may have grown since.
     pub size: u64,
     /// When it was written, in microseconds since 1970.
     pub modified_us: i64,

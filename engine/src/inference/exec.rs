@@ -157,12 +157,12 @@ impl InferenceExec {
         Ok(inference.with_no_progress_limit(self.no_progress_limit))
     }
 
-    /// What it reads.
+    /// The operator below, which has the prepared columns: an exchange, or the transform itself.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
 
-    /// What it runs.
+    /// The model that it runs, with the options of this call.
     pub fn model(&self) -> &Arc<ModelDeclaration> {
         &self.model
     }
@@ -172,7 +172,7 @@ impl InferenceExec {
         &self.output_names
     }
 
-    /// Where it runs.
+    /// The device of each replica; partition `i` runs on device `i` modulo their number.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }

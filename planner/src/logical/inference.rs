@@ -40,7 +40,7 @@ pub(crate) const INPUT_PREFIX: &str = "__forebay_input_";
 pub struct Pushdown {
     /// Conditions that need no output of the model.
     pub filters: bool,
-    /// Limits.
+    /// Limits that stand right above it, since it keeps rows and their order.
     pub limits: bool,
 }
 
@@ -199,7 +199,7 @@ impl Inference {
         &self.output_names
     }
 
-    /// What it reads.
+    /// The plan below, whose columns the arguments are over.
     pub fn input(&self) -> &LogicalPlan {
         &self.input
     }

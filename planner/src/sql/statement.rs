@@ -23,9 +23,9 @@ use super::{functions, named_tables};
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
-    /// DataFusion's own.
+    /// One of DataFusion's, with our shorthands already written out.
     Sql(Box<SqlStatement>),
-    /// On models.
+    /// One on models, which DataFusion does not know.
     Model(ModelStatement),
 }
 
@@ -36,14 +36,14 @@ pub enum ModelStatement {
     Create(Box<CreateModel>),
     /// `ALTER MODEL`
     Alter {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
         /// What becomes of it.
         change: Change,
     },
     /// `DROP MODEL`
     Drop {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
         /// Whether a missing model is fine.
         if_exists: bool,
@@ -52,12 +52,12 @@ pub enum ModelStatement {
     Show,
     /// `SHOW CREATE MODEL`
     ShowCreate {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
     },
     /// `DESCRIBE MODEL`
     Describe {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
     },
 }
@@ -69,7 +69,7 @@ pub enum Change {
     Set(Vec<(String, String)>),
     /// `RESET`: options that are as in the package again; `None` for all.
     Reset(Option<Vec<String>>),
-    /// `RENAME TO`
+    /// `RENAME TO`: the new name, which must be free.
     RenameTo(String),
 }
 
@@ -78,19 +78,19 @@ pub enum Change {
 pub struct CreateModel {
     /// The model's name in SQL.
     pub name: String,
-    /// `OR REPLACE`
+    /// `OR REPLACE`: what was learned of the old model is forgotten.
     pub or_replace: bool,
     /// `TEMPORARY`: for this session's process only.
     pub temporary: bool,
-    /// `IF NOT EXISTS`
+    /// `IF NOT EXISTS`: a model that is there stays as it is, and its package is not looked at.
     pub if_not_exists: bool,
-    /// `VERSION`
+    /// `VERSION`: what is shown in place of the package's own.
     pub version: Option<String>,
     /// `INPUT`: column names and types.
     pub inputs: Option<Vec<(String, String)>>,
     /// `OUTPUT`: column names and types.
     pub outputs: Option<Vec<(String, String)>>,
-    /// `COMMENT`
+    /// `COMMENT`: for people, in `SHOW MODELS`.
     pub comment: Option<String>,
     /// `LOCATION`: folder or URL of the package.
     pub location: Option<String>,
