@@ -41,5 +41,4 @@ mod tests;
 
 pub use exec::{ExchangeOptions, StreamingExchangeExec};
 pub use restore::RestoreOrderExec;
-pub(crate) use rows::lengths_of;
 pub use window::Sharing;

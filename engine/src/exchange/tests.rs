@@ -136,7 +136,7 @@ proptest! {
         let batches = block_on(collect_all(&plan, &context(1, watched))).unwrap();
         for batch in &batches {
             let count = u32::try_from(batch.num_rows()).unwrap();
-            let lengths = super::lengths_of(batch.column(1)).unwrap();
+            let lengths = crate::weight::lengths_of(batch.column(1)).unwrap();
             let padded = count * lengths.iter().max().unwrap();
             prop_assert!((1..=max_rows).contains(&count));
             prop_assert!(count == 1 || max_tokens.is_none_or(|max| padded <= max));
