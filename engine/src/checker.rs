@@ -65,9 +65,10 @@ impl Ledger {
         }
         let (rows_in, rows_out) =
             (self.rows_in.load(Ordering::Relaxed), self.rows_out.load(Ordering::Relaxed));
-        match rows_in == rows_out {
-            true => Ok(()),
-            false => internal_err!("{}: {rows_in} rows came and {rows_out} left", self.operator),
+        if rows_in == rows_out {
+            Ok(())
+        } else {
+            internal_err!("{}: {rows_in} rows came and {rows_out} left", self.operator)
         }
     }
 }

@@ -10,39 +10,39 @@ pub enum EngineError {
     /// The package or declaration.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Loading or running.
+    /// A runtime that cannot be loaded, or cannot load or run a model.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
     /// The devices that there are lack what the model needs.
     #[error("model '{model}' cannot be placed: {problem}; {remedy}")]
     Placement {
-        /// Model name.
+        /// The model's name in the catalog.
         model: String,
         /// What was asked for and what there is.
         problem: String,
-        /// What to do.
+        /// What the user can do, as the end of a sentence.
         remedy: String,
     },
     /// No device could run the model as it is asked for.
     #[error("model '{model}' cannot be placed: {problem}; {remedy}")]
     Unplaceable {
-        /// Model name.
+        /// The model's name in the catalog.
         model: String,
         /// What was asked for and what contradicts it.
         problem: String,
-        /// What to do.
+        /// What the user can do, as the end of a sentence.
         remedy: String,
     },
-    /// A batch failed.
+    /// The model failed on a batch that could not be divided further.
     #[error("model '{model}' on {device} failed on a batch of {rows} rows: {}", of_batch(source))]
     Batch {
-        /// Model name.
+        /// The model's name in the catalog.
         model: String,
-        /// Where it ran.
+        /// The device that it ran on, such as `cpu` or `cuda:0`.
         device: String,
         /// Rows of the batch that reached the model.
         rows: usize,
-        /// The runtime's error.
+        /// What the runtime says, which knows nothing of the batch.
         source: Box<RuntimeError>,
     },
     /// Arrow refused to build a column.
@@ -54,13 +54,13 @@ pub enum EngineError {
          {max_error_ratio} allows; look at them with on_error = 'route' and a higher ratio"
     )]
     TooManyErrors {
-        /// Model name.
+        /// The model's name in the catalog.
         model: String,
-        /// Rows that failed.
+        /// Rows that failed, of all replicas.
         failed: u64,
-        /// All rows.
+        /// Rows that came, those that failed included.
         rows: u64,
-        /// What was allowed.
+        /// The share of rows that may fail: 0 to 1.
         max_error_ratio: f64,
     },
     /// Nothing has happened for too long.
@@ -71,7 +71,7 @@ pub enum EngineError {
     NoProgress {
         /// The operator, with its model if it has one.
         operator: String,
-        /// For how long.
+        /// For how long nothing happened, which is the limit or a little more.
         seconds: u64,
         /// What it waits for.
         waits_for: String,
@@ -79,11 +79,11 @@ pub enum EngineError {
     /// The thread that runs the model ended unexpectedly.
     #[error("model '{model}' on {device}: {problem}")]
     Panic {
-        /// Model name.
+        /// The model's name in the catalog.
         model: String,
-        /// Where it ran.
+        /// The device that it ran on, such as `cpu` or `cuda:0`.
         device: String,
-        /// The panic's message.
+        /// How the thread ended, with the panic's message if it has one.
         problem: String,
     },
 }

@@ -30,7 +30,7 @@ pub enum ErrorKind {
     ResourceExhausted,
     /// Time: the same statement may succeed later.
     Unavailable,
-    /// Whoever canceled it.
+    /// Whoever canceled it, by asking again.
     Canceled,
     /// The authors of Forebay, DataFusion or Ballista.
     Internal,
@@ -53,7 +53,7 @@ impl ErrorKind {
         chain(error).find_map(Self::of_cause).unwrap_or(Self::Internal)
     }
 
-    /// As it travels.
+    /// As it travels between processes and as clients are told: a word in snake case that stays.
     pub fn name(self) -> &'static str {
         match self {
             Self::InvalidArgument => "invalid_argument",
@@ -222,7 +222,7 @@ pub struct RemoteError {
 }
 
 impl RemoteError {
-    /// Of this kind.
+    /// An error of this kind; `message` is shown to people as it is.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }

@@ -35,7 +35,7 @@ pub struct RunReport {
 /// What one model's operator has done so far, all replicas together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InferenceReport {
-    /// The model's name.
+    /// The model's name in the catalog; several reports of a plan may have the same.
     pub model: String,
     /// Where it runs, as in `EXPLAIN`.
     pub device: String,
@@ -116,9 +116,10 @@ impl InferenceReport {
     fn of(inference: &InferenceExec) -> Self {
         let own = inference.metrics().unwrap_or_default();
         let exchange = inference.input();
-        let (below, below_metrics) = match exchange.is::<StreamingExchangeExec>() {
-            true => (exchange.children(), exchange.metrics().unwrap_or_default()),
-            false => (vec![exchange], MetricsSet::new()),
+        let (below, below_metrics) = if exchange.is::<StreamingExchangeExec>() {
+            (exchange.children(), exchange.metrics().unwrap_or_default())
+        } else {
+            (vec![exchange], MetricsSet::new())
         };
         let heaviest_below = below
             .into_iter()
@@ -175,9 +176,10 @@ impl InferenceReport {
     }
 
     fn share(&self, part: Duration) -> f64 {
-        match self.active.is_zero() {
-            true => 0.0,
-            false => (part.as_secs_f64() / self.active.as_secs_f64()).min(1.0),
+        if self.active.is_zero() {
+            0.0
+        } else {
+            (part.as_secs_f64() / self.active.as_secs_f64()).min(1.0)
         }
     }
 

@@ -61,6 +61,20 @@ fn map_bytes(map: &MapArray) -> usize {
     size_of_val::<[i32]>(offsets) + array_bytes(&entries)
 }
 
+/// The length of each list; 0 for NULL.
+pub(crate) fn lengths_of(lists: &ArrayRef) -> Option<Vec<u32>> {
+    let length = |row: usize, length: usize| {
+        if lists.is_null(row) { 0 } else { u32::try_from(length).unwrap_or(u32::MAX) }
+    };
+    if let Some(list) = lists.as_list_opt::<i32>() {
+        let lengths = list.offsets().lengths().enumerate();
+        return Some(lengths.map(|(row, found)| length(row, found)).collect());
+    }
+    let list = lists.as_list_opt::<i64>()?;
+    let lengths = list.offsets().lengths().enumerate();
+    Some(lengths.map(|(row, found)| length(row, found)).collect())
+}
+
 /// Slices of at most `rows_max` rows and, going by the mean size of a row, `bytes_max` bytes.
 pub fn slices(
     batch: RecordBatch,
@@ -138,9 +152,10 @@ fn holds_views(data_type: &DataType) -> bool {
 #[cfg(test)]
 mod tests {
     use arrow::array::{
-        BinaryViewArray, FixedSizeListBuilder, Int64Array, Int64Builder, ListBuilder, MapBuilder,
-        StringArray, StringBuilder, StringViewArray, StringViewBuilder, StructArray,
+        BinaryViewArray, FixedSizeListBuilder, Int64Array, Int64Builder, ListArray, ListBuilder,
+        MapBuilder, StringArray, StringBuilder, StringViewArray, StringViewBuilder, StructArray,
     };
+    use arrow::datatypes::Int32Type;
     use arrow::ipc::writer::StreamWriter;
 
     use super::*;
@@ -269,5 +284,13 @@ mod tests {
             let none = batch(column).slice(10, 0);
             assert_eq!(compact(&none).unwrap(), none);
         }
+    }
+
+    #[test]
+    fn lengths_are_the_lists_lengths_and_zero_for_null() {
+        let lists = vec![Some(vec![Some(1), Some(2)]), None, Some(vec![]), Some(vec![Some(3)])];
+        let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+        assert_eq!(lengths_of(&lists).unwrap(), [2, 0, 0, 1]);
+        assert_eq!(lengths_of(&lists.slice(2, 2)).unwrap(), [0, 1]);
     }
 }

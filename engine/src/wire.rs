@@ -1,9 +1,9 @@
 //! What the wire forms of the operators share.
 //!
 //! Each operator has its message in the `wire.rs` beside it and the two functions `to_wire` and
-//! `from_wire`; an operator's input travels outside of its message. The planner's codec frames the
-//! bytes and plugs them into DataFusion. Here nobody knows DataFusion's own messages, so physical
-//! expressions go through an [`ExprCodec`].
+//! `from_wire`; an operator's input travels outside of its message. The planner's codec has one
+//! message around all of them and plugs it into DataFusion. Here nobody knows DataFusion's own
+//! messages, so physical expressions go through an [`ExprCodec`] and are bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +48,10 @@ impl TryFrom<Time> for Duration {
     type Error = datafusion::common::DataFusionError;
 
     fn try_from(Time { seconds, nanos }: Time) -> Result<Self> {
-        match nanos < 1_000_000_000 {
-            true => Ok(Self::new(seconds, nanos)),
-            false => exec_err!("a second has no {nanos} ns"),
+        if nanos >= 1_000_000_000 {
+            return exec_err!("a time has {nanos} ns beside its seconds, more than a second");
         }
+        Ok(Self::new(seconds, nanos))
     }
 }
 
@@ -89,11 +89,6 @@ pub(crate) fn ordering(
         Ok(PhysicalSortExpr::new(exprs.decode(expr, schema)?, options))
     };
     Ok(LexOrdering::new(keys.iter().map(key).collect::<Result<Vec<_>>>()?))
-}
-
-/// An operator's message.
-pub(crate) fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M> {
-    M::decode(bytes).map_err(|error| exec_datafusion_err!("{error}"))
 }
 
 /// The declaration in an operator's message.

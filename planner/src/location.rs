@@ -15,7 +15,7 @@ const IN_PATTERNS: [char; 3] = ['*', '?', '['];
 /// The files that a text names.
 ///
 /// # Errors
-/// If it is no URL, or none that has files.
+/// If it is not a URL, or not one that has files.
 pub fn parse(text: &str) -> Result<ListingTableUrl> {
     let Some((scheme, rest)) = text.split_once("://").filter(|_| !Path::new(text).is_absolute())
     else {
@@ -69,7 +69,7 @@ fn decoded(glob: &str) -> Result<String> {
     bytes.extend_from_slice(rest.as_bytes());
     match String::from_utf8(bytes) {
         Ok(glob) => Ok(glob),
-        Err(_) => plan_err!("'{glob}': what is encoded with % is no UTF-8"),
+        Err(_) => plan_err!("'{glob}': what is encoded with % is not UTF-8"),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
         for (text, expected) in [
             ("http://host/a.jpg?size=2", "url_download reads it"),
             ("s3://b*", "the name of a bucket"),
-            ("s3://b/*%FF", "no UTF-8"),
+            ("s3://b/*%FF", "not UTF-8"),
             // Not silently without it.
             ("s3://b/a\tb", "illegal"),
         ] {

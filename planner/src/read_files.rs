@@ -78,9 +78,12 @@ impl TableProvider for Files {
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>> {
-        let pushdown = |filter: &&Expr| match is_of_listing(filter) {
-            true => TableProviderFilterPushDown::Exact,
-            false => TableProviderFilterPushDown::Unsupported,
+        let pushdown = |filter: &&Expr| {
+            if is_of_listing(filter) {
+                TableProviderFilterPushDown::Exact
+            } else {
+                TableProviderFilterPushDown::Unsupported
+            }
         };
         Ok(filters.iter().map(pushdown).collect())
     }
@@ -165,9 +168,10 @@ impl Files {
 
 /// Stores say it in milliseconds at best. What is below may be there to tell versions apart.
 fn modified_us(meta: &ObjectMeta, store: &str) -> i64 {
-    match store.starts_with("file:") {
-        true => meta.last_modified.timestamp_micros(),
-        false => meta.last_modified.timestamp_millis() * 1000,
+    if store.starts_with("file:") {
+        meta.last_modified.timestamp_micros()
+    } else {
+        meta.last_modified.timestamp_millis() * 1000
     }
 }
 

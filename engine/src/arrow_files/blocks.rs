@@ -115,7 +115,7 @@ impl File {
     }
 
     fn damaged(&self, why: &str) -> DataFusionError {
-        exec_datafusion_err!("{} is no whole file of Arrow: {why}", self.object.location)
+        exec_datafusion_err!("{} is not a whole Arrow file: {why}", self.object.location)
     }
 }
 

@@ -124,6 +124,6 @@ impl Reader {
     }
 
     fn damaged(&self, why: &str) -> DataFusionError {
-        exec_datafusion_err!("{} is no whole file of Arrow: {why}", self.file)
+        exec_datafusion_err!("{} is not a whole Arrow file: {why}", self.file)
     }
 }

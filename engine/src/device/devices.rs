@@ -1,37 +1,25 @@
 //! The state of this process that all its queries share: inventory, leases, loaded models.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result as DataFusionResult, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use forebay_udf::model::{
-    Learned, ModelDeclaration, Package, Precision, RuntimeKind, Signature, TransformKind,
-};
-use forebay_udf::runtime::{self, Device, Replica};
-use forebay_udf::transform::{self, Transform};
-use parking_lot::Mutex;
+use forebay_udf::model::{Learned, ModelDeclaration, Precision, RuntimeKind};
+#[cfg(test)]
+use forebay_udf::runtime::Replica;
+use forebay_udf::runtime::{self, Device};
+use forebay_udf::transform::Transform;
 
 use super::inventory::{Accelerator, Cuda, Inventory, Owner};
 use super::lease::{Lease, Leases};
+use super::models::{LoadedModel, Models};
 use super::nvml;
-use super::once::Once;
 use super::placement::{Placement, place};
-use super::sampler::{Reading, Samplers, Watch};
-use crate::error::{EngineError, panic_text};
-
-/// A model that is ready to run on one device.
-#[derive(Debug)]
-pub struct LoadedModel {
-    /// Input columns → prepared columns.
-    pub transform: Arc<dyn Transform>,
-    /// Prepared columns → outputs.
-    pub replica: Arc<dyn Replica>,
-}
+use super::sampler::{Reading, Samplers, Utilization, Watch};
+use crate::error::EngineError;
 
 /// Inventory, leases and loaded models of this process.
 ///
@@ -44,51 +32,7 @@ pub struct Devices {
     leases: Leases,
     samplers: Samplers,
     learned: Arc<Learned>,
-    packages: Once<PackageKey, Package>,
-    transforms: Once<TransformKey, dyn Transform>,
-    models: Once<ModelKey, LoadedModel>,
-    /// Of the models that are loaded or being loaded; the least recently asked for first.
-    residents: Mutex<Vec<Resident>>,
-}
-
-/// What a device does, by its driver's account.
-#[derive(Debug)]
-pub struct Utilization {
-    percent: Arc<AtomicU32>,
-    _watch: Watch,
-}
-
-/// A device that tells nothing, or was not asked yet.
-const UNKNOWN: u32 = u32::MAX;
-
-impl Utilization {
-    /// Share of the time that it computed, when it was last asked: 0 to 1; `None` if it does not
-    /// tell.
-    pub fn share(&self) -> Option<f64> {
-        let percent = self.percent.load(Ordering::Relaxed);
-        (percent != UNKNOWN).then(|| f64::from(percent) / 100.0)
-    }
-}
-
-/// A model that takes memory of a device.
-#[derive(Debug)]
-struct Resident {
-    key: ModelKey,
-    bytes: u64,
-}
-
-type PackageKey = (String, String);
-/// With the prompt, which the weights know nothing of.
-type TransformKey = (PackageKey, TransformKind, Signature, String);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct ModelKey {
-    package: PackageKey,
-    transform: TransformKind,
-    signature: Signature,
-    runtime: RuntimeKind,
-    precision: Precision,
-    device: Device,
+    models: Models,
 }
 
 impl Devices {
@@ -100,10 +44,7 @@ impl Devices {
             inventory,
             cuda: OnceLock::new(),
             learned: Arc::default(),
-            packages: Once::default(),
-            transforms: Once::default(),
-            models: Once::default(),
-            residents: Mutex::default(),
+            models: Models::default(),
         }
     }
 
@@ -240,12 +181,7 @@ impl Devices {
     /// Tells what a device does, by its driver's account, while the answer is held; `None` if that
     /// is not measured.
     pub fn utilization(&self, device: Device) -> Option<Utilization> {
-        let percent = Arc::new(AtomicU32::new(UNKNOWN));
-        let seen = Arc::clone(&percent);
-        let watch = self.watch(device, move |reading| {
-            seen.store(reading.busy_percent.unwrap_or(UNKNOWN), Ordering::Relaxed);
-        });
-        watch.map(|watch| Utilization { percent, _watch: watch })
+        Utilization::of(&self.samplers, device)
     }
 
     /// A model's transform, without its weights.
@@ -257,12 +193,7 @@ impl Devices {
         model: &Arc<ModelDeclaration>,
         env: &Arc<RuntimeEnv>,
     ) -> Result<Arc<dyn Transform>, EngineError> {
-        let load = Box::pin(async {
-            let package = self.package(model, env).await?;
-            let declaration = Arc::clone(model);
-            blocking(model, Device::Cpu, move || Ok(transform::load(&declaration, &package)?)).await
-        });
-        self.transforms.get(transform_key(model), Box::pin(load)).await
+        self.models.transform(model, env).await
     }
 
     /// A model loaded on a device.
@@ -275,85 +206,25 @@ impl Devices {
         device: Device,
         env: &Arc<RuntimeEnv>,
     ) -> Result<Arc<LoadedModel>, EngineError> {
-        let key = model_key(model, device);
-        let resident = Resident { key: key.clone(), bytes: memory_of(model, device) };
-        let load = Box::pin(async {
-            let transform = self.transform(model, env).await?;
-            let package = self.package(model, env).await?;
-            self.make_room(resident);
-            let declaration = Arc::clone(model);
-            let load = move || Ok(runtime::load(&declaration, &package, device)?);
-            let replica = blocking(model, device, load).await?;
-            Ok(Arc::new(LoadedModel { transform, replica }))
-        });
         // On a worker, whose CPU the plan was made without.
         check_precision(model, device)?;
-        self.used_now(&key);
-        self.models.get(key, Box::pin(load)).await
-    }
-
-    fn used_now(&self, key: &ModelKey) {
-        let mut residents = self.residents.lock();
-        if let Some(at) = residents.iter().position(|resident| resident.key == *key) {
-            let resident = residents.remove(at);
-            residents.push(resident);
-        }
-    }
-
-    /// Unloads idle models of the device until the new one fits, the least recently used first.
-    /// What is in use stays: placement has checked that each model fits by itself, and what does
-    /// not fit together runs out of memory and says so.
-    fn make_room(&self, new: Resident) {
-        let device = new.key.device;
-        let capacity = self.memory_of_device(device);
-        let mut residents = self.residents.lock();
-        residents.retain(|resident| resident.key != new.key && self.models.has(&resident.key));
-        let before = residents.len();
-        let on_device = |resident: &Resident| resident.key.device == device;
-        let mut used: u64 = residents.iter().filter(|r| on_device(r)).map(|r| r.bytes).sum();
-        residents.retain(|resident| {
-            let wanted = on_device(resident) && used.saturating_add(new.bytes) > capacity;
-            let unloaded = wanted && self.models.remove_idle(&resident.key);
-            if unloaded {
-                used -= resident.bytes;
-            }
-            !unloaded
-        });
-        if residents.len() < before {
-            // What only the unloaded models used.
-            self.transforms.clear_idle();
-            self.packages.clear_idle();
-        }
-        residents.push(new);
-    }
-
-    fn memory_of_device(&self, device: Device) -> u64 {
-        match device {
-            Device::Cpu => self.inventory.memory,
-            _ => {
-                let cuda = self.cuda().unwrap_or_default();
-                let mut accelerators = self.inventory.emulated().iter().chain(&cuda);
-                accelerators.find(|found| found.device == device).map_or(u64::MAX, |a| a.memory)
-            }
-        }
+        let capacity = || self.memory_of_device(device);
+        self.models.replica(model, device, env, capacity).await
     }
 
     /// Forgets the models that nobody uses at this moment; says how many.
     pub fn clear_idle(&self) -> usize {
-        let cleared = self.models.clear_idle();
-        self.transforms.clear_idle();
-        self.packages.clear_idle();
-        cleared
+        self.models.clear_idle()
     }
 
     /// Whether a model is loaded on a device, in use or idle.
     pub fn is_loaded(&self, model: &ModelDeclaration, device: Device) -> bool {
-        self.models.has(&model_key(model, device))
+        self.models.is_loaded(model, device)
     }
 
     /// How many models are loaded, idle ones included.
     pub fn loaded(&self) -> usize {
-        self.models.len()
+        self.models.loaded()
     }
 
     /// Has `replica` used for the model on that device.
@@ -366,21 +237,19 @@ impl Devices {
     ) {
         let env = Arc::new(RuntimeEnv::default());
         let loaded = self.replica(model, device, &env).await.unwrap();
-        let transform = Arc::clone(&loaded.transform);
-        let replica = replica(Arc::clone(&loaded.replica));
-        self.models.replace_any(Arc::new(LoadedModel { transform, replica }));
+        self.models.replace_any(&loaded, replica);
     }
 
-    async fn package(
-        &self,
-        model: &ModelDeclaration,
-        env: &Arc<RuntimeEnv>,
-    ) -> Result<Arc<Package>, EngineError> {
-        let fetch = async {
-            let package = Package::fetch(model.pinned(), env);
-            Ok(Box::pin(package).await?)
-        };
-        self.packages.get(package_key(model), Box::pin(fetch)).await
+    /// In bytes; no limit for a device that is not in the inventory.
+    fn memory_of_device(&self, device: Device) -> u64 {
+        match device {
+            Device::Cpu => self.inventory.memory,
+            _ => {
+                let cuda = self.cuda().unwrap_or_default();
+                let mut accelerators = self.inventory.emulated().iter().chain(&cuda);
+                accelerators.find(|found| found.device == device).map_or(u64::MAX, |a| a.memory)
+            }
+        }
     }
 }
 
@@ -393,34 +262,6 @@ impl fmt::Debug for Devices {
     }
 }
 
-fn model_key(model: &ModelDeclaration, device: Device) -> ModelKey {
-    ModelKey {
-        package: package_key(model),
-        transform: model.transform.clone(),
-        signature: model.signature.clone(),
-        runtime: model.runtime.clone(),
-        precision: model.precision,
-        device,
-    }
-}
-
-/// What a loaded model takes of its device's memory, by its declaration.
-fn memory_of(model: &ModelDeclaration, device: Device) -> u64 {
-    match device {
-        Device::Cpu => model.resources.memory,
-        Device::Cuda(_) | Device::Emulated(_) => model.resources.gpu_memory,
-    }
-}
-
-fn package_key(model: &ModelDeclaration) -> PackageKey {
-    (model.location.to_string(), model.content_hash.clone())
-}
-
-fn transform_key(model: &ModelDeclaration) -> TransformKey {
-    let prompt = model.prompt_text().to_owned();
-    (package_key(model), model.transform.clone(), model.signature.clone(), prompt)
-}
-
 /// Refuses a precision that the device only emulates.
 fn check_precision(model: &ModelDeclaration, device: Device) -> Result<(), EngineError> {
     if device != Device::Cpu {
@@ -430,21 +271,6 @@ fn check_precision(model: &ModelDeclaration, device: Device) -> Result<(), Engin
         model: model.name.clone(),
         problem,
         remedy,
-    })
-}
-
-/// Loads off the async threads. A dropped query does not wait for it.
-async fn blocking<T: Send + 'static>(
-    model: &ModelDeclaration,
-    device: Device,
-    load: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
-) -> Result<T, EngineError> {
-    SpawnedTask::spawn_blocking(load).await.unwrap_or_else(|error| {
-        let problem = match error.try_into_panic() {
-            Ok(panic) => format!("loading panicked: {}", panic_text(&*panic)),
-            Err(_) => "loading was cancelled".to_owned(),
-        };
-        Err(EngineError::Panic { model: model.name.clone(), device: device.to_string(), problem })
     })
 }
 

@@ -23,14 +23,14 @@ pub(crate) enum Cuda {
     Ask,
     /// There is no driver on this machine, so libtorch need not be loaded to know.
     Absent,
-    /// Given.
+    /// Known already: of another process, or of a test.
     Given(Vec<Accelerator>),
 }
 
 /// Cores, memory and accelerators of this process.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    /// CPU cores.
+    /// CPU cores that models may lease; at least one.
     pub cpus: u32,
     /// Host memory in bytes.
     pub memory: u64,
@@ -123,7 +123,7 @@ impl Inventory {
         self
     }
 
-    /// The emulated accelerators.
+    /// The emulated accelerators; real ones are asked for at [`Devices::cuda`](super::Devices::cuda).
     pub fn emulated(&self) -> &[Accelerator] {
         &self.emulated
     }

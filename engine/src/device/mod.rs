@@ -18,17 +18,20 @@ mod busy;
 mod devices;
 mod inventory;
 mod lease;
+mod models;
 mod nvml;
 mod once;
 mod placement;
 mod sampler;
 mod slot;
 
-pub use devices::{Devices, LoadedModel, Utilization};
+pub use devices::Devices;
 pub use inventory::{Accelerator, Inventory, Owner};
 pub use lease::Lease;
+pub use models::LoadedModel;
 pub use nvml::{Driver, Gpu};
 pub use placement::Placement;
+pub use sampler::Utilization;
 #[cfg(test)]
 pub(crate) use sampler::{Meter, Samplers};
 pub(crate) use sampler::{Reading, Watch};

@@ -14,9 +14,9 @@ use super::sampler::{Meter, Reading};
 /// NVIDIA's driver and the devices that it manages, also those that this process may not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Driver {
-    /// For example `550.54.15`.
+    /// The driver's own version, for example `550.54.15`; not that of CUDA.
     pub version: String,
-    /// In the order of their buses.
+    /// In the order of their buses, which CUDA's ordinals need not follow.
     pub gpus: Vec<Gpu>,
 }
 

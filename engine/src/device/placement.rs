@@ -43,181 +43,210 @@ impl fmt::Display for Placement {
 /// The CUDA devices, or why there are none.
 pub(crate) type CudaDevices<'a> = &'a dyn Fn() -> Result<Vec<Accelerator>, String>;
 
-/// What is there does not suffice.
-fn lacking(model: &ModelDeclaration, problem: String, remedy: &str) -> EngineError {
-    EngineError::Placement { model: model.name.clone(), problem, remedy: remedy.to_owned() }
-}
-
-/// Nothing would suffice.
-fn unplaceable(model: &ModelDeclaration, problem: String, remedy: &str) -> EngineError {
-    EngineError::Unplaceable { model: model.name.clone(), problem, remedy: remedy.to_owned() }
-}
-
+/// Where the replicas of a model go, of what there is.
+///
+/// # Errors
+/// [`EngineError::Placement`] if what is there does not suffice, [`EngineError::Unplaceable`] if
+/// nothing would.
 pub(crate) fn place(
     model: &ModelDeclaration,
     inventory: &Inventory,
     cuda: CudaDevices<'_>,
 ) -> Result<Placement, EngineError> {
-    let refuse = |problem: String, remedy: &str| lacking(model, problem, remedy);
-    if model.resources.memory > inventory.memory {
-        return Err(refuse(
-            format!(
-                "it needs {} of memory and {} has {}",
-                ByteSize(model.resources.memory),
-                inventory.owner,
-                ByteSize(inventory.memory)
-            ),
-            "lower `memory`, or run it on a larger machine",
-        ));
-    }
-    let candidates = candidates(model, inventory, cuda)?;
-    if candidates.is_empty() {
-        return place_on_cpu(model, inventory);
-    }
-    let gpus = model.resources.gpus;
-    if gpus.ceil() as usize > candidates.len() {
-        return Err(refuse(
-            format!("it asks for gpus={gpus} and {} has {}", inventory.owner, candidates.len()),
-            "lower `gpus`, or run it where there are more accelerators",
-        ));
-    }
-    if gpus.ceil() > 1 {
-        return Err(unplaceable(
-            model,
-            format!("a replica that spans several accelerators is not supported (gpus={gpus})"),
-            "use gpus=1 or a fraction of one",
-        ));
-    }
-    let mut devices = Vec::new();
-    for accelerator in &candidates {
-        let by_share = 1000 / share_millis(accelerator.device, model);
-        let by_memory = match model.resources.gpu_memory {
-            0 => u64::MAX,
-            needed => accelerator.memory / needed,
-        };
-        let replicas = u64::from(by_share).min(by_memory);
-        devices.extend((0..replicas).map(|_| accelerator.device));
-    }
-    if devices.is_empty() {
-        let most = candidates.iter().map(|accelerator| accelerator.memory).max().unwrap_or(0);
-        return Err(refuse(
-            format!(
-                "it needs gpu_memory={} and the largest accelerator has {}",
-                ByteSize(model.resources.gpu_memory),
-                ByteSize(most)
-            ),
-            "lower `gpu_memory` together with the batch size, or use a larger accelerator",
-        ));
-    }
-    // One replica per device before a second one on any, so that a cap spreads them.
-    let mut spread = Vec::with_capacity(devices.len());
-    let mut round = 0;
-    while spread.len() < devices.len() {
-        for accelerator in &candidates {
-            let count = devices.iter().filter(|device| **device == accelerator.device).count();
-            spread.extend((round < count).then_some(accelerator.device));
-        }
-        round += 1;
-    }
-    Ok(capped(model, spread))
-}
-
-/// The accelerators that the model may run on; none if it is to run on CPU cores.
-fn candidates(
-    model: &ModelDeclaration,
-    inventory: &Inventory,
-    cuda: CudaDevices<'_>,
-) -> Result<Vec<Accelerator>, EngineError> {
-    let refuse = |problem: String, remedy: &str| lacking(model, problem, remedy);
-    let emulated_runtime = matches!(model.runtime, RuntimeKind::Emulated { .. });
-    match model.device {
-        DeviceChoice::Emulated | DeviceChoice::Auto if emulated_runtime => {
-            if inventory.emulated.is_empty() {
-                return Err(refuse(
-                    format!("it runs on emulated accelerators and {} has none", inventory.owner),
-                    inventory.owner.emulate(),
-                ));
-            }
-            Ok(inventory.emulated.clone())
-        }
-        choice if emulated_runtime => Err(unplaceable(
-            model,
-            format!("device={choice} was asked for and its runtime is emulated"),
-            "leave `device` out: an emulated model runs on emulated accelerators only",
-        )),
-        DeviceChoice::Emulated => Err(unplaceable(
-            model,
-            format!(
-                "device=emulated was asked for and its runtime is {}; {} has {} emulated accelerators",
-                model.runtime.name(),
-                inventory.owner,
-                inventory.emulated.len()
-            ),
-            "an emulated accelerator runs models of the emulated runtime only; use device=cpu, or \
-             such a model with `forebay shell --emulated-accelerators N`",
-        )),
-        DeviceChoice::Cpu => Ok(Vec::new()),
-        DeviceChoice::Cuda(ordinal) => {
-            let found = cuda().map_err(|reason| {
-                refuse(
-                    format!(
-                        "device={} was asked for and CUDA cannot be used: {reason}",
-                        model.device
-                    ),
-                    "run `forebay doctor`, or use device=auto or device=cpu",
-                )
-            })?;
-            let wanted = |found: &Accelerator| {
-                ordinal.is_none_or(|ordinal| found.device == Device::Cuda(ordinal))
-            };
-            let count = found.len();
-            let matching: Vec<_> = found.into_iter().filter(wanted).collect();
-            if matching.is_empty() {
-                return Err(refuse(
-                    format!(
-                        "device={} was asked for and {} has {count} CUDA devices",
-                        model.device, inventory.owner
-                    ),
-                    "use one of cuda:0 to the number of devices less one, or device=auto",
-                ));
-            }
-            Ok(matching)
-        }
-        DeviceChoice::Auto if model.resources.gpus.is_zero() => Ok(Vec::new()),
-        DeviceChoice::Auto => match cuda() {
-            Ok(found) if !found.is_empty() => Ok(found),
-            other if model.needs_accelerator => Err(refuse(
-                format!(
-                    "gpus={} was asked for and {} has no accelerator{}",
-                    model.resources.gpus,
-                    inventory.owner,
-                    other.err().map(|reason| format!(" ({reason})")).unwrap_or_default()
-                ),
-                "run `forebay doctor`, or use gpus=0 or device=cpu",
-            )),
-            _ => Ok(Vec::new()),
-        },
-    }
-}
-
-fn place_on_cpu(model: &ModelDeclaration, inventory: &Inventory) -> Result<Placement, EngineError> {
-    let share = share_millis(Device::Cpu, model);
-    let cores = inventory.cpus.saturating_mul(1000);
-    if share > cores {
-        let problem = format!(
-            "it asks for cpus={} and {} has {} cores",
-            model.resources.cpus, inventory.owner, inventory.cpus
-        );
-        return Err(lacking(model, problem, "lower `cpus`"));
-    }
-    Ok(capped(model, vec![Device::Cpu; (cores / share) as usize]))
-}
-
-fn capped(model: &ModelDeclaration, mut devices: Vec<Device>) -> Placement {
+    let search = Search { model, inventory };
+    search.check_memory()?;
+    let accelerators = search.accelerators(cuda)?;
+    let mut devices = match accelerators.as_slice() {
+        [] => search.on_cores()?,
+        accelerators => search.on_accelerators(accelerators)?,
+    };
     if let Some(max) = model.max_replicas {
         devices.truncate(max.max(1) as usize);
     }
-    Placement { devices }
+    Ok(Placement { devices })
+}
+
+/// A model that looks for its place.
+struct Search<'a> {
+    model: &'a ModelDeclaration,
+    inventory: &'a Inventory,
+}
+
+impl Search<'_> {
+    /// What is there does not suffice.
+    fn lacking(&self, problem: String, remedy: &str) -> EngineError {
+        let model = self.model.name.clone();
+        EngineError::Placement { model, problem, remedy: remedy.to_owned() }
+    }
+
+    /// Nothing would suffice.
+    fn unplaceable(&self, problem: String, remedy: &str) -> EngineError {
+        let model = self.model.name.clone();
+        EngineError::Unplaceable { model, problem, remedy: remedy.to_owned() }
+    }
+
+    fn check_memory(&self) -> Result<(), EngineError> {
+        let Inventory { memory, owner, .. } = self.inventory;
+        let needed = self.model.resources.memory;
+        if needed <= *memory {
+            return Ok(());
+        }
+        Err(self.lacking(
+            format!(
+                "it needs {} of memory and {owner} has {}",
+                ByteSize(needed),
+                ByteSize(*memory)
+            ),
+            "lower `memory`, or run it on a larger machine",
+        ))
+    }
+
+    /// The accelerators that the model may run on; none if it is to run on CPU cores.
+    fn accelerators(&self, cuda: CudaDevices<'_>) -> Result<Vec<Accelerator>, EngineError> {
+        if matches!(self.model.runtime, RuntimeKind::Emulated { .. }) {
+            return self.for_emulated_runtime();
+        }
+        match self.model.device {
+            DeviceChoice::Cpu => Ok(Vec::new()),
+            DeviceChoice::Cuda(ordinal) => self.cuda_devices(ordinal, cuda),
+            DeviceChoice::Auto => self.cuda_if_there(cuda),
+            DeviceChoice::Emulated => Err(self.unplaceable(
+                format!(
+                    "device=emulated was asked for and its runtime is {}; {} has {} emulated \
+                     accelerators",
+                    self.model.runtime.name(),
+                    self.inventory.owner,
+                    self.inventory.emulated.len()
+                ),
+                "an emulated accelerator runs models of the emulated runtime only; use device=cpu, \
+                 or such a model with `forebay shell --emulated-accelerators N`",
+            )),
+        }
+    }
+
+    fn for_emulated_runtime(&self) -> Result<Vec<Accelerator>, EngineError> {
+        let Inventory { emulated, owner, .. } = self.inventory;
+        match self.model.device {
+            DeviceChoice::Emulated | DeviceChoice::Auto if emulated.is_empty() => {
+                let problem = format!("it runs on emulated accelerators and {owner} has none");
+                Err(self.lacking(problem, owner.emulate()))
+            }
+            DeviceChoice::Emulated | DeviceChoice::Auto => Ok(emulated.clone()),
+            choice => Err(self.unplaceable(
+                format!("device={choice} was asked for and its runtime is emulated"),
+                "leave `device` out: an emulated model runs on emulated accelerators only",
+            )),
+        }
+    }
+
+    /// All CUDA devices or one of them, as was asked for.
+    fn cuda_devices(
+        &self,
+        ordinal: Option<u16>,
+        cuda: CudaDevices<'_>,
+    ) -> Result<Vec<Accelerator>, EngineError> {
+        let device = self.model.device;
+        let found = cuda().map_err(|reason| {
+            self.lacking(
+                format!("device={device} was asked for and CUDA cannot be used: {reason}"),
+                "run `forebay doctor`, or use device=auto or device=cpu",
+            )
+        })?;
+        let count = found.len();
+        let wanted = |found: &Accelerator| {
+            ordinal.is_none_or(|ordinal| found.device == Device::Cuda(ordinal))
+        };
+        let matching: Vec<_> = found.into_iter().filter(wanted).collect();
+        if matching.is_empty() {
+            let owner = self.inventory.owner;
+            return Err(self.lacking(
+                format!("device={device} was asked for and {owner} has {count} CUDA devices"),
+                "use one of cuda:0 to the number of devices less one, or device=auto",
+            ));
+        }
+        Ok(matching)
+    }
+
+    /// The CUDA devices, if the model wants a share of one and there is one.
+    fn cuda_if_there(&self, cuda: CudaDevices<'_>) -> Result<Vec<Accelerator>, EngineError> {
+        let gpus = self.model.resources.gpus;
+        if gpus.is_zero() {
+            return Ok(Vec::new());
+        }
+        let owner = self.inventory.owner;
+        match cuda() {
+            Ok(found) if !found.is_empty() => Ok(found),
+            _ if !self.model.needs_accelerator => Ok(Vec::new()),
+            found => {
+                let reason = found.err().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                Err(self.lacking(
+                    format!("gpus={gpus} was asked for and {owner} has no accelerator{reason}"),
+                    "run `forebay doctor`, or use gpus=0 or device=cpu",
+                ))
+            }
+        }
+    }
+
+    fn on_cores(&self) -> Result<Vec<Device>, EngineError> {
+        let Inventory { cpus, owner, .. } = self.inventory;
+        let share = share_millis(Device::Cpu, self.model);
+        let cores = cpus.saturating_mul(1000);
+        if share > cores {
+            let asked = self.model.resources.cpus;
+            let problem = format!("it asks for cpus={asked} and {owner} has {cpus} cores");
+            return Err(self.lacking(problem, "lower `cpus`"));
+        }
+        Ok(vec![Device::Cpu; (cores / share) as usize])
+    }
+
+    fn on_accelerators(&self, accelerators: &[Accelerator]) -> Result<Vec<Device>, EngineError> {
+        let gpus = self.model.resources.gpus;
+        if gpus.ceil() as usize > accelerators.len() {
+            let (owner, count) = (self.inventory.owner, accelerators.len());
+            return Err(self.lacking(
+                format!("it asks for gpus={gpus} and {owner} has {count}"),
+                "lower `gpus`, or run it where there are more accelerators",
+            ));
+        }
+        if gpus.ceil() > 1 {
+            return Err(self.unplaceable(
+                format!("a replica that spans several accelerators is not supported (gpus={gpus})"),
+                "use gpus=1 or a fraction of one",
+            ));
+        }
+        let room = |accelerator: &Accelerator| (accelerator.device, self.replicas_on(accelerator));
+        let devices = spread(&accelerators.iter().map(room).collect::<Vec<_>>());
+        if devices.is_empty() {
+            let most = accelerators.iter().map(|accelerator| accelerator.memory).max();
+            return Err(self.lacking(
+                format!(
+                    "it needs gpu_memory={} and the largest accelerator has {}",
+                    ByteSize(self.model.resources.gpu_memory),
+                    ByteSize(most.unwrap_or(0))
+                ),
+                "lower `gpu_memory` together with the batch size, or use a larger accelerator",
+            ));
+        }
+        Ok(devices)
+    }
+
+    /// How many replicas an accelerator has room for, by their shares of it and of its memory.
+    fn replicas_on(&self, accelerator: &Accelerator) -> u64 {
+        let by_share = 1000 / share_millis(accelerator.device, self.model);
+        let by_memory = accelerator.memory.checked_div(self.model.resources.gpu_memory);
+        u64::from(by_share).min(by_memory.unwrap_or(u64::MAX))
+    }
+}
+
+/// So many replicas on each device: one on each before a second one on any, so that a cap spreads
+/// them.
+fn spread(room: &[(Device, u64)]) -> Vec<Device> {
+    let most = room.iter().map(|(_, replicas)| *replicas).max().unwrap_or(0);
+    let round = |round| {
+        let has_room = room.iter().filter(move |(_, replicas)| round < *replicas);
+        has_room.map(|(device, _)| *device)
+    };
+    (0..most).flat_map(round).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -139,6 +140,34 @@ fn run(
 impl std::fmt::Debug for Samplers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Samplers").field("running", &self.running).finish_non_exhaustive()
+    }
+}
+
+/// What a device does, by its driver's account.
+#[derive(Debug)]
+pub struct Utilization {
+    percent: Arc<AtomicU32>,
+    _watch: Watch,
+}
+
+/// A device that tells nothing, or was not asked yet.
+const UNKNOWN: u32 = u32::MAX;
+
+impl Utilization {
+    pub(super) fn of(samplers: &Samplers, device: Device) -> Option<Self> {
+        let percent = Arc::new(AtomicU32::new(UNKNOWN));
+        let seen = Arc::clone(&percent);
+        let watch = samplers.watch(device, move |reading| {
+            seen.store(reading.busy_percent.unwrap_or(UNKNOWN), Ordering::Relaxed);
+        });
+        watch.map(|watch| Self { percent, _watch: watch })
+    }
+
+    /// Share of the time that it computed, when it was last asked: 0 to 1; `None` if it does not
+    /// tell.
+    pub fn share(&self) -> Option<f64> {
+        let percent = self.percent.load(Ordering::Relaxed);
+        (percent != UNKNOWN).then(|| f64::from(percent) / 100.0)
     }
 }
 

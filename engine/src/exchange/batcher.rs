@@ -58,9 +58,9 @@ pub(super) fn cut(mut rows: Vec<Row>, batching: Batching, limits: &BatchLimits) 
 /// What a batch's limits are about.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Size {
-    rows: u64,
+    pub(super) rows: u64,
     longest: u64,
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Size {
@@ -76,15 +76,6 @@ impl Size {
     /// Tokens that the device computes.
     pub(super) fn padded(&self) -> u64 {
         self.rows * self.longest
-    }
-
-    /// Whether a batch of this size has as many rows as it may, or is within an eighth of another of
-    /// its limits, where one more row may be too much.
-    pub(super) fn fills(&self, limits: &BatchLimits) -> bool {
-        let nearly = |part: u64, max: u64| part.saturating_mul(8) >= max.saturating_mul(7);
-        self.rows >= u64::from(limits.max_rows)
-            || limits.max_tokens.is_some_and(|max| nearly(self.padded(), u64::from(max)))
-            || limits.max_bytes.is_some_and(|max| nearly(self.bytes, max))
     }
 
     pub(super) fn is_within(&self, limits: &BatchLimits) -> bool {

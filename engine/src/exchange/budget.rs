@@ -56,10 +56,12 @@ impl Budget {
         let mut state = self.state.lock();
         let alone = state.held_bytes == 0;
         let fits = state.held_bytes.saturating_add(bytes) <= self.bytes_max;
-        let reserved_bytes = match alone {
-            true => Some(admit(&state.reservation, bytes)?),
-            false if fits => state.reservation.try_grow(bytes).ok().map(|()| bytes),
-            false => None,
+        let reserved_bytes = if alone {
+            Some(admit(&state.reservation, bytes)?)
+        } else if fits {
+            state.reservation.try_grow(bytes).ok().map(|()| bytes)
+        } else {
+            None
         };
         let Some(reserved_bytes) = reserved_bytes else {
             if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
@@ -104,6 +106,27 @@ impl Permit {
         self.reserved_bytes += admit(&state.reservation, bytes)?;
         state.held_bytes += bytes;
         self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Makes it one for so many bytes, which is what is held in the end.
+    ///
+    /// # Errors
+    /// As [`Self::grow`], if that is more than was asked for.
+    pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
+        let bytes = bytes.max(1);
+        if bytes > self.bytes {
+            return self.grow(bytes - self.bytes);
+        }
+        let waiting = {
+            let mut state = self.budget.state.lock();
+            state.held_bytes -= self.bytes - bytes;
+            let reserved_bytes = self.reserved_bytes.min(bytes);
+            state.reservation.shrink(self.reserved_bytes - reserved_bytes);
+            (self.bytes, self.reserved_bytes) = (bytes, reserved_bytes);
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
         Ok(())
     }
 }
@@ -180,6 +203,23 @@ mod tests {
         assert!(budget.try_take(20, &noop_waker()).unwrap().is_none());
         drop(first);
         assert!(budget.try_take(20, &noop_waker()).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_turns_out_to_be_less_leaves_room_for_others() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
+        let budget = budget(100, &pool);
+        let (waker, woken) = crate::testing::flag_waker();
+        let mut permit = budget.try_take(90, &waker).unwrap().unwrap();
+        assert!(budget.try_take(50, &waker).unwrap().is_none());
+        permit.resize(50).unwrap();
+        assert!(woken.get());
+        assert_eq!((pool.reserved(), budget.held_bytes()), (50, 50));
+        let other = budget.try_take(50, &waker).unwrap().unwrap();
+        drop(permit);
+        assert_eq!((pool.reserved(), budget.held_bytes()), (50, 50));
+        drop(other);
+        assert_eq!((pool.reserved(), budget.held_bytes()), (0, 0));
     }
 
     #[test]

@@ -32,7 +32,8 @@ use parking_lot::Mutex;
 use super::budget::Budget;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::order::OrderProgress;
-use super::queue::{Queue, Rules};
+use super::queue::Queue;
+use super::seal::SealPolicy;
 use super::stream::{Execution, Producers, Replica};
 use super::window::Sharing;
 use crate::checker::Ledger;
@@ -167,8 +168,8 @@ impl StreamingExchangeExec {
         let reservation =
             MemoryConsumer::new("StreamingExchangeExec").register(context.memory_pool());
         let budget = Arc::new(Budget::new(byte_budget, reservation));
-        let rules = Rules { limits: batch, sharing, ordered };
-        let queue = Queue::new(producers, replicas, rules, Arc::clone(&budget), progress);
+        let policy = SealPolicy { limits: batch, ordered };
+        let queue = Queue::new(producers, replicas, policy, sharing, Arc::clone(&budget), progress);
         let ledger = Ledger::new(Self::static_name(), replicas);
         let input = |partition| {
             let stream = ledger.input(self.input.execute(partition, Arc::clone(context))?);
@@ -192,9 +193,10 @@ impl StreamingExchangeExec {
 
 /// The input's columns, and the position of each row if it is to be kept.
 fn block_schema(input: &SchemaRef, options: &ExchangeOptions) -> SchemaRef {
-    match options.ordered {
-        true => with_column(input, SEQUENCE_COLUMN, DataType::UInt64),
-        false => Arc::clone(input),
+    if options.ordered {
+        with_column(input, SEQUENCE_COLUMN, DataType::UInt64)
+    } else {
+        Arc::clone(input)
     }
 }
 
@@ -253,9 +255,10 @@ impl ExecutionPlan for StreamingExchangeExec {
     }
 
     fn required_input_distribution(&self) -> Vec<Distribution> {
-        vec![match self.options.ordered {
-            true => Distribution::SinglePartition,
-            false => Distribution::UnspecifiedDistribution,
+        vec![if self.options.ordered {
+            Distribution::SinglePartition
+        } else {
+            Distribution::UnspecifiedDistribution
         }]
     }
 

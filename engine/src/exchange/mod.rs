@@ -19,7 +19,7 @@
 //! - Cancel: dropping the streams ends the producers' tasks at their next await.
 //! - Errors and panics of a producer end every replica's stream, each with that error once.
 //!
-//! `queue`, `batcher`, `share`, `budget` and `order` know no plan and no runtime.
+//! `queue`, `seal`, `batcher`, `share`, `budget` and `order` know no plan and no runtime.
 
 mod batcher;
 pub(crate) mod budget;
@@ -29,16 +29,16 @@ mod order;
 mod queue;
 mod restore;
 mod rows;
+mod seal;
 mod share;
 mod stall;
 mod stream;
 mod window;
-mod wire;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;
 
 pub use exec::{ExchangeOptions, StreamingExchangeExec};
 pub use restore::RestoreOrderExec;
-pub(crate) use rows::lengths_of;
 pub use window::Sharing;

@@ -2,12 +2,10 @@
 //!
 //! Batches are formed in generations. The *open* window collects rows while the *sealed* one is
 //! handed out batch by batch. When a replica finds nothing sealed, the open window is sealed if
-//! waiting longer would not help: it fills a batch, or a producer cannot go on, or the input has
-//! ended, or the replica has waited long enough. Any replica takes the next batch, so none starves
-//! while another has two. Of rows with lengths only a batch for each replica is sealed while more
-//! rows will come: the others wait for their like. A block of which only a part of the rows fits
-//! into the window is cut: a window of so many batches' rows gives so many full batches. A window
-//! that is full by bytes is not filled to the last row.
+//! waiting longer would not help: [`SealPolicy`] says when that is, and what of it waits all the same.
+//! Any replica takes the next batch, so none starves while another has two. A block of which only a
+//! part of the rows fits into the window is cut: a window of so many batches' rows gives so many full
+//! batches. A window that is full by bytes is not filled to the last row.
 //!
 //! Pure: it neither spawns nor sleeps; whoever must wait leaves a waker.
 
@@ -16,11 +14,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use datafusion::common::DataFusionError;
-use forebay_udf::model::BatchLimits;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::budget::Budget;
+use super::budget::{Budget, Permit};
 use super::order::OrderProgress;
+use super::seal::{Cut, Patience, Reason, SealPolicy, Seen};
 use super::window::{Block, Planned, Sharing, Window};
 use crate::weight;
 
@@ -51,42 +49,13 @@ pub(super) enum Take {
     Failed(Arc<DataFusionError>),
 }
 
-/// How much longer a replica waits for rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// Until a batch is full.
-    FullBatch,
-    /// It takes what there is.
-    Flush,
-}
-
-/// How rows become batches.
-#[derive(Clone, Debug)]
-pub(super) struct Rules {
-    pub(super) limits: BatchLimits,
-    pub(super) sharing: Sharing,
-    /// Whether somebody puts the rows back in order, and so waits for each of them.
-    pub(super) ordered: bool,
-}
-
-/// What of the open window is sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seal {
-    All,
-    /// Rows that may find better company, or do not fill a batch, wait for more rows, unless order
-    /// is kept: then the oldest rows must not wait.
-    FullBatches,
-}
-
 const WINDOW_BYTES_MAX: usize = 1 << 30;
-
-/// See [`Queue::handed_out`].
-const REOPENED_MAX: u32 = 8;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Queue {
-    rules: Rules,
+    policy: SealPolicy,
+    sharing: Sharing,
     budget: Arc<Budget>,
     progress: Arc<OrderProgress>,
     state: Mutex<State>,
@@ -108,6 +77,21 @@ struct State {
     failure: Option<Arc<DataFusionError>>,
 }
 
+impl State {
+    fn seen(&self, input_ended: bool, patience: Patience) -> Seen {
+        let producer_blocked = self.producers.iter().any(|producer| producer.is_blocked);
+        let (rows, work) = (self.open.rows(), self.open.work());
+        Seen { rows, work, input_ended, producer_blocked, patience }
+    }
+
+    /// What the sealed window was cut into: batches of which the last may be a rest.
+    fn cut(&self) -> Cut {
+        let has_rest = self.sealed.back().is_some_and(|last| !last.is_full);
+        let has_lengths = self.sealed.front().is_some_and(|first| first.tokens > 0);
+        Cut { full: self.sealed.len() - usize::from(has_rest), has_lengths }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Producer {
     waker: Option<Waker>,
@@ -125,7 +109,8 @@ impl Queue {
     pub(super) fn new(
         producers: usize,
         replicas: usize,
-        rules: Rules,
+        policy: SealPolicy,
+        sharing: Sharing,
         budget: Arc<Budget>,
         progress: Arc<OrderProgress>,
     ) -> Self {
@@ -139,7 +124,7 @@ impl Queue {
             present: 0,
             failure: None,
         };
-        Self { rules, budget, progress, state: Mutex::new(state) }
+        Self { policy, sharing, budget, progress, state: Mutex::new(state) }
     }
 
     /// A replica has come.
@@ -159,7 +144,7 @@ impl Queue {
 
     /// Most rows of one block. Small against the window, so that producers fill it together.
     pub(super) fn block_rows_max(&self) -> usize {
-        (self.rules.limits.window_rows as usize).div_ceil(4).max(1)
+        (self.policy.limits.window_rows as usize).div_ceil(4).max(1)
     }
 
     /// Most bytes of one block, unless a single row is larger.
@@ -222,7 +207,7 @@ impl Queue {
 
     /// How many rows of the block the open window has room for.
     fn room(&self, open: &Window, block: &Block) -> usize {
-        let rows = (self.rules.limits.window_rows as usize).saturating_sub(open.rows());
+        let rows = (self.policy.limits.window_rows as usize).saturating_sub(open.rows());
         match open.rows() {
             0 => block.rows(),
             _ if open.bytes() + block.bytes() > self.window_bytes_max() => 0,
@@ -266,60 +251,27 @@ impl Queue {
         if state.open.rows() == 0 && ended {
             return Take::End;
         }
-        if let Some(seal) = self.should_seal(state, ended, patience) {
+        if let Some(reason) = self.policy.reason(&state.seen(ended, patience)) {
             // Two windows ahead; see `OrderProgress` for why this cannot deadlock.
-            let ahead = 2 * u64::from(self.rules.limits.window_rows);
+            let ahead = 2 * u64::from(self.policy.limits.window_rows);
             if self.progress.allows(state.sealed_rows, ahead, cx.waker()) {
-                return self.seal(guard, seal);
+                return self.seal(guard, reason);
             }
         }
         state.replicas[replica].waker = Some(cx.waker().clone());
         if state.open.rows() == 0 { Take::Empty } else { Take::Partial }
     }
 
-    fn should_seal(&self, state: &State, ended: bool, patience: Patience) -> Option<Seal> {
-        let is_stuck = || state.producers.iter().any(|producer| producer.is_blocked);
-        let limits = &self.rules.limits;
-        if state.open.rows() == 0 {
-            return None;
-        }
-        let all = ended
-            || patience == Patience::Flush
-            || state.open.rows() >= limits.window_rows as usize
-            || is_stuck();
-        match all {
-            true => Some(Seal::All),
-            false => state.open.has_full_batch(limits).then_some(Seal::FullBatches),
-        }
-    }
-
-    /// How many of the sealed batches are handed out. All that are full, or of rows with lengths one
-    /// for each replica. The latter only so many times in a row: it costs a copy of the other rows,
-    /// and short ones would wait as long as longer ones come.
-    fn handed_out(&self, state: &mut State) -> usize {
-        let has_rest = state.sealed.back().is_some_and(|last| !last.is_full);
-        let full = state.sealed.len() - usize::from(has_rest);
-        let has_lengths = state.sealed.front().is_some_and(|first| first.tokens > 0);
-        let waits = has_lengths && full > state.present && state.reopened < REOPENED_MAX;
-        state.reopened = if waits { state.reopened + 1 } else { 0 };
-        if waits { state.present.max(1) } else { full.max(1) }
-    }
-
-    /// Puts the rows of the other batches back into the open window, if that has room for them. A
-    /// full window and a patient replica seal everything.
-    fn reopen_rest(&self, state: &mut State) {
-        let kept = self.handed_out(state);
-        if state.sealed.len() <= kept {
+    /// Puts the rows of the batches that are not handed out back into the open window, if that has
+    /// room for them.
+    fn reopen_rest(&self, state: &mut State, window_bytes: usize) {
+        let cut = state.cut();
+        let handed_out = self.policy.handed_out(cut, state.present, &mut state.reopened);
+        if state.sealed.len() <= handed_out {
             return;
         }
-        let rest = state.sealed.split_off(kept);
-        let reopened = Planned::rows_of_all(&rest).ok().and_then(|rows| {
-            // Views would keep what is handed out in memory.
-            let block = Block::new(weight::compact(&rows).ok()?, self.rules.sharing);
-            let permit = self.budget.try_take(block.bytes(), Waker::noop()).ok()??;
-            Some((block, permit))
-        });
-        match reopened {
+        let rest = state.sealed.split_off(handed_out);
+        match self.copied(&rest, window_bytes) {
             Some((block, permit)) => {
                 state.sealed_rows -= block.rows() as u64;
                 state.open.push(block, permit);
@@ -328,15 +280,28 @@ impl Queue {
         }
     }
 
+    /// The rows of batches of a window as a block of their own: one that keeps nothing of what is handed
+    /// out. No more than the window has, which is reserved before they are copied; `None` if there is no
+    /// room for that.
+    fn copied(&self, batches: &VecDeque<Planned>, window_bytes: usize) -> Option<(Block, Permit)> {
+        let mut permit = self.budget.try_take(window_bytes, Waker::noop()).ok()??;
+        let rows = Planned::rows_of_all(batches).ok()?;
+        // Views would keep what is handed out in memory.
+        let block = Block::new(weight::compact(&rows).ok()?, self.sharing);
+        permit.resize(block.bytes()).ok()?;
+        Some((block, permit))
+    }
+
     /// Cuts the open window, takes its first batch, and wakes everybody: there is room, and there
     /// may be batches for the other replicas.
-    fn seal(&self, mut guard: MutexGuard<'_, State>, seal: Seal) -> Take {
+    fn seal(&self, mut guard: MutexGuard<'_, State>, reason: Reason) -> Take {
         let state = &mut *guard;
         let window = std::mem::take(&mut state.open);
+        let window_bytes = window.bytes();
         state.sealed_rows += window.rows() as u64;
-        state.sealed = window.seal(&self.rules.limits);
-        if seal == Seal::FullBatches && !self.rules.ordered {
-            self.reopen_rest(state);
+        state.sealed = window.seal(&self.policy);
+        if self.policy.keeps_rest(reason) {
+            self.reopen_rest(state, window_bytes);
         }
         let first = state.sealed.pop_front();
         let mut wakers = take_producer_wakers(state);
@@ -372,10 +337,12 @@ mod tests {
     use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch};
     use arrow::datatypes::Int32Type;
 
+    use super::super::seal::REOPENED_MAX;
     use super::*;
     use crate::testing::{flag_waker, ids, limits, numbers};
     use datafusion::common::exec_datafusion_err;
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
+    use forebay_udf::model::BatchLimits;
 
     use crate::{Sharing, TOKENS_COLUMN};
 
@@ -383,8 +350,8 @@ mod tests {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("test").register(&pool);
         let budget = Arc::new(Budget::new(bytes_max, reservation));
-        let rules = Rules { limits, sharing: Sharing::None, ordered: false };
-        let queue = Queue::new(producers, replicas, rules, budget, Arc::default());
+        let policy = SealPolicy { limits, ordered: false };
+        let queue = Queue::new(producers, replicas, policy, Sharing::None, budget, Arc::default());
         (0..replicas).for_each(|_| queue.enter());
         queue
     }
@@ -491,6 +458,22 @@ mod tests {
         queue.finish(0);
         assert_eq!(taken(1), [5]);
         assert!(matches!(take(&queue, &waker, 0), Take::End));
+    }
+
+    #[test]
+    fn rows_wait_for_their_like_only_if_there_is_memory_to_copy_them() {
+        let batch = texts(0..6, &[9, 1, 9, 2, 8, 1]);
+        let bytes = Block::new(batch.clone(), Sharing::None).bytes();
+        for (bytes_max, left) in [(2 * bytes, true), (2 * bytes - 1, false)] {
+            let queue = queue(1, 1, limits(2, 8), bytes_max);
+            let (waker, _) = flag_waker();
+            let mut block = Some(Block::new(batch.clone(), Sharing::None));
+            assert_eq!(push(&queue, &waker, 0, &mut block), ACCEPTED);
+            let Take::Batch(first) = take(&queue, &waker, 0) else { panic!("a batch") };
+            assert_eq!(queue.state.lock().open.rows() == 4, left, "of six, two are handed out");
+            assert!(queue.budget.held_bytes_peak() <= bytes_max);
+            drop(first);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl RestoreOrderExec {
         Ok(Self { input, sequence, properties, metrics: ExecutionPlanMetricsSet::new() })
     }
 
-    /// What it reads.
+    /// The operator below, whose rows carry their positions. The exchange may lie deeper.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }

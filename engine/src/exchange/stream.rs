@@ -21,15 +21,13 @@ use tokio::time::Sleep;
 
 use super::budget::Budget;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
-use super::queue::{Patience, Push, Queue, Take};
+use super::queue::{Push, Queue, Take};
+use super::seal::{LINGER, Patience};
 use super::stall::stalled;
 use super::window::{Block, Planned, Sharing};
 use crate::checker::Ledger;
 use crate::error::{EngineError, panic_text};
 use crate::weight;
-
-/// How long a replica with nothing to do waits for a batch to fill up.
-const LINGER: Duration = Duration::from_millis(50);
 
 /// One execution, shared by its replicas' streams. The producers end with the last of them.
 #[derive(Debug)]

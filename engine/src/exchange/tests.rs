@@ -41,9 +41,9 @@ fn exchange(input: &Arc<dyn ExecutionPlan>, options: ExchangeOptions) -> Arc<dyn
 /// The restorer and its exchange, as another process would have them.
 fn sent(restore: &RestoreOrderExec) -> RestoreOrderExec {
     let exchange = restore.input().downcast_ref::<StreamingExchangeExec>().unwrap();
-    let (bytes, input) = (exchange.to_wire(&NoExprs).unwrap(), Arc::clone(exchange.input()));
-    let exchange = StreamingExchangeExec::from_wire(&bytes, input, &NoExprs).unwrap();
-    RestoreOrderExec::from_wire(&restore.to_wire(), Arc::new(exchange)).unwrap()
+    let (message, input) = (exchange.to_wire(&NoExprs).unwrap(), Arc::clone(exchange.input()));
+    let exchange = StreamingExchangeExec::from_wire(message, input, &NoExprs).unwrap();
+    RestoreOrderExec::from_wire(restore.to_wire(), Arc::new(exchange)).unwrap()
 }
 
 struct NoExprs;
@@ -136,7 +136,7 @@ proptest! {
         let batches = block_on(collect_all(&plan, &context(1, watched))).unwrap();
         for batch in &batches {
             let count = u32::try_from(batch.num_rows()).unwrap();
-            let lengths = super::lengths_of(batch.column(1)).unwrap();
+            let lengths = crate::weight::lengths_of(batch.column(1)).unwrap();
             let padded = count * lengths.iter().max().unwrap();
             prop_assert!((1..=max_rows).contains(&count));
             prop_assert!(count == 1 || max_tokens.is_none_or(|max| padded <= max));

@@ -3,17 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::batcher::{Batching, Row, Size, cut};
+use super::budget::Permit;
+use super::rows::{input_bytes, token_lengths};
+use super::seal::{SealPolicy, Work};
+use super::share::{Chains, Inputs, Sharer};
+use crate::weight;
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::{concat_batches, interleave_record_batch};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
-use forebay_udf::model::BatchLimits;
-
-use super::batcher::{Batching, Row, Size, cut};
-use super::budget::Permit;
-use super::rows::{input_bytes, token_lengths};
-use super::share::{Chains, Inputs, Sharer};
-use crate::weight;
 
 /// Whether equal model inputs are computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,24 +88,7 @@ pub(super) struct Window {
     bytes: usize,
     /// If equal inputs are shared.
     sharer: Option<Sharer>,
-    /// Of the rows that the model will compute.
-    computed: Computed,
-}
-
-/// What the model will compute of a window: rows that share their inputs count once.
-#[derive(Debug, Default)]
-struct Computed {
-    rows: usize,
-    tokens: u64,
-    input_bytes: u64,
-}
-
-impl Computed {
-    fn add(&mut self, row: &Row) {
-        self.rows += 1;
-        self.tokens += u64::from(row.length);
-        self.input_bytes = self.input_bytes.saturating_add(row.bytes);
-    }
+    work: Work,
 }
 
 impl Window {
@@ -118,9 +100,9 @@ impl Window {
             Some(inputs) => {
                 let firsts = self.sharer.get_or_insert_default().push(Arc::clone(inputs));
                 let distinct = rows.zip(firsts).filter(|(_, is_first)| *is_first);
-                distinct.for_each(|(row, _)| self.computed.add(&row));
+                distinct.for_each(|(row, _)| self.work.add(&row));
             }
-            None => rows.for_each(|row| self.computed.add(&row)),
+            None => rows.for_each(|row| self.work.add(&row)),
         }
         self.blocks.push(Arc::new(Held { block, _permit: permit }));
     }
@@ -133,16 +115,13 @@ impl Window {
         self.bytes
     }
 
-    /// Whether its rows are more than fit into one batch, or just fill it.
-    pub(super) fn has_full_batch(&self, limits: &BatchLimits) -> bool {
-        let Computed { rows, tokens, input_bytes } = self.computed;
-        rows >= limits.max_rows as usize
-            || limits.max_tokens.is_some_and(|max| tokens >= u64::from(max))
-            || limits.max_bytes.is_some_and(|max| input_bytes >= max)
+    /// What of it the model will compute.
+    pub(super) fn work(&self) -> Work {
+        self.work
     }
 
     /// Cuts all rows into batches.
-    pub(super) fn seal(self, limits: &BatchLimits) -> VecDeque<Planned> {
+    pub(super) fn seal(self, policy: &SealPolicy) -> VecDeque<Planned> {
         let has_tokens = self.blocks.iter().any(|held| held.block.lengths.is_some());
         let batching = if has_tokens { Batching::Tokens } else { Batching::Rows };
         let rows = self.blocks.iter().enumerate();
@@ -152,12 +131,12 @@ impl Window {
             Some(chains) => rows.filter(|row| chains.is_first(row)).collect(),
             None => rows.collect(),
         };
-        let batches = cut(rows, batching, limits).into_iter();
-        batches.map(|rows| self.plan(&rows, chains.as_ref(), limits)).collect()
+        let batches = cut(rows, batching, &policy.limits).into_iter();
+        batches.map(|rows| self.plan(&rows, chains.as_ref(), policy)).collect()
     }
 
     /// The batch of these rows, each followed by the rows that share its inputs.
-    fn plan(&self, rows: &[Row], chains: Option<&Chains>, limits: &BatchLimits) -> Planned {
+    fn plan(&self, rows: &[Row], chains: Option<&Chains>, policy: &SealPolicy) -> Planned {
         let mut local = vec![None; self.blocks.len()];
         let mut blocks = Vec::new();
         let mut place = |block: u32, index: u32| {
@@ -183,7 +162,7 @@ impl Window {
         let size = rows.iter().fold(Size::default(), |size, row| size.with(row));
         let tokens = rows.iter().map(|row| u64::from(row.length)).sum();
         let shared_rows = places.len() - rows.len();
-        let (padded_tokens, is_full) = (size.padded(), size.fills(limits));
+        let (padded_tokens, is_full) = (size.padded(), policy.is_full(size));
         Planned { blocks, places, groups, shared_rows, is_full, padded_tokens, tokens }
     }
 }

@@ -12,8 +12,9 @@ use super::restore::RestoreOrderExec;
 use super::window::Sharing;
 use crate::wire::{self, ExprCodec, SortKey, Time};
 
+/// A [`StreamingExchangeExec`] without its input.
 #[derive(Clone, PartialEq, Message)]
-struct Exchange {
+pub struct Exchange {
     #[prost(uint64, tag = "1")]
     replicas: u64,
     #[prost(uint64, tag = "2")]
@@ -29,6 +30,10 @@ struct Exchange {
     #[prost(message, repeated, tag = "7")]
     ordering: Vec<SortKey>,
 }
+
+/// A [`RestoreOrderExec`] without its input. It has nothing else: the exchange is found below.
+#[derive(Clone, PartialEq, Message)]
+pub struct RestoreOrder {}
 
 #[derive(Clone, PartialEq, Message)]
 struct Batch {
@@ -55,14 +60,14 @@ impl From<Batch> for BatchLimits {
 }
 
 impl StreamingExchangeExec {
-    /// All but the input, as bytes.
+    /// All but the input.
     ///
     /// # Errors
     /// If the order that the exchange relies on has no wire form.
-    pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<Vec<u8>> {
+    pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<Exchange> {
         let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit } =
             self.options().clone();
-        let message = Exchange {
+        Ok(Exchange {
             replicas: replicas as u64,
             byte_budget: byte_budget as u64,
             batch: Some(batch.into()),
@@ -70,20 +75,18 @@ impl StreamingExchangeExec {
             share_equal_inputs: sharing == Sharing::EqualInputs,
             no_progress_limit: no_progress_limit.map(Time::from),
             ordering: wire::sort_keys(self.ordering(), exprs)?,
-        };
-        Ok(message.encode_to_vec())
+        })
     }
 
-    /// The exchange of these bytes above `input`.
+    /// The exchange of a message, above `input`.
     ///
     /// # Errors
-    /// If the bytes are not an exchange's, or one of this kind cannot stand above `input`.
+    /// If the message lacks something, or such an exchange cannot stand above `input`.
     pub fn from_wire(
-        bytes: &[u8],
+        message: Exchange,
         input: Arc<dyn ExecutionPlan>,
         exprs: &dyn ExprCodec,
     ) -> Result<Self> {
-        let message: Exchange = wire::decode(bytes)?;
         let count = |number: u64, name: &str| {
             usize::try_from(number)
                 .map_err(|_| exec_datafusion_err!("{name} = {number} is too much for this machine"))
@@ -94,10 +97,7 @@ impl StreamingExchangeExec {
             byte_budget: count(message.byte_budget, "byte_budget")?,
             batch: batch.into(),
             ordered: message.ordered,
-            sharing: match message.share_equal_inputs {
-                true => Sharing::EqualInputs,
-                false => Sharing::None,
-            },
+            sharing: if message.share_equal_inputs { Sharing::EqualInputs } else { Sharing::None },
             no_progress_limit: message.no_progress_limit.map(TryInto::try_into).transpose()?,
         };
         let ordering = wire::ordering(&message.ordering, &input.schema(), exprs)?;
@@ -108,19 +108,16 @@ impl StreamingExchangeExec {
 }
 
 impl RestoreOrderExec {
-    /// All but the input, as bytes: nothing, since the exchange is found below.
-    pub fn to_wire(&self) -> Vec<u8> {
-        Vec::new()
+    /// All but the input, which is all that there is.
+    pub fn to_wire(&self) -> RestoreOrder {
+        RestoreOrder {}
     }
 
     /// The operator above `input`.
     ///
     /// # Errors
-    /// If `input` carries no positions, or there are bytes.
-    pub fn from_wire(bytes: &[u8], input: Arc<dyn ExecutionPlan>) -> Result<Self> {
-        match bytes.len() {
-            0 => Self::try_new(input),
-            found => Err(exec_datafusion_err!("expected no bytes, found {found}")),
-        }
+    /// If `input` carries no positions.
+    pub fn from_wire(RestoreOrder {}: RestoreOrder, input: Arc<dyn ExecutionPlan>) -> Result<Self> {
+        Self::try_new(input)
     }
 }

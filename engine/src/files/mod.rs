@@ -8,6 +8,13 @@
 //! the operator runs, a few at a time, and only if somebody needs them.
 
 mod exec;
-mod wire;
+mod file;
+mod reader;
+mod rows;
+pub mod wire;
 
-pub use exec::{File, OnUnreadable, ReadFilesExec};
+#[cfg(test)]
+mod tests;
+
+pub use exec::ReadFilesExec;
+pub use file::{File, OnUnreadable};

@@ -7,11 +7,13 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use object_store::path::Path;
 use prost::Message;
 
-use super::exec::{File, OnUnreadable, ReadFilesExec};
-use crate::wire;
+use super::exec::ReadFilesExec;
+use super::file::{File, OnUnreadable};
+use crate::wire::position;
 
+/// A [`ReadFilesExec`].
 #[derive(Clone, PartialEq, Message)]
-struct ReadFiles {
+pub struct ReadFiles {
     #[prost(message, repeated, tag = "1")]
     partitions: Vec<Files>,
     #[prost(uint64, repeated, tag = "2")]
@@ -61,30 +63,27 @@ impl TryFrom<Listed> for File {
 }
 
 impl ReadFilesExec {
-    /// The operator's message.
-    pub fn to_wire(&self) -> Vec<u8> {
+    /// All of it: the operator has no input.
+    pub fn to_wire(&self) -> ReadFiles {
         let (partitions, projection, on_unreadable) = self.parts();
         let files = |files: &Arc<[File]>| Files { files: files.iter().map(Listed::from).collect() };
-        let message = ReadFiles {
+        ReadFiles {
             partitions: partitions.iter().map(files).collect(),
             projection: projection.iter().map(|at| *at as u64).collect(),
             null_if_unreadable: on_unreadable == OnUnreadable::Null,
-        };
-        message.encode_to_vec()
+        }
     }
 
     /// The operator of a message.
     ///
     /// # Errors
-    /// If the bytes are none.
-    pub fn from_wire(bytes: &[u8]) -> Result<Self> {
-        let message: ReadFiles = wire::decode(bytes)?;
+    /// If the message names a place that there cannot be, or a column that there is not.
+    pub fn from_wire(message: ReadFiles) -> Result<Self> {
         let partition = |files: Files| -> Result<Arc<[File]>> {
             files.files.into_iter().map(File::try_from).collect()
         };
         let partitions = message.partitions.into_iter().map(partition).collect::<Result<_>>()?;
-        let projection =
-            message.projection.into_iter().map(wire::position).collect::<Result<_>>()?;
+        let projection = message.projection.into_iter().map(position).collect::<Result<_>>()?;
         let policy =
             if message.null_if_unreadable { OnUnreadable::Null } else { OnUnreadable::Fail };
         Self::try_new(partitions, projection, policy)

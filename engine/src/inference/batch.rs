@@ -11,7 +11,6 @@ use arrow::datatypes::FieldRef;
 use arrow::error::ArrowError;
 use forebay_udf::model::BatchLimits;
 
-use crate::exchange::lengths_of;
 use crate::weight;
 
 /// The rows of a batch that the model computes: those without a NULL, and of neighbors with equal
@@ -97,7 +96,7 @@ pub(super) fn pieces(
     limits: &BatchLimits,
     padded_max: usize,
 ) -> Vec<RecordBatch> {
-    let lengths = columns.iter().find_map(lengths_of);
+    let lengths = columns.iter().find_map(weight::lengths_of);
     let rows = batch.num_rows();
     let bytes: usize = columns.iter().map(weight::array_bytes).sum();
     let row_bytes = bytes.div_ceil(rows.max(1)) as u64;

@@ -25,7 +25,8 @@ use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, OnError};
 use forebay_udf::transform::output_fields;
 
 use super::metrics::InferenceMetrics;
-use super::stream::{Execution, Inference, Setup};
+use super::setup::{Execution, Setup};
+use super::stream::Inference;
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
 use crate::claimed_order::in_claimed_order;
@@ -156,12 +157,12 @@ impl InferenceExec {
         Ok(inference.with_no_progress_limit(self.no_progress_limit))
     }
 
-    /// What it reads.
+    /// The operator below, which has the prepared columns: an exchange, or the transform itself.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
 
-    /// What it runs.
+    /// The model that it runs, with the options of this call.
     pub fn model(&self) -> &Arc<ModelDeclaration> {
         &self.model
     }
@@ -171,7 +172,7 @@ impl InferenceExec {
         &self.output_names
     }
 
-    /// Where it runs.
+    /// The device of each replica; partition `i` runs on device `i` modulo their number.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }

@@ -23,13 +23,15 @@
 mod batch;
 mod bisect;
 mod exec;
+mod in_flight;
 mod metrics;
 mod on_error;
+mod setup;
 mod stream;
 mod tally;
 mod transform;
 mod watches;
-mod wire;
+pub mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -3,94 +3,26 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::datatypes::{SchemaRef, UInt32Type};
+use arrow::datatypes::UInt32Type;
 use datafusion::common::instant::Instant;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, RecordOutput};
-use forebay_udf::model::{BatchLimits, ModelDeclaration, OnError};
-use forebay_udf::runtime::{Device, Prepared, enter_thread};
+use datafusion::physical_plan::metrics::RecordOutput;
+use forebay_udf::model::{BatchLimits, OnError};
+use forebay_udf::runtime::{Prepared, enter_thread};
 use forebay_udf::{ErrorClass, RuntimeError};
 use futures::{StreamExt, TryFutureExt};
 
 use super::batch::{ModelRows, join, null_outputs, pieces, slice};
 use super::bisect::Bisection;
+use super::in_flight::{InFlight, Pending, after, received};
 use super::metrics::InferenceMetrics;
 use super::on_error::{route, row_errors};
-use super::tally::Tally;
-use super::watches::Watches;
+use super::setup::Setup;
 use crate::SHARE_COLUMN;
-use crate::carry::Sources;
-use crate::device::{
-    BatchError, Devices, IN_FLIGHT_MAX, LoadedModel, Outcome, Slot, Submitted, Watch,
-};
-use crate::error::EngineError;
-
-/// What a stream is told by its operator.
-#[derive(Debug)]
-pub(super) struct Setup {
-    pub(super) devices: Arc<Devices>,
-    pub(super) env: Arc<RuntimeEnv>,
-    pub(super) model: Arc<ModelDeclaration>,
-    pub(super) device: Device,
-    pub(super) partition: usize,
-    /// How long one batch may take.
-    pub(super) no_progress_limit: Option<Duration>,
-    /// Where the prepared columns are in the input.
-    pub(super) prepared: Vec<usize>,
-    /// Where the numbers of equal inputs are, if these are shared.
-    pub(super) groups: Option<usize>,
-    /// Where the transform's row errors are, if rows may fail.
-    pub(super) row_errors: Option<usize>,
-    pub(super) execution: Arc<Execution>,
-    /// Where metrics go that appear only once something was measured.
-    pub(super) metrics: ExecutionPlanMetricsSet,
-    /// Which input column each output column is.
-    pub(super) sources: Sources,
-    /// Which of the model's output columns are in the schema.
-    pub(super) is_output_kept: Vec<bool>,
-    pub(super) schema: SchemaRef,
-}
-
-/// What the streams of one execution share.
-#[derive(Debug)]
-pub(super) struct Execution {
-    /// Rows that failed.
-    tally: Tally,
-    /// The devices that are looked at meanwhile.
-    watches: Watches,
-}
-
-impl Execution {
-    pub(super) fn new(partitions: usize) -> Self {
-        Self { tally: Tally::new(partitions), watches: Watches::default() }
-    }
-}
-
-impl Setup {
-    fn no_progress(&self, since: Instant, waits_for: impl Into<String>) -> EngineError {
-        EngineError::NoProgress {
-            operator: format!("InferenceExec of model '{}'", self.model.name),
-            seconds: since.elapsed().as_secs(),
-            waits_for: waits_for.into(),
-        }
-    }
-
-    fn stuck_batch(&self, since: Instant, computes: bool) -> EngineError {
-        let device = self.device;
-        self.no_progress(
-            since,
-            match computes {
-                true => format!("a batch on {device} has not returned"),
-                false => format!("a batch has not got its share of {device}, which others hold"),
-            },
-        )
-    }
-}
+use crate::device::{BatchError, IN_FLIGHT_MAX, LoadedModel, Outcome, Slot, Watch};
 
 /// A loaded model and the thread that runs it.
 struct Running {
@@ -99,21 +31,6 @@ struct Running {
     slot: Slot,
     /// Held, so that the device is looked at.
     _watch: Option<Arc<Watch>>,
-}
-
-/// A batch that was handed over, or has no need to be.
-struct InFlight {
-    batch: RecordBatch,
-    /// The rows of it that the model is to see.
-    model_rows: ModelRows,
-    /// `None` if there is none.
-    outcome: Option<Pending>,
-}
-
-enum Pending {
-    Computes(Submitted),
-    /// Computed, or failed before it reached the device.
-    Done(Outcome),
 }
 
 /// One replica's stream.
@@ -344,9 +261,10 @@ impl Inference {
                 self.metrics.splits(is_oom).add(1);
                 continue;
             }
-            let last = match is_oom {
-                true => self.with_room(&slice(&model_rows.columns, start, rows)).await?,
-                false => Err((error, 1)),
+            let last = if is_oom {
+                self.with_room(&slice(&model_rows.columns, start, rows)).await?
+            } else {
+                Err((error, 1))
             };
             match last {
                 Ok(outputs) => parts.push(outputs),
@@ -467,48 +385,9 @@ impl Inference {
     }
 }
 
-impl InFlight {
-    /// Waits for the outcome; `None` if the model had nothing to do. May be dropped and called
-    /// again.
-    async fn wait(&mut self, since: Instant, setup: &Setup) -> Result<Option<Outcome>> {
-        match &mut self.outcome {
-            None => Ok(None),
-            Some(Pending::Computes(submitted)) => received(submitted, since, setup).await.map(Some),
-            done => Ok(match done.take() {
-                Some(Pending::Done(outcome)) => Some(outcome),
-                _ => None,
-            }),
-        }
-    }
-}
-
 /// How full a batch is, by the limit that it is closest to.
 fn fill_permille(rows: usize, padded: usize, limits: &BatchLimits) -> usize {
     let permille = |part: usize, max: u32| part.saturating_mul(1000) / (max as usize).max(1);
     let by_tokens = limits.max_tokens.map_or(0, |max| permille(padded, max));
     permille(rows, limits.max_rows).max(by_tokens).min(1000)
-}
-
-/// The outcome of a batch.
-///
-/// # Errors
-/// If it has not come within the limit.
-async fn received(submitted: &mut Submitted, since: Instant, setup: &Setup) -> Result<Outcome> {
-    let left = setup.no_progress_limit.map(|limit| limit.saturating_sub(since.elapsed()));
-    tokio::select! {
-        // A batch that is done is done, however late its outcome is asked for.
-        biased;
-        outcome = &mut submitted.outcome => Ok(outcome.unwrap_or_else(|_| {
-            Outcome::failed(BatchError::Panic("its thread has ended".to_owned()))
-        })),
-        () = after(left) => Err(setup.stuck_batch(since, submitted.computes()).into()),
-    }
-}
-
-/// Returns after a time, if there is one.
-async fn after(limit: Option<Duration>) {
-    match limit {
-        Some(limit) => tokio::time::sleep(limit).await,
-        None => std::future::pending().await,
-    }
 }

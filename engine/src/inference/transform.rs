@@ -88,7 +88,7 @@ impl TransformExec {
         Ok(Self { input, model, args, properties, metrics })
     }
 
-    /// What it reads.
+    /// The operator below, whose columns the arguments are over.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
@@ -98,7 +98,7 @@ impl TransformExec {
         &self.model
     }
 
-    /// The model's inputs.
+    /// The model's inputs in the order of its signature, each over columns of the operator below.
     pub fn args(&self) -> &[Arc<dyn PhysicalExpr>] {
         &self.args
     }

@@ -15,16 +15,18 @@ use super::transform::TransformExec;
 use crate::device::Placement;
 use crate::wire::{self, ExprCodec, Time};
 
+/// A [`TransformExec`] without its input.
 #[derive(Clone, PartialEq, Message)]
-struct Transform {
+pub struct Transform {
     #[prost(string, tag = "1")]
     model: String,
     #[prost(bytes = "vec", repeated, tag = "2")]
     args: Vec<Vec<u8>>,
 }
 
+/// An [`InferenceExec`] without its input.
 #[derive(Clone, PartialEq, Message)]
-struct Inference {
+pub struct Inference {
     #[prost(string, tag = "1")]
     model: String,
     #[prost(message, repeated, tag = "2")]
@@ -88,28 +90,26 @@ impl TryFrom<PlacedOn> for Device {
 }
 
 impl TransformExec {
-    /// All but the input, as bytes.
+    /// All but the input.
     ///
     /// # Errors
     /// If an argument or the declaration has no wire form.
-    pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<Vec<u8>> {
-        let message = Transform {
+    pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<Transform> {
+        Ok(Transform {
             model: self.model().to_text()?,
             args: self.args().iter().map(|arg| exprs.encode(arg)).collect::<Result<_>>()?,
-        };
-        Ok(message.encode_to_vec())
+        })
     }
 
-    /// The transform of these bytes over `input`.
+    /// The transform of a message, over `input`.
     ///
     /// # Errors
-    /// If the bytes are not a transform's, or not one over columns of `input`.
+    /// If there is no such model, or an argument is not one over columns of `input`.
     pub fn from_wire(
-        bytes: &[u8],
+        Transform { model, args }: Transform,
         input: Arc<dyn ExecutionPlan>,
         exprs: &dyn ExprCodec,
     ) -> Result<Self> {
-        let Transform { model, args } = wire::decode(bytes)?;
         let schema = input.schema();
         let args = args.iter().map(|arg| exprs.decode(arg, &schema)).collect::<Result<_>>()?;
         Self::try_new(input, wire::model(&model)?, args)
@@ -117,27 +117,26 @@ impl TransformExec {
 }
 
 impl InferenceExec {
-    /// All but the input, as bytes.
+    /// All but the input.
     ///
     /// # Errors
     /// If the declaration has no wire form.
-    pub fn to_wire(&self) -> Result<Vec<u8>> {
+    pub fn to_wire(&self) -> Result<Inference> {
         let outputs = self.output_names().iter();
-        let message = Inference {
+        Ok(Inference {
             model: self.model().to_text()?,
             outputs: outputs.map(|name| Output { name: name.clone() }).collect(),
             devices: self.placement().devices.iter().copied().map(PlacedOn::from).collect(),
             no_progress_limit: self.no_progress_limit().map(Time::from),
-        };
-        Ok(message.encode_to_vec())
+        })
     }
 
-    /// The operator of these bytes over `input`.
+    /// The operator of a message, over `input`.
     ///
     /// # Errors
-    /// If the bytes are not this operator's, or not one over prepared columns of `input`.
-    pub fn from_wire(bytes: &[u8], input: Arc<dyn ExecutionPlan>) -> Result<Self> {
-        let Inference { model, outputs, devices, no_progress_limit } = wire::decode(bytes)?;
+    /// If there is no such model or device, or it is not one over prepared columns of `input`.
+    pub fn from_wire(message: Inference, input: Arc<dyn ExecutionPlan>) -> Result<Self> {
+        let Inference { model, outputs, devices, no_progress_limit } = message;
         let devices = devices.into_iter().map(TryInto::try_into).collect::<Result<_>>()?;
         let names = outputs.into_iter().map(|output| output.name).collect();
         let limit = no_progress_limit.map(TryInto::try_into).transpose()?;

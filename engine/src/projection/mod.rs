@@ -13,7 +13,7 @@
 mod exec;
 mod pace;
 mod steps;
-mod wire;
+pub mod wire;
 
 pub use exec::BoundedProjectionExec;
 

@@ -67,9 +67,10 @@ impl Steps {
 /// One more column. Nobody else checks what lies between two functions, so a function that is not
 /// exact about the names inside its type works here as it does elsewhere.
 fn with_column(batch: &RecordBatch, field: &FieldRef, column: ArrayRef) -> Result<RecordBatch> {
-    let field = match field.data_type() == column.data_type() {
-        true => Arc::clone(field),
-        false => Arc::new(field.as_ref().clone().with_data_type(column.data_type().clone())),
+    let field = if field.data_type() == column.data_type() {
+        Arc::clone(field)
+    } else {
+        Arc::new(field.as_ref().clone().with_data_type(column.data_type().clone()))
     };
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     let schema = Arc::new(wider(&batch.schema(), field));
@@ -98,9 +99,10 @@ impl Builder {
             if grows(&lowered) { self.step(lowered) } else { Ok(lowered) }
         });
         let operands = operands.collect::<Result<Vec<_>>>()?;
-        match operands.is_empty() {
-            true => Ok(Arc::clone(expr)),
-            false => Arc::clone(expr).with_new_children(operands),
+        if operands.is_empty() {
+            Ok(Arc::clone(expr))
+        } else {
+            Arc::clone(expr).with_new_children(operands)
         }
     }
 

@@ -8,10 +8,11 @@ use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use prost::Message;
 
 use super::exec::BoundedProjectionExec;
-use crate::wire::{self, ExprCodec};
+use crate::wire::ExprCodec;
 
+/// A [`BoundedProjectionExec`] without its input.
 #[derive(Clone, PartialEq, Message)]
-struct Projection {
+pub struct BoundedProjection {
     #[prost(message, repeated, tag = "1")]
     exprs: Vec<Named>,
 }
@@ -25,30 +26,27 @@ struct Named {
 }
 
 impl BoundedProjectionExec {
-    /// The operator's message.
+    /// All but the input.
     ///
     /// # Errors
     /// If an expression has no wire form.
-    pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<Vec<u8>> {
+    pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<BoundedProjection> {
         let named = |ProjectionExpr { expr, alias }: &ProjectionExpr| {
             Ok(Named { expr: exprs.encode(expr)?, name: alias.clone() })
         };
-        let message = Projection {
-            exprs: self.projection().expr().iter().map(named).collect::<Result<_>>()?,
-        };
-        Ok(message.encode_to_vec())
+        let exprs = self.projection().expr().iter().map(named).collect::<Result<_>>()?;
+        Ok(BoundedProjection { exprs })
     }
 
     /// The operator of a message, over `input`.
     ///
     /// # Errors
-    /// If the bytes are none, or an expression does not fit the input.
+    /// If there is no expression, or one does not fit the input.
     pub fn from_wire(
-        bytes: &[u8],
+        message: BoundedProjection,
         input: Arc<dyn ExecutionPlan>,
         exprs: &dyn ExprCodec,
     ) -> Result<Self> {
-        let message: Projection = wire::decode(bytes)?;
         let schema = input.schema();
         let projected = |Named { expr, name }: Named| {
             Ok(ProjectionExpr { expr: exprs.decode(&expr, &schema)?, alias: name })

@@ -64,12 +64,13 @@ impl Bounded {
         }
         let part = self.function.inner().invoke_with_args(call.slice(rows.clone()))?;
         made.push(part.into_array(rows.len())?);
-        match made.iter().map(weight::array_bytes).sum::<usize>() as u64 > MADE_MAX {
-            true => Err(self.too_much(&format!(
+        if made.iter().map(weight::array_bytes).sum::<usize>() as u64 > MADE_MAX {
+            Err(self.too_much(&format!(
                 "{} rows (set datafusion.execution.batch_size to fewer)",
                 call.args.number_rows
-            ))),
-            false => Ok(()),
+            )))
+        } else {
+            Ok(())
         }
     }
 }
@@ -122,9 +123,10 @@ impl ScalarUDFImpl for Bounded {
         self.parts(&call, 0..rows, &mut parts)?;
         let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
         let made = concat(&parts)?;
-        match is_one {
-            true => ScalarValue::try_from_array(&made, 0).map(ColumnarValue::Scalar),
-            false => Ok(ColumnarValue::Array(made)),
+        if is_one {
+            ScalarValue::try_from_array(&made, 0).map(ColumnarValue::Scalar)
+        } else {
+            Ok(ColumnarValue::Array(made))
         }
     }
 

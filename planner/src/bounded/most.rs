@@ -101,9 +101,10 @@ fn temporal(row: &Row<'_>) -> u64 {
 /// How many steps are between two ends, at the most.
 fn span(start: i128, stop: i128, step: i128) -> u64 {
     let steps = (stop - start).unsigned_abs() / step.unsigned_abs().max(1);
-    match (stop >= start) == (step >= 0) {
-        true => u64::try_from(steps).unwrap_or(u64::MAX).saturating_add(1),
-        false => 0,
+    if (stop >= start) == (step >= 0) {
+        u64::try_from(steps).unwrap_or(u64::MAX).saturating_add(1)
+    } else {
+        0
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) const INPUT_PREFIX: &str = "__forebay_input_";
 pub struct Pushdown {
     /// Conditions that need no output of the model.
     pub filters: bool,
-    /// Limits.
+    /// Limits that stand right above it, since it keeps rows and their order.
     pub limits: bool,
 }
 
@@ -199,7 +199,7 @@ impl Inference {
         &self.output_names
     }
 
-    /// What it reads.
+    /// The plan below, whose columns the arguments are over.
     pub fn input(&self) -> &LogicalPlan {
         &self.input
     }
@@ -335,9 +335,10 @@ impl UserDefinedLogicalNodeCore for Inference {
 
     /// Predicates on input columns run first.
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
-        match self.pushdown.filters && !self.model.needs_its_rows() {
-            true => self.output_names.iter().cloned().collect(),
-            false => self.schema.fields().iter().map(|f| f.name().clone()).collect(),
+        if self.pushdown.filters && !self.model.needs_its_rows() {
+            self.output_names.iter().cloned().collect()
+        } else {
+            self.schema.fields().iter().map(|f| f.name().clone()).collect()
         }
     }
 
@@ -354,10 +355,7 @@ impl UserDefinedLogicalNodeCore for Inference {
         )?;
         let mut dropped: Vec<String> = self.dropped_inputs().map(|c| c.flat_name()).collect();
         dropped.sort_unstable();
-        match dropped.is_empty() {
-            true => Ok(()),
-            false => write!(f, ", dropped=[{}]", dropped.join(", ")),
-        }
+        if dropped.is_empty() { Ok(()) } else { write!(f, ", dropped=[{}]", dropped.join(", ")) }
     }
 
     fn with_exprs_and_inputs(&self, args: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {

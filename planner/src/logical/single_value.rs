@@ -22,7 +22,7 @@ impl SingleValue {
     /// What plans call it.
     pub const NAME: &'static str = "forebay_single_value";
 
-    /// The function.
+    /// The aggregate that plans call. It is not registered in any session.
     pub fn function() -> Arc<AggregateUDF> {
         let signature = Signature::any(1, Volatility::Immutable);
         Arc::new(AggregateUDF::from(Self { signature }))

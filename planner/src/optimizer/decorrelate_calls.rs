@@ -70,12 +70,13 @@ impl AnalyzerRule for DecorrelateCalls {
             is_needed |= is_correlated(subquery);
             Ok(())
         })?;
-        let plan = match is_needed {
-            true => decorrelated(
+        let plan = if is_needed {
+            decorrelated(
                 plan.transform_up_with_subqueries(|node| self.as_calls(node))?.data,
                 config,
-            )?,
-            false => plan,
+            )?
+        } else {
+            plan
         };
         visit(&plan, |node, (form, subquery)| match is_correlated(subquery) {
             true => refuse_correlated(subquery),

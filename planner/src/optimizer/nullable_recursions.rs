@@ -61,9 +61,10 @@ fn of_nullable_columns(query: RecursiveQuery) -> Result<LogicalPlan> {
     let schema = Arc::clone(query.recursive_term.schema());
     let columns = schema.iter().map(|(relation, field)| {
         let column = Expr::from((relation, field));
-        match field.is_nullable() {
-            true => column,
-            false => Unknown::of(column).alias_qualified(relation.cloned(), field.name()),
+        if field.is_nullable() {
+            column
+        } else {
+            Unknown::of(column).alias_qualified(relation.cloned(), field.name())
         }
     });
     let term = LogicalPlanBuilder::from(query.recursive_term).project(columns)?.build()?;

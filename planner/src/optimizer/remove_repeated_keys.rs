@@ -63,9 +63,10 @@ fn of_aggregates(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             let is_shorter = remove_repeated(&mut call.params.order_by, sorted);
             Ok(Transformed::new_transformed(Expr::AggregateFunction(call), is_shorter))
         })?;
-        Ok(match shorter.transformed {
-            true => shorter.update_data(|expr| name.restore(expr)),
-            false => shorter,
+        Ok(if shorter.transformed {
+            shorter.update_data(|expr| name.restore(expr))
+        } else {
+            shorter
         })
     })
 }

@@ -72,9 +72,10 @@ impl AnalyzerRule for ResolveTextChunk {
             plan.map_expressions(|expr| {
                 let name = names.save(&expr);
                 let resolved = expr.transform_up(|expr| self.resolve(expr))?;
-                Ok(match resolved.transformed {
-                    true => resolved.update_data(|expr| name.restore(expr)),
-                    false => resolved,
+                Ok(if resolved.transformed {
+                    resolved.update_data(|expr| name.restore(expr))
+                } else {
+                    resolved
                 })
             })?
             .map_data(LogicalPlan::recompute_schema)

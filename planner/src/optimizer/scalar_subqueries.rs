@@ -47,9 +47,10 @@ impl AnalyzerRule for ScalarSubqueries {
                 return Ok(Transformed::no(node));
             }
             let original = Arc::clone(node.schema());
-            let node = match all {
-                true => node.map_expressions(|expr| expr.transform_up(of_one_row))?.data,
-                false => node,
+            let node = if all {
+                node.map_expressions(|expr| expr.transform_up(of_one_row))?.data
+            } else {
+                node
             };
             Ok(Transformed::yes(restore_columns(computed_below(node)?, &original)?))
         })

@@ -51,9 +51,10 @@ fn of_unknown_keys(aggregate: Aggregate) -> Result<LogicalPlan> {
     let keys = keys(&aggregate.group_expr);
     let columns = aggregate.input.schema().columns().into_iter().map(|column| {
         let value = Expr::Column(column.clone());
-        match keys.contains(&value) {
-            true => Unknown::of(value).alias_qualified(column.relation, column.name),
-            false => value,
+        if keys.contains(&value) {
+            Unknown::of(value).alias_qualified(column.relation, column.name)
+        } else {
+            value
         }
     });
     let computed = keys.iter().filter(|key| !matches!(key, Expr::Column(_)));
@@ -63,12 +64,11 @@ fn of_unknown_keys(aggregate: Aggregate) -> Result<LogicalPlan> {
     // Also in `grouping(…)`.
     let by_column = |expr: Expr| {
         expr.transform_down(|expr| {
-            Ok(match keys.contains(&expr) && !matches!(expr, Expr::Column(_)) {
-                true => {
-                    let name = expr.schema_name().to_string();
-                    Transformed::yes(Expr::Column(Column::from_name(name)))
-                }
-                false => Transformed::no(expr),
+            Ok(if keys.contains(&expr) && !matches!(expr, Expr::Column(_)) {
+                let name = expr.schema_name().to_string();
+                Transformed::yes(Expr::Column(Column::from_name(name)))
+            } else {
+                Transformed::no(expr)
             })
         })
         .data()

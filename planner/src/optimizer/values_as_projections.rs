@@ -67,9 +67,10 @@ fn projected(Values { schema, mut values }: Values) -> Result<LogicalPlan> {
                     .collect(),
                 else_expr: Some(Box::new(column.clone())),
             };
-            match case.when_then_expr.is_empty() {
-                true => column.alias(field.name()),
-                false => Expr::Case(case).alias(field.name()),
+            if case.when_then_expr.is_empty() {
+                column.alias(field.name())
+            } else {
+                Expr::Case(case).alias(field.name())
             }
         });
     LogicalPlanBuilder::from(rows).project(columns.collect::<Vec<_>>())?.build()

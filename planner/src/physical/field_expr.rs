@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Field, FieldRef, Schema};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::config::ConfigOptions;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::expressions::Literal;
@@ -21,7 +21,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion_proto::protobuf;
-use prost::Message;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -32,18 +31,19 @@ pub(crate) struct FieldExpr {
 
 impl FieldExpr {
     /// What it adds to the message of the inner expression.
-    pub(crate) fn to_wire(&self) -> Result<Vec<u8>> {
-        Ok(protobuf::Field::try_from(self.field.as_ref())?.encode_to_vec())
+    pub(crate) fn to_wire(&self) -> Result<protobuf::Field> {
+        Ok(protobuf::Field::try_from(self.field.as_ref())?)
     }
 
     /// From its message and the inner expression.
-    pub(crate) fn from_wire(message: &[u8], inputs: &[Arc<dyn PhysicalExpr>]) -> Result<Self> {
+    pub(crate) fn from_wire(
+        field: &protobuf::Field,
+        inputs: &[Arc<dyn PhysicalExpr>],
+    ) -> Result<Self> {
         let [inner] = inputs else {
             return exec_err!("FieldExpr takes one expression, found {}", inputs.len());
         };
-        let field = protobuf::Field::decode(message)
-            .map_err(|error| exec_datafusion_err!("FieldExpr has no field: {error}"))?;
-        let field = Arc::new(Field::try_from(&field)?);
+        let field = Arc::new(Field::try_from(field)?);
         Ok(Self { inner: Arc::clone(inner), field })
     }
 }
@@ -121,10 +121,8 @@ impl PhysicalOptimizerRule for KeepFields {
 
 fn keep(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let children = plan.children().into_iter().cloned().map(keep).collect::<Result<Vec<_>>>()?;
-    let plan = match children.is_empty() {
-        true => plan,
-        false => replace_children_if_necessary(plan, children)?,
-    };
+    let plan =
+        if children.is_empty() { plan } else { replace_children_if_necessary(plan, children)? };
     let Some(projection) = plan.downcast_ref::<ProjectionExec>() else { return Ok(plan) };
     let input = projection.input();
     let schema = input.schema();
@@ -135,9 +133,10 @@ fn keep(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(ProjectionExpr { expr: kept.data, alias: projected.alias.clone() })
     });
     let exprs = exprs.collect::<Result<Vec<_>>>()?;
-    match is_changed {
-        true => Ok(Arc::new(ProjectionExec::try_new(exprs, Arc::clone(input))?)),
-        false => Ok(plan),
+    if is_changed {
+        Ok(Arc::new(ProjectionExec::try_new(exprs, Arc::clone(input))?))
+    } else {
+        Ok(plan)
     }
 }
 
@@ -149,8 +148,9 @@ fn with_field(
         return Ok(Transformed::no(inner));
     }
     let field = inner.return_field(schema)?;
-    Ok(match field.metadata().is_empty() {
-        true => Transformed::no(inner),
-        false => Transformed::yes(Arc::new(FieldExpr { inner, field })),
+    Ok(if field.metadata().is_empty() {
+        Transformed::no(inner)
+    } else {
+        Transformed::yes(Arc::new(FieldExpr { inner, field }))
     })
 }

@@ -36,10 +36,7 @@ impl PhysicalOptimizerRule for InsertExchanges {
         if !config.exchange {
             return Ok(plan);
         }
-        let order = match config.ordered_exchanges {
-            true => OrderUse::Relied,
-            false => OrderUse::Unused,
-        };
+        let order = if config.ordered_exchanges { OrderUse::Relied } else { OrderUse::Unused };
         insert(plan, order, &config)
     }
 

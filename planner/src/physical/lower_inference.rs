@@ -84,9 +84,10 @@ fn without(
             ProjectionExpr::new(column, field.name().clone())
         })
         .collect();
-    match columns.len() == schema.fields().len() {
-        true => Ok(plan),
-        false => Ok(Arc::new(ProjectionExec::try_new(columns, plan)?)),
+    if columns.len() == schema.fields().len() {
+        Ok(plan)
+    } else {
+        Ok(Arc::new(ProjectionExec::try_new(columns, plan)?))
     }
 }
 

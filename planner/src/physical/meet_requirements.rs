@@ -45,9 +45,10 @@ fn met(plan: Plan) -> Result<Transformed<Plan>> {
             is_changed = true;
         }
     }
-    Ok(match is_changed {
-        true => Transformed::yes(replace_children_if_necessary(plan, inputs)?),
-        false => Transformed::no(plan),
+    Ok(if is_changed {
+        Transformed::yes(replace_children_if_necessary(plan, inputs)?)
+    } else {
+        Transformed::no(plan)
     })
 }
 

@@ -2,27 +2,22 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray};
-use datafusion::common::{
-    DataFusionError, Result, internal_datafusion_err, internal_err, plan_datafusion_err, plan_err,
-};
+use datafusion::common::{DataFusionError, Result, plan_datafusion_err, plan_err};
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::logical_expr::{
-    DdlStatement, LogicalPlan, LogicalPlanBuilder, Prepare, SetVariable, Statement as PlanStatement,
+    DdlStatement, LogicalPlan, Prepare, SetVariable, Statement as PlanStatement,
 };
 use datafusion::prelude::{DataFrame, SessionContext};
 use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::ast::Value;
-use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use forebay_udf::ModelError;
 use forebay_udf::error::nearest_hint;
-use forebay_udf::model::{Catalog, IfExists};
+use forebay_udf::model::Catalog;
 
-use super::statement::{Change, ModelStatement, Statement, parse};
-use super::{create_model, models_table};
+use super::on_models::execute_on_models;
+use super::statement::Statement;
+pub use super::statement::{parse_in, parse_one};
 use crate::config::{checked_value, default_value};
 use crate::optimizer::calls_model;
-use crate::physical::check_precision;
 
 /// Parses and runs a text of exactly one statement.
 ///
@@ -30,32 +25,6 @@ use crate::physical::check_precision;
 /// Syntax and planning errors, and those of statements that act at once, such as `CREATE MODEL`.
 pub async fn sql(context: &SessionContext, text: &str) -> Result<DataFrame> {
     execute(context, parse_one(context, text)?).await
-}
-
-/// Parses a text of exactly one statement.
-///
-/// # Errors
-/// Syntax errors.
-pub fn parse_one(context: &SessionContext, text: &str) -> Result<Statement> {
-    let mut statements = parse_in(context, text)?;
-    match (statements.pop(), statements.len()) {
-        (Some(statement), 0) => Ok(statement),
-        (None, _) => plan_err!("the text holds no statement"),
-        (_, more) => plan_err!("expected one statement, found {}", more + 1),
-    }
-}
-
-/// Parses a text in the session's dialect.
-///
-/// # Errors
-/// Syntax errors.
-pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> {
-    let state = context.state_ref();
-    let state = state.read();
-    let options = &state.config().options().sql_parser;
-    let dialect = dialect_from_str(options.dialect)
-        .ok_or_else(|| plan_datafusion_err!("unknown SQL dialect '{}'", options.dialect))?;
-    parse(text, dialect.as_ref(), options.recursion_limit.get())
 }
 
 /// The text of a statement, as the parser understood it: an extension of the configuration with
@@ -177,9 +146,10 @@ fn with_lifted_calls(context: &SessionContext, plan: LogicalPlan) -> LogicalPlan
     let LogicalPlan::Statement(PlanStatement::Prepare(prepare)) = &plan else { return plan };
     let state = context.state();
     let input = LogicalPlan::clone(&prepare.input);
-    let analyzed = match calls_model(&input) {
-        true => state.analyzer().execute_and_check(input, state.config_options(), |_, _| {}).ok(),
-        false => None,
+    let analyzed = if calls_model(&input) {
+        state.analyzer().execute_and_check(input, state.config_options(), |_, _| {}).ok()
+    } else {
+        None
     };
     match analyzed {
         Some(input) => {
@@ -224,112 +194,4 @@ fn explained(context: &SessionContext, error: DataFusionError) -> DataFusionErro
         .collect();
     let hint = nearest_hint(missing.unwrap_or_default(), names.iter().map(String::as_str));
     DataFusionError::Plan(format!("{message}{hint}"))
-}
-
-/// What a definition returns.
-fn no_rows(context: &SessionContext) -> Result<DataFrame> {
-    Ok(DataFrame::new(context.state(), LogicalPlanBuilder::empty(false).build()?))
-}
-
-/// The model as if these options had not been given, or none of them. Its package is the one that it was made
-/// of, or nothing changes.
-async fn reset(
-    context: &SessionContext,
-    catalog: &Catalog,
-    name: &str,
-    keys: Option<&[String]>,
-) -> Result<()> {
-    let mut entry = catalog.get(name)?;
-    for key in keys.unwrap_or_default() {
-        if entry.options.remove(&key.trim().to_lowercase()).is_none() {
-            let given: Vec<&str> = entry.options.keys().map(String::as_str).collect();
-            return plan_err!(
-                "ALTER MODEL {name} RESET: '{key}' was not set; its options that were are [{}]",
-                given.join(", ")
-            );
-        }
-    }
-    if keys.is_none() {
-        entry.options.clear();
-    }
-    let created = parse_in(context, &models_table::create_statement(&entry))?.pop();
-    let Some(Statement::Model(ModelStatement::Create(create))) = created else {
-        return internal_err!("what SHOW CREATE MODEL {name} says is no CREATE MODEL");
-    };
-    let renewed = create_model::entry(*create, &context.runtime_env()).await?;
-    let (found, expected) = (&renewed.declaration, &entry.declaration);
-    if found.content_hash != expected.content_hash {
-        return plan_err!(
-            "ALTER MODEL {name} RESET: the package at {} is not the one that the model was made of; \
-             CREATE OR REPLACE MODEL takes it as it is now",
-            expected.location
-        );
-    }
-    catalog.create(renewed, IfExists::Replace)?;
-    Ok(())
-}
-
-async fn execute_on_models(
-    context: &SessionContext,
-    statement: ModelStatement,
-) -> Result<DataFrame> {
-    let catalog = context.state_ref().read().config().get_extension::<Catalog>();
-    let catalog = catalog
-        .ok_or_else(|| internal_datafusion_err!("Forebay is not installed in this session"))?;
-    match statement {
-        ModelStatement::Create(create) => {
-            let if_exists = match (create.or_replace, create.if_not_exists) {
-                (true, _) => IfExists::Replace,
-                (_, true) => IfExists::Keep,
-                _ => IfExists::Fail,
-            };
-            // Before the package is looked at, which may be gone by now.
-            let is_there = catalog.get(&create.name).is_ok();
-            match if_exists {
-                IfExists::Keep if is_there => return no_rows(context),
-                IfExists::Fail if is_there => {
-                    return Err(ModelError::ModelExists { name: create.name }.into());
-                }
-                _ => {}
-            }
-            let entry = create_model::entry(*create, &context.runtime_env()).await?;
-            check_precision(context.state_ref().read().config(), &entry.declaration)?;
-            catalog.create(entry, if_exists)?;
-            no_rows(context)
-        }
-        ModelStatement::Alter { name, change } => {
-            match change {
-                Change::Set(options) => {
-                    let changed = catalog.get(&name)?.with_options(&options)?;
-                    check_precision(context.state_ref().read().config(), &changed.declaration)?;
-                    catalog.alter(&name, &options)?;
-                }
-                Change::RenameTo(to) => catalog.rename(&name, &to)?,
-                Change::Reset(keys) => reset(context, &catalog, &name, keys.as_deref()).await?,
-            }
-            no_rows(context)
-        }
-        ModelStatement::Drop { name, if_exists } => {
-            if !catalog.remove(&name)? && !if_exists {
-                let unknown = catalog
-                    .get(&name)
-                    .err()
-                    .unwrap_or(ModelError::UnknownModel { name, hint: String::new() });
-                return Err(unknown.into());
-            }
-            no_rows(context)
-        }
-        ModelStatement::Show => context.read_batch(models_table::models(&catalog)?),
-        ModelStatement::Describe { name } => {
-            context.read_batch(models_table::describe(&catalog.get(&name)?, catalog.learned())?)
-        }
-        ModelStatement::ShowCreate { name } => {
-            let statement = models_table::create_statement(&catalog.get(&name)?);
-            let column = |text: String| Arc::new(StringArray::from(vec![text])) as ArrayRef;
-            context.read_batch(RecordBatch::try_from_iter([
-                ("name", column(name)),
-                ("statement", column(statement)),
-            ])?)
-        }
-    }
 }

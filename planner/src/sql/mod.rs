@@ -6,7 +6,7 @@
 //!    how deep they may be says [`depth`]
 //! 3. [`relation`]: `ml_predict(…)` in FROM → [`Inference`](crate::logical::Inference)
 //! 4. [`scalar`]: `ml_predict(…)` as an expression, lifted later by the optimizer
-//! 5. [`mod@execute`]: runs a statement in a session
+//! 5. [`mod@execute`]: runs a statement in a session; `on_models` those on models
 //!
 //! Plain DataFusion text still works through `SessionContext::sql` with the portable spellings;
 //! [`sql()`] is for text that may also hold ours.
@@ -19,6 +19,7 @@ mod functions;
 mod models_table;
 mod named_tables;
 pub mod normalize;
+mod on_models;
 pub mod relation;
 pub mod scalar;
 pub mod statement;

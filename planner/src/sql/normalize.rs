@@ -57,13 +57,37 @@ struct Normalizer {
     brackets: Vec<Bracket>,
 }
 
+/// How an argument of `ml_predict` is spelt, if not portably.
+enum Spelling {
+    /// `((…) UNION …)`
+    CombinedQueries,
+    /// `TABLE (SELECT …)`
+    TableOfSelect,
+    /// `TABLE ((…) UNION …)`, `TABLE (VALUES …)`
+    TableOfQuery,
+    /// `TABLE(t)`
+    TableInBrackets,
+    /// `TABLE t`
+    Table,
+    /// `MODEL 'm'`
+    QuotedModel,
+    /// `MODEL m`, with the name that it means.
+    Model(String),
+    /// `MAP['k', 'v']`, `MAP {'k': 'v'}`
+    Map,
+    /// `MAP['k', 'v']` where the dialect takes brackets for the quotes of an identifier: what is
+    /// within them.
+    QuotedMap(Vec<Token>),
+}
+
 impl Normalizer {
     fn run(mut self) -> Vec<TokenWithSpan> {
         while self.at < self.tokens.len() {
-            if self.at_argument_start() && self.rewrite_argument() {
-                continue;
+            let spelling = if self.at_argument_start() { self.spelling() } else { None };
+            match spelling {
+                Some(spelling) => self.rewrite(spelling),
+                None => self.copy_token(),
             }
-            self.copy_token();
         }
         self.out
     }
@@ -101,59 +125,79 @@ impl Normalizer {
             )
     }
 
-    /// Rewrites the argument that begins here, if it is spelt our way.
-    fn rewrite_argument(&mut self) -> bool {
-        let (word, next) = (self.peek(0), self.peek(1));
-        if *word == Token::LParen && self.combines_queries() {
-            return self.query();
+    /// How the argument that begins here is spelt, if our way.
+    fn spelling(&self) -> Option<Spelling> {
+        let (word, next, after) = (self.peek(0), self.peek(1), self.peek(2));
+        if *word == Token::LParen {
+            return self.combines_queries().then_some(Spelling::CombinedQueries);
         }
         if is_word(word, "TABLE") {
             return match next {
-                Token::LParen if starts_select(self.peek(2)) => self.skip(1),
-                Token::LParen if starts_query(self.peek(2)) => self.skip(1) && self.query(),
-                Token::LParen if is_name(self.peek(2)) => self.table_in_parentheses(),
-                name if is_name(name) => self.table(),
-                _ => false,
+                Token::LParen if starts_select(after) => Some(Spelling::TableOfSelect),
+                Token::LParen if starts_query(after) => Some(Spelling::TableOfQuery),
+                Token::LParen if is_name(after) => Some(Spelling::TableInBrackets),
+                name if is_name(name) => Some(Spelling::Table),
+                _ => None,
             };
         }
         if is_word(word, "MODEL") {
             return match next {
-                Token::SingleQuotedString(_) => self.skip(1),
+                Token::SingleQuotedString(_) => Some(Spelling::QuotedModel),
                 // Anything else is an expression over a column of that name.
-                Token::Word(name) if matches!(self.peek(2), Token::Comma | Token::RParen) => {
-                    let name = model_name(name);
-                    self.skip(1);
-                    self.replace(Token::SingleQuotedString(name))
+                Token::Word(name) if matches!(after, Token::Comma | Token::RParen) => {
+                    Some(Spelling::Model(model_name(name)))
                 }
-                _ => false,
+                _ => None,
             };
         }
         if is_word(word, "MAP") {
             return match next {
-                Token::LBracket | Token::LBrace => {
-                    self.replace(Token::make_word("make_array", None));
-                    self.brackets.push(Bracket::Map);
-                    self.replace(Token::LParen)
-                }
+                Token::LBracket | Token::LBrace => Some(Spelling::Map),
                 Token::Word(Word { value, quote_style: Some('['), .. }) => {
-                    let items = value.clone();
-                    self.bracketed_map(&items)
+                    let items = Tokenizer::new(&GenericDialect {}, value).tokenize();
+                    items.ok().map(Spelling::QuotedMap)
                 }
-                _ => false,
+                _ => None,
             };
         }
-        false
+        None
     }
 
-    /// `MAP['k', 'v']` where the dialect takes brackets for the quotes of an identifier.
-    fn bracketed_map(&mut self, items: &str) -> bool {
-        let Ok(items) = Tokenizer::new(&GenericDialect {}, items).tokenize() else { return false };
-        self.replace(Token::make_word("make_array", None));
-        self.replace(Token::LParen);
-        for token in items {
-            self.insert(token);
+    /// Writes the argument that begins here portably, as far as its spelling goes.
+    fn rewrite(&mut self, spelling: Spelling) {
+        match spelling {
+            Spelling::CombinedQueries => self.query(),
+            Spelling::TableOfSelect | Spelling::QuotedModel => self.skip(),
+            Spelling::TableOfQuery => {
+                self.skip();
+                self.query();
+            }
+            Spelling::TableInBrackets => {
+                self.skip();
+                self.copy_token();
+                self.select_all_from_name();
+            }
+            Spelling::Table => {
+                self.replace(Token::LParen);
+                self.select_all_from_name();
+                self.insert(Token::RParen);
+            }
+            Spelling::Model(name) => {
+                self.skip();
+                self.replace(Token::SingleQuotedString(name));
+            }
+            Spelling::Map => {
+                self.replace(Token::make_word("make_array", None));
+                self.brackets.push(Bracket::Map);
+                self.replace(Token::LParen);
+            }
+            Spelling::QuotedMap(items) => {
+                self.replace(Token::make_word("make_array", None));
+                self.replace(Token::LParen);
+                items.into_iter().for_each(|token| self.insert(token));
+                self.insert(Token::RParen);
+            }
         }
-        self.insert(Token::RParen)
     }
 
     /// Whether `((…) …` is a query and no expression: the parser expects an expression, which cannot go
@@ -176,26 +220,11 @@ impl Normalizer {
     }
 
     /// `(…)` → `(SELECT * FROM (…))`
-    fn query(&mut self) -> bool {
+    fn query(&mut self) {
         self.insert(Token::LParen);
         self.insert_select_all();
         self.brackets.push(Bracket::Query);
-        self.replace(Token::LParen)
-    }
-
-    /// `TABLE a.b` → `(SELECT * FROM a.b)`
-    fn table(&mut self) -> bool {
         self.replace(Token::LParen);
-        self.select_all_from_name();
-        self.insert(Token::RParen)
-    }
-
-    /// `TABLE(a.b)` → `(SELECT * FROM a.b)`
-    fn table_in_parentheses(&mut self) -> bool {
-        self.skip(1);
-        self.copy_token();
-        self.select_all_from_name();
-        true
     }
 
     fn insert_select_all(&mut self) {
@@ -217,23 +246,22 @@ impl Normalizer {
         self.tokens.get(self.at + ahead).map_or(&Token::EOF, |t| &t.token)
     }
 
-    fn skip(&mut self, count: usize) -> bool {
-        self.at += count;
-        true
+    /// Leaves the next token out.
+    fn skip(&mut self) {
+        self.at += 1;
     }
 
     /// Writes `token` in place of the next one.
-    fn replace(&mut self, token: Token) -> bool {
+    fn replace(&mut self, token: Token) {
         let span = self.tokens[self.at].span;
         self.out.push(TokenWithSpan { token, span });
-        self.skip(1)
+        self.skip();
     }
 
     /// Writes `token` before the next one.
-    fn insert(&mut self, token: Token) -> bool {
+    fn insert(&mut self, token: Token) {
         let span = self.tokens[self.at.min(self.tokens.len() - 1)].span;
         self.out.push(TokenWithSpan { token, span });
-        true
     }
 }
 

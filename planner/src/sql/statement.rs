@@ -9,9 +9,10 @@
 //! SHOW JOBS       SHOW WORKERS
 //! ```
 
-use datafusion::common::Result;
+use datafusion::common::{Result, plan_datafusion_err, plan_err};
+use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as SqlStatement};
-use datafusion::sql::sqlparser::dialect::Dialect;
+use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Word};
 
@@ -22,9 +23,9 @@ use super::{functions, named_tables};
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
-    /// DataFusion's own.
+    /// One of DataFusion's, with our shorthands already written out.
     Sql(Box<SqlStatement>),
-    /// On models.
+    /// One on models, which DataFusion does not know.
     Model(ModelStatement),
 }
 
@@ -35,14 +36,14 @@ pub enum ModelStatement {
     Create(Box<CreateModel>),
     /// `ALTER MODEL`
     Alter {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
         /// What becomes of it.
         change: Change,
     },
     /// `DROP MODEL`
     Drop {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
         /// Whether a missing model is fine.
         if_exists: bool,
@@ -51,12 +52,12 @@ pub enum ModelStatement {
     Show,
     /// `SHOW CREATE MODEL`
     ShowCreate {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
     },
     /// `DESCRIBE MODEL`
     Describe {
-        /// The model.
+        /// The model's name, in lower case unless it was quoted.
         name: String,
     },
 }
@@ -68,7 +69,7 @@ pub enum Change {
     Set(Vec<(String, String)>),
     /// `RESET`: options that are as in the package again; `None` for all.
     Reset(Option<Vec<String>>),
-    /// `RENAME TO`
+    /// `RENAME TO`: the new name, which must be free.
     RenameTo(String),
 }
 
@@ -77,19 +78,19 @@ pub enum Change {
 pub struct CreateModel {
     /// The model's name in SQL.
     pub name: String,
-    /// `OR REPLACE`
+    /// `OR REPLACE`: what was learned of the old model is forgotten.
     pub or_replace: bool,
     /// `TEMPORARY`: for this session's process only.
     pub temporary: bool,
-    /// `IF NOT EXISTS`
+    /// `IF NOT EXISTS`: a model that is there stays as it is, and its package is not looked at.
     pub if_not_exists: bool,
-    /// `VERSION`
+    /// `VERSION`: what is shown in place of the package's own.
     pub version: Option<String>,
     /// `INPUT`: column names and types.
     pub inputs: Option<Vec<(String, String)>>,
     /// `OUTPUT`: column names and types.
     pub outputs: Option<Vec<(String, String)>>,
-    /// `COMMENT`
+    /// `COMMENT`: for people, in `SHOW MODELS`.
     pub comment: Option<String>,
     /// `LOCATION`: folder or URL of the package.
     pub location: Option<String>,
@@ -115,12 +116,38 @@ pub fn parse(sql: &str, dialect: &dyn Dialect, recursion_limit: usize) -> Result
         if parser.parser.peek_token_ref().token == Token::EOF {
             return Ok(statements);
         }
-        statements.push(parse_one(&mut parser)?);
+        statements.push(parse_next(&mut parser)?);
         let next = parser.parser.peek_token_ref();
         if !matches!(next.token, Token::SemiColon | Token::EOF) {
             return Ok(parser.parser.expected_ref("end of statement", next)?);
         }
     }
+}
+
+/// Parses a text of exactly one statement.
+///
+/// # Errors
+/// Syntax errors.
+pub fn parse_one(context: &SessionContext, text: &str) -> Result<Statement> {
+    let mut statements = parse_in(context, text)?;
+    match (statements.pop(), statements.len()) {
+        (Some(statement), 0) => Ok(statement),
+        (None, _) => plan_err!("the text holds no statement"),
+        (_, more) => plan_err!("expected one statement, found {}", more + 1),
+    }
+}
+
+/// Parses a text in the session's dialect.
+///
+/// # Errors
+/// Syntax errors.
+pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> {
+    let state = context.state_ref();
+    let state = state.read();
+    let options = &state.config().options().sql_parser;
+    let dialect = dialect_from_str(options.dialect)
+        .ok_or_else(|| plan_datafusion_err!("unknown SQL dialect '{}'", options.dialect))?;
+    parse(text, dialect.as_ref(), options.recursion_limit.get())
 }
 
 /// What `SHOW JOBS` and `SHOW WORKERS` are short for. The tables are there in sessions on a cluster.
@@ -138,7 +165,7 @@ const LISTINGS: [(&[&str], &str); 2] = [
     ),
 ];
 
-fn parse_one(parser: &mut DFParser) -> Result<Statement> {
+fn parse_next(parser: &mut DFParser) -> Result<Statement> {
     if let Some((_, query)) = LISTINGS.iter().find(|(name, _)| words(&mut parser.parser, name)) {
         let listing = DFParserBuilder::new(*query).build()?.parse_statement()?;
         return Ok(Statement::Sql(Box::new(listing)));
