@@ -1,4 +1,4 @@
-//! Builds a column of tensors of bytes, by the column's type alone.
+//! Builds columns of tensors: of bytes by the column's type alone, and of one shape from their elements.
 
 use std::sync::Arc;
 
@@ -111,4 +111,15 @@ fn dimensions(field: &Field) -> usize {
         Some(DataType::FixedSizeList(_, length)) => *length as usize,
         _ => 0,
     }
+}
+
+/// Elements of NULL rows are nobody's, and must be there all the same.
+pub(super) fn fixed_size_list(
+    item: &FieldRef,
+    elements: i32,
+    values: ArrayRef,
+    is_valid: Vec<bool>,
+) -> Result<ArrayRef> {
+    let nulls = Some(NullBuffer::from(is_valid));
+    Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), elements, values, nulls)?))
 }

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, plan_err};
 
 use super::super::arguments::OnBadValue;
-use super::shapes::fixed_size_list;
+use super::builder::fixed_size_list;
 use super::types::TensorType;
 
 /// The elements of a tensor between two positions of one dimension.

@@ -9,10 +9,9 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, ListArray, ListBuilder, MutableArrayData,
+    Array, ArrayRef, AsArray, ListArray, ListBuilder, MutableArrayData,
     PrimitiveBuilder, make_array,
 };
-use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Int64Type};
 use datafusion::common::{
@@ -26,6 +25,7 @@ use datafusion::logical_expr::{
 };
 
 use super::super::arguments::{OnBadValue, bounded_literal};
+use super::builder::fixed_size_list;
 use super::part::Part;
 use super::types::{TensorType, fixed_shape_field};
 use crate::feature::documentation;
@@ -367,15 +367,4 @@ fn usable(lists: &ListArray, row: usize, length: usize) -> std::result::Result<u
         0 => Ok(start),
         nulls => Err(format!("a list of {found} has {nulls} that are NULL, expected numbers")),
     }
-}
-
-/// Elements of NULL rows are nobody's, and must be there all the same.
-pub(super) fn fixed_size_list(
-    item: &FieldRef,
-    elements: i32,
-    values: ArrayRef,
-    is_valid: Vec<bool>,
-) -> Result<ArrayRef> {
-    let nulls = Some(NullBuffer::from(is_valid));
-    Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), elements, values, nulls)?))
 }
