@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::declaration::ModelDeclaration;
+use super::hashes::hex;
 use super::learned::Learned;
 use super::options::ModelOptions;
-use super::package::hex;
 use crate::error::{ModelError, nearest_hint};
 
 const SUFFIX: &str = ".toml";

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::head::Head;
+use super::location::Pinned;
+use super::number::Number;
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
-use super::package::Pinned;
 use super::quality::Quality;
 use super::resources::Resources;
 use super::row_error::error_field;
@@ -153,25 +154,6 @@ pub enum Layout {
     Chw,
     /// `[height, width, channels]`
     Hwc,
-}
-
-/// A finite number, which equals itself.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Number(pub f64);
-
-impl PartialEq for Number {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.to_bits() == other.0.to_bits()
-    }
-}
-
-impl Eq for Number {}
-
-impl std::hash::Hash for Number {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.to_bits().hash(state);
-    }
 }
 
 /// What executes a model.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, TransformKind};
+use super::declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
+use super::number::Number;
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::quality::Quality;
 use super::resources::Resources;

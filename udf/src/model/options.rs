@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use crate::fixture::{Folder, TEXT, open};
     use crate::model::ModelDeclaration;
-    use crate::model::declaration::Number;
+    use crate::model::number::Number;
 
     #[test]
     fn every_documented_key_is_known() {

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, ListArray, ListBuilder, MutableArrayData,
-    PrimitiveBuilder, make_array,
+    Array, ArrayRef, AsArray, ListArray, ListBuilder, MutableArrayData, PrimitiveBuilder,
+    make_array,
 };
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Int64Type};

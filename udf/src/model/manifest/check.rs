@@ -7,9 +7,10 @@ use arrow::datatypes::{DataType, FieldRef, Fields};
 use super::{MANIFEST, Manifest};
 use crate::error::nearest_hint;
 use crate::feature::image::Recipe;
-use crate::model::declaration::{BatchLimits, Number, RuntimeKind, TransformKind};
+use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
+use crate::model::location::is_safe_name;
+use crate::model::number::Number;
 use crate::model::options::Precision;
-use crate::model::package::is_safe_name;
 use crate::model::signature::{list_item, parts, type_name};
 use crate::model::template::Template;
 

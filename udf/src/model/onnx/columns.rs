@@ -1,11 +1,12 @@
 //! Programs whose inputs and outputs are columns: a number, a text or a vector of each row.
 
 use arrow::datatypes::DataType;
+use bytesize::MIB;
 
+use super::described::{Described, Refusal};
 use super::graph::{Dim, Graph, Kind, Port};
-use super::{Described, MIB, Refusal};
 use crate::model::declaration::{BatchLimits, TransformKind};
-use crate::model::type_name;
+use crate::model::signature::type_name;
 
 /// What the values of one batch may take.
 const BATCH_BYTES: u64 = 16 * MIB;

@@ -8,10 +8,11 @@ use std::path::Path;
 
 use prost::Message;
 
+use super::described::Refusal;
 use super::element::Element;
 use super::proto::{self, EXTERNAL, Size, Value};
 use crate::model::Precision;
-use crate::model::package::is_safe_name;
+use crate::model::location::is_safe_name;
 
 /// What an ONNX file says of itself.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl Graph {
     ///
     /// # Errors
     /// What is wrong with it, and what to do.
-    pub(super) fn read(path: &Path) -> Result<Self, (String, String)> {
+    pub(super) fn read(path: &Path) -> Result<Self, Refusal> {
         let restore = || "fetch the file again".to_owned();
         let bytes = fs::read(path).map_err(|e| (format!("it cannot be read: {e}"), restore()))?;
         if bytes.starts_with(b"version https://git-lfs") {
@@ -126,7 +127,7 @@ impl Graph {
         Ok(read)
     }
 
-    fn of(graph: &proto::Graph) -> Result<Self, (String, String)> {
+    fn of(graph: &proto::Graph) -> Result<Self, Refusal> {
         // Old files list weights among the inputs.
         let weights: BTreeSet<&str> = graph.initializer.iter().map(|t| t.name.as_str()).collect();
         let inputs = graph.input.iter().filter(|input| !weights.contains(input.name.as_str()));
@@ -209,7 +210,7 @@ fn dim(dimension: &proto::Dimension) -> Dim {
 }
 
 /// Refuses operators that ONNX Runtime does not have by itself.
-fn check_operators(model: &proto::Model, graph: &proto::Graph) -> Result<(), (String, String)> {
+fn check_operators(model: &proto::Model, graph: &proto::Graph) -> Result<(), Refusal> {
     let own: BTreeSet<&str> = model.functions.iter().map(|f| f.domain.as_str()).collect();
     let known = |node: &&proto::Node| {
         DOMAINS.contains(&node.domain.as_str()) || own.contains(node.domain.as_str())
@@ -259,7 +260,7 @@ fn tensors(graph: &proto::Graph) -> Vec<&proto::Tensor> {
     graph.initializer.iter().chain(inner).collect()
 }
 
-fn external_files(tensors: &[&proto::Tensor]) -> Result<BTreeSet<String>, (String, String)> {
+fn external_files(tensors: &[&proto::Tensor]) -> Result<BTreeSet<String>, Refusal> {
     let mut files = BTreeSet::new();
     for tensor in tensors.iter().filter(|tensor| tensor.data_location == EXTERNAL) {
         let location = tensor.external_data.iter().find(|entry| entry.key == "location");

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::described::Refusal;
 use super::graph::{Dim, Graph, Kind, Port};
-use super::text::Files;
-use super::{Refusal, json};
+use super::json::{self, Files};
 use crate::model::head::{Activation, Dense, Function, Head, Pooling};
-use crate::model::package::is_safe_name;
+use crate::model::location::is_safe_name;
 
 /// What a model makes of texts.
 pub(super) struct Made {

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use bytesize::MIB;
 use serde_json::Value;
 
+use super::described::{Described, Refusal};
 use super::graph::{Dim, Graph, Kind, Port};
-use super::head;
-use super::processor;
-use super::{Described, MIB, Refusal, json};
+use super::{head, json, processor};
 use crate::model::declaration::{BatchLimits, TransformKind};
 use crate::model::head::{Head, Pooling};
 

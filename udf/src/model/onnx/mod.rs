@@ -1,15 +1,17 @@
 //! Describes an ONNX model by its own files, in the form of the `model.toml` that it lacks.
 //!
 //! - `proto.rs`, `graph.rs`, `element.rs`: what an ONNX file says of itself
+//! - `described.rs`: what is made of it: a description in parts, or a refusal
 //! - `variants.rs`: which of a folder's programs
 //! - `columns.rs`: inputs and outputs that are columns: tabular models, pixels
 //! - `image.rs`, `processor.rs`: models of images, whose folder says how pixels are made of them
 //! - `text.rs`: models of texts, whose other files say how they are fed and what is made of the result
-//! - `tokenizer.rs`, `head.rs`: those files
+//! - `tokenizer.rs`, `head.rs`, `json.rs`: those files
 //!
 //! Nothing here runs a program: ONNX Runtime is loaded when a query needs it.
 
 mod columns;
+mod described;
 mod element;
 mod graph;
 mod head;
@@ -23,44 +25,21 @@ mod text;
 mod tokenizer;
 mod variants;
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use bytesize::MIB;
 use url::Url;
 
+use self::described::{Described, Refusal};
 use self::graph::Graph;
 pub(crate) use self::graph::products;
-use super::declaration::{BatchLimits, RuntimeKind, TransformKind};
-use super::head::Head;
+use super::declaration::RuntimeKind;
+use super::hashes::hash_file;
 use super::manifest::{FORMAT, InputText, MANIFEST, ManifestText, OutputText};
 use super::options::{Determinism, Precision};
-use super::package::hash_file;
 use super::resources::{Resources, Share};
 use crate::error::ModelError;
-
-const MIB: u64 = 1 << 20;
-
-/// A problem, and what to do about it.
-type Refusal = (String, String);
-
-/// What is made of an ONNX model's files, short of what all descriptions have.
-struct Described {
-    about: String,
-    inputs: Vec<(String, String)>,
-    outputs: Vec<(String, String)>,
-    transform: TransformKind,
-    results: Vec<String>,
-    one_row: bool,
-    head: Option<Head>,
-    prompts: BTreeMap<String, String>,
-    prompt: Option<String>,
-    batch: BatchLimits,
-    /// Of a batch's intermediate results.
-    activation_bytes: u64,
-    /// What the program needs beside itself and its weights.
-    files: Vec<String>,
-}
 
 /// Whether a folder holds ONNX programs and no description.
 pub(super) fn is_undescribed(dir: &Path) -> bool {

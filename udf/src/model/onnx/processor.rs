@@ -7,8 +7,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Refusal, json};
-use crate::model::declaration::{Filter, Fit, Layout, Middle, Number, TransformKind};
+use super::described::Refusal;
+use super::json;
+use crate::model::declaration::{Filter, Fit, Layout, Middle, TransformKind};
+use crate::model::number::Number;
 
 pub(super) const FILE: &str = "preprocessor_config.json";
 /// From this size on, ConvNext's processor resizes both sides and crops nothing.

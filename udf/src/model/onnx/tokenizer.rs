@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::{PostProcessor, Tokenizer};
 
-use super::text::Files;
-use super::{Refusal, json};
+use super::described::Refusal;
+use super::json::{self, Files};
 use crate::model::declaration::Side;
 
 const FILE: &str = "tokenizer.json";
