@@ -8,8 +8,9 @@
 mod image;
 mod tensor;
 mod text;
+mod tokens;
 
-pub(crate) use text::TokenColumn;
+pub(crate) use tokens::TokenColumn;
 
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub trait Transform: std::fmt::Debug + Send + Sync {
 /// The prepared columns of a model, without loading anything: for planning.
 pub fn output_fields(model: &ModelDeclaration) -> Vec<FieldRef> {
     match &model.transform {
-        TransformKind::Tokenize { .. } => text::output_fields(model),
+        TransformKind::Tokenize { .. } => tokens::output_fields(model),
         TransformKind::Tensor => tensor::output_fields(&model.signature),
         TransformKind::Image { crop, .. } => vec![image::output_field(*crop)],
     }

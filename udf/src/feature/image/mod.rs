@@ -11,10 +11,11 @@
 //! Which crates decode and resize, and how they were chosen: `docs/images.md`.
 
 mod column;
+mod compute;
 mod decode;
 mod encode;
+mod function;
 mod functions;
-
 mod jpeg;
 mod limits;
 mod orientation;
