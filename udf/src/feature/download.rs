@@ -326,9 +326,10 @@ impl Client {
 }
 
 fn check_size(bytes: u64) -> std::result::Result<(), Failure> {
-    match bytes <= DOWNLOAD_BYTES_MAX as u64 {
-        true => Ok(()),
-        false => Err(Failure::lasting(format!("it has more than {DOWNLOAD_BYTES_MAX} bytes"))),
+    if bytes <= DOWNLOAD_BYTES_MAX as u64 {
+        Ok(())
+    } else {
+        Err(Failure::lasting(format!("it has more than {DOWNLOAD_BYTES_MAX} bytes")))
     }
 }
 

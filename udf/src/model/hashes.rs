@@ -80,9 +80,10 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// Opens a file to read it, wherever links lead. A device may have no end, and a pipe no beginning:
 /// nobody is asked to wait for them.
 pub(super) fn open_regular(path: &Path) -> io::Result<fs::File> {
-    match fs::metadata(path)?.is_file() {
-        true => fs::File::open(path),
-        false => Err(io::Error::other("it is not a regular file")),
+    if fs::metadata(path)?.is_file() {
+        fs::File::open(path)
+    } else {
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 

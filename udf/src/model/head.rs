@@ -80,12 +80,13 @@ impl Head {
                 (!labels.is_empty() && types == expected, expected.join(", "))
             }
         };
-        match fits {
-            true => Ok(()),
-            false => Err(format!(
+        if fits {
+            Ok(())
+        } else {
+            Err(format!(
                 "runtime.head makes {expected} of a result, and the outputs are {}",
                 columns_text(outputs)
-            )),
+            ))
         }
     }
 }

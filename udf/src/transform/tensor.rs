@@ -66,9 +66,10 @@ impl Tensors {
         let is_broken = (0..list.len()).any(|row| {
             list.is_valid(row) && item_nulls.slice(row * length, length).null_count() > 0
         });
-        match is_broken {
-            true => Err(self.problem(field, "a vector holds a NULL".to_owned())),
-            false => Ok(()),
+        if is_broken {
+            Err(self.problem(field, "a vector holds a NULL".to_owned()))
+        } else {
+            Ok(())
         }
     }
 }

@@ -165,9 +165,10 @@ impl Tokenize {
     }
 
     fn prompted<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.prompt.is_empty() {
-            true => Cow::Borrowed(text),
-            false => Cow::Owned(format!("{}{text}", self.prompt)),
+        if self.prompt.is_empty() {
+            Cow::Borrowed(text)
+        } else {
+            Cow::Owned(format!("{}{text}", self.prompt))
         }
     }
 

@@ -141,9 +141,10 @@ impl ScalarUDFImpl for VectorFunction {
         let columns: Vec<ArrayRef> =
             args.args.into_iter().map(|arg| arg.into_array(rows)).collect::<Result<_>>()?;
         let column = self.compute(&columns)?;
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }

@@ -77,9 +77,10 @@ impl Part {
         let mut copied = MutableArrayData::new(vec![&data], false, tensors.len() * elements);
         let mut is_valid = Vec::with_capacity(tensors.len());
         for row in 0..tensors.len() {
-            let is_usable = match tensors.is_valid(row) && values.null_count() > 0 {
-                true => on_bad_value.apply("tensor_slice", self.without_nulls(values, row))?,
-                false => Some(()),
+            let is_usable = if tensors.is_valid(row) && values.null_count() > 0 {
+                on_bad_value.apply("tensor_slice", self.without_nulls(values, row))?
+            } else {
+                Some(())
             };
             is_valid.push(tensors.is_valid(row) && is_usable.is_some());
             for range in self.ranges(row) {

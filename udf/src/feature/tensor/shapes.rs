@@ -125,10 +125,8 @@ impl ScalarUDFImpl for ShapeFunction {
         let is_number = |at: usize| found[at].is_integer();
         let numbers = || (1..found.len()).map(|_| DataType::Int64);
         let all_numbers = (1..found.len()).all(is_number);
-        let written = match self.has_sides {
-            true => found.len().min(self.function.arguments()),
-            false => found.len(),
-        };
+        let written =
+            if self.has_sides { found.len().min(self.function.arguments()) } else { found.len() };
         let coerced = match (self.function, found.first(), written) {
             (Function::Shape, Some(tensor), 1) if all_numbers => {
                 TensorType::of_storage(tensor).map(|_| tensor.clone())
@@ -221,9 +219,10 @@ impl ScalarUDFImpl for ShapeFunction {
             }
             (Function::Slice, _) => return internal_err!("{} without a part", self.name),
         };
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }
@@ -293,9 +292,12 @@ impl ShapeFunction {
         };
         let length = usize::try_from(*elements).unwrap_or_default();
         let name = Function::FromList.name();
-        let start = |row| match lists.is_valid(row) {
-            true => self.on_bad_value.apply(name, usable(lists, row, length)),
-            false => Ok(None),
+        let start = |row| {
+            if lists.is_valid(row) {
+                self.on_bad_value.apply(name, usable(lists, row, length))
+            } else {
+                Ok(None)
+            }
         };
         // All lists before memory is taken for tensors.
         let starts = (0..lists.len()).map(start).collect::<Result<Vec<_>>>()?;
@@ -329,9 +331,10 @@ impl ShapeFunction {
     /// The sides among the arguments.
     fn sides(&self, args: &ReturnFieldArgs<'_>) -> Result<Vec<usize>> {
         let side = |at| bounded_literal(args, at, &self.name, "side", SIDE_MAX);
-        match self.has_sides {
-            true => (self.function.arguments()..args.arg_fields.len()).map(side).collect(),
-            false => Ok(vec![]),
+        if self.has_sides {
+            (self.function.arguments()..args.arg_fields.len()).map(side).collect()
+        } else {
+            Ok(vec![])
         }
     }
 
@@ -348,12 +351,13 @@ impl ShapeFunction {
 fn check_batch(function: &str, rows: usize, length: usize, item: &DataType) -> Result<()> {
     let width = item.primitive_width().unwrap_or(1);
     let bytes = rows.saturating_mul(length).saturating_mul(width);
-    match bytes <= BATCH_BYTES_MAX {
-        true => Ok(()),
-        false => exec_err!(
+    if bytes <= BATCH_BYTES_MAX {
+        Ok(())
+    } else {
+        exec_err!(
             "{function}: the tensors of a batch of {rows} rows take {bytes} bytes, more than the \
              {BATCH_BYTES_MAX} that are allowed; SET datafusion.execution.batch_size to fewer rows"
-        ),
+        )
     }
 }
 

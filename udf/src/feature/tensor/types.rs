@@ -98,9 +98,10 @@ impl TensorType {
             return Err(format!("it is stored as {}", type_name(field.data_type())));
         };
         let elements = shape.iter().try_fold(1usize, |all, side| all.checked_mul(*side));
-        match elements.is_some() && elements == usize::try_from(*length).ok() {
-            true => Ok(Self::Fixed { item: item.data_type().clone(), shape }),
-            false => Err(format!("its shape {shape:?} is none of {length} elements")),
+        if elements.is_some() && elements == usize::try_from(*length).ok() {
+            Ok(Self::Fixed { item: item.data_type().clone(), shape })
+        } else {
+            Err(format!("its shape {shape:?} is none of {length} elements"))
         }
     }
 

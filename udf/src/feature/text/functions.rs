@@ -102,9 +102,10 @@ impl Chunker {
         let mut lists = Lists::default();
         self.append(&mut lists, &columns, 0..rows, &Words)?;
         let column = lists.finish();
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }

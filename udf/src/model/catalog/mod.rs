@@ -176,10 +176,7 @@ impl Catalog {
             return Ok(());
         }
         drop(temporary);
-        match self.storage.rename(name, to)? {
-            true => Ok(()),
-            false => Err(self.unknown(name)),
-        }
+        if self.storage.rename(name, to)? { Ok(()) } else { Err(self.unknown(name)) }
     }
 
     fn unknown(&self, name: &str) -> ModelError {

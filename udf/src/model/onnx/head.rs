@@ -31,9 +31,10 @@ pub(super) fn of(dir: &Path, graph: &Graph, files: &Files) -> Result<Made, Refus
     let output = |name: &str| graph.outputs.iter().find(|output| output.name == name);
     let is_reranker = files.sentence_transformers["model_type"] == "CrossEncoder";
     if let Some(logits) = output("logits").filter(|_| files.modules.is_null() || is_reranker) {
-        return match is_tagger(&files.config) {
-            true => tags(logits, files),
-            false => scores(logits, files, is_reranker),
+        return if is_tagger(&files.config) {
+            tags(logits, files)
+        } else {
+            scores(logits, files, is_reranker)
         };
     }
     let pooled = VECTORS.iter().find_map(|name| output(name)).or(output(VECTOR));

@@ -119,10 +119,7 @@ fn write(
         description: described.about,
         license: None,
         source: None,
-        determinism: match graph.is_volatile {
-            true => Determinism::Volatile,
-            false => Determinism::Stable,
-        },
+        determinism: if graph.is_volatile { Determinism::Volatile } else { Determinism::Stable },
         prompt: described.prompt,
         input: described
             .inputs

@@ -40,9 +40,10 @@ fn copy(name: &str) -> tempfile::TempDir {
         for entry in fs::read_dir(from).unwrap() {
             let path = entry.unwrap().path();
             let target = to.join(path.file_name().unwrap());
-            match path.is_dir() {
-                true => copy_into(&path, &target),
-                false => drop(fs::copy(&path, target).unwrap()),
+            if path.is_dir() {
+                copy_into(&path, &target)
+            } else {
+                drop(fs::copy(&path, target).unwrap())
             }
         }
     }

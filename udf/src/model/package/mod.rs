@@ -260,17 +260,19 @@ fn read_manifest_file(dir: &Path) -> Result<Vec<u8>, ModelError> {
         let mut bytes = vec![];
         let file = open_regular(&dir.join(MANIFEST))?;
         file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            true => Err(io::Error::other(too_long())),
-            false => Ok(bytes),
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            Err(io::Error::other(too_long()))
+        } else {
+            Ok(bytes)
         }
     };
     read().map_err(|e| {
         let location = dir.display().to_string();
         if e.kind() == io::ErrorKind::NotFound {
-            let problem = match dir.is_dir() {
-                true => "it holds neither model.toml nor an ONNX model".to_owned(),
-                false => "no such folder".to_owned(),
+            let problem = if dir.is_dir() {
+                "it holds neither model.toml nor an ONNX model".to_owned()
+            } else {
+                "no such folder".to_owned()
             };
             let remedy = "restore the package, or make one with `forebay model export`".to_owned();
             return ModelError::Package { location, problem, remedy };
