@@ -57,27 +57,7 @@ impl Manifest {
         let inputs = &self.signature.inputs;
         match &self.transform {
             TransformKind::Tokenize { max_tokens, arguments, vocabulary, template, .. } => {
-                if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
-                    return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
-                        .to_owned());
-                }
-                if *max_tokens == 0 {
-                    return Err("transform.max_tokens is 0, expected at least 1".to_owned());
-                }
-                if arguments.is_empty() {
-                    return Err("transform.arguments is empty".to_owned());
-                }
-                let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
-                if let Some(name) = arguments.iter().find(unknown) {
-                    return Err(format!(
-                        "transform.arguments holds '{name}', expected {}{}",
-                        ARGUMENTS.join(", "),
-                        nearest_hint(name, ARGUMENTS)
-                    ));
-                }
-                if *vocabulary == Some(0) {
-                    return Err("transform.vocabulary is 0, expected at least 1".to_owned());
-                }
+                check_tokens(inputs, *max_tokens, arguments, *vocabulary)?;
                 match template {
                     Some(template) => Template::parse(template, inputs).map(drop),
                     None => Ok(()),
@@ -89,32 +69,13 @@ impl Manifest {
                 }
                 Recipe::try_new(*resize, *crop)
                     .map_err(|problem| format!("transform: {problem}"))?;
-                let is_usable = |number: &Number| number.0.is_finite();
-                if !mean.iter().all(is_usable) || !std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
-                    return Err(format!(
-                        "transform.mean is {:?} and transform.std is {:?}, expected numbers, and of \
-                         std those above 0",
-                        mean.map(|number| number.0),
-                        std.map(|number| number.0)
-                    ));
-                }
-                Ok(())
+                check_channels(mean, std)
             }
             // What is no tensor is passed on to a runtime that needs none.
             TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
             TransformKind::Tensor => {
                 let takes_text = matches!(self.runtime, RuntimeKind::Onnx { .. });
-                let is_possible = |data_type: &DataType| {
-                    is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
-                };
-                match inputs.iter().find(|field| !is_possible(field.data_type())) {
-                    Some(field) => Err(format!(
-                        "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
-                        field.name(),
-                        type_name(field.data_type())
-                    )),
-                    None => Ok(()),
-                }
+                check_tensors(inputs, takes_text)
             }
         }
     }
@@ -268,6 +229,61 @@ impl Manifest {
             Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),
             None => Ok(()),
         }
+    }
+}
+
+fn check_tokens(
+    inputs: &Fields,
+    max_tokens: u32,
+    arguments: &[String],
+    vocabulary: Option<u32>,
+) -> Result<(), String> {
+    if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
+        return Err("transform 'tokenize' takes one [[input]] of type STRING, or two".to_owned());
+    }
+    if max_tokens == 0 {
+        return Err("transform.max_tokens is 0, expected at least 1".to_owned());
+    }
+    if arguments.is_empty() {
+        return Err("transform.arguments is empty".to_owned());
+    }
+    let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
+    if let Some(name) = arguments.iter().find(unknown) {
+        return Err(format!(
+            "transform.arguments holds '{name}', expected {}{}",
+            ARGUMENTS.join(", "),
+            nearest_hint(name, ARGUMENTS)
+        ));
+    }
+    if vocabulary == Some(0) {
+        return Err("transform.vocabulary is 0, expected at least 1".to_owned());
+    }
+    Ok(())
+}
+
+fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {
+    let is_usable = |number: &Number| number.0.is_finite();
+    if mean.iter().all(is_usable) && std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
+        return Ok(());
+    }
+    Err(format!(
+        "transform.mean is {:?} and transform.std is {:?}, expected numbers, and of std those above 0",
+        mean.map(|number| number.0),
+        std.map(|number| number.0)
+    ))
+}
+
+fn check_tensors(inputs: &Fields, takes_text: bool) -> Result<(), String> {
+    let is_possible = |data_type: &DataType| {
+        is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
+    };
+    match inputs.iter().find(|field| !is_possible(field.data_type())) {
+        Some(field) => Err(format!(
+            "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
+            field.name(),
+            type_name(field.data_type())
+        )),
+        None => Ok(()),
     }
 }
 

@@ -25,6 +25,7 @@ mod text;
 mod tokenizer;
 mod variants;
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -100,18 +101,7 @@ fn write(
     graph: &Graph,
     described: Described,
 ) -> Result<String, ModelError> {
-    let mut files = described.files;
-    files.push(program.to_owned());
-    // Weights are named from where the program is.
-    let folder = program.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-    files.extend(graph.external.iter().map(|name| format!("{folder}{name}")));
-    let hash = |name: String| match hash_file(&dir.join(&name)) {
-        Ok(hash) => Ok((name, hash)),
-        Err(error) => Err(refused(&dir.join(program), unreadable(&name, error.kind(), &error))),
-    };
-    let files = files.into_iter().map(hash).collect::<Result<_, ModelError>>()?;
-    let memory = (2 * graph.weight_bytes).saturating_add(described.activation_bytes + 128 * MIB);
-    let memory = memory.div_ceil(50 * MIB).saturating_mul(50 * MIB);
+    let files = hashed(dir, program, graph, described.files)?;
     let text = ManifestText {
         format: FORMAT,
         name: name_of(dir, program),
@@ -142,13 +132,7 @@ fn write(
         },
         precisions: None,
         quality: Default::default(),
-        resources: Resources {
-            cpus: Share::ONE,
-            gpus: Share::ZERO,
-            memory,
-            gpu_memory: memory,
-            worker_labels: Default::default(),
-        },
+        resources: resources(graph.weight_bytes, described.activation_bytes),
         batch: described.batch,
         files,
     };
@@ -156,6 +140,37 @@ fn write(
         let remedy = "report this, with the model's name".to_owned();
         refused(&dir.join(program), (format!("its description cannot be written: {error}"), remedy))
     })
+}
+
+/// The hashes of the program, of the files that it names and of these.
+fn hashed(
+    dir: &Path,
+    program: &str,
+    graph: &Graph,
+    mut files: Vec<String>,
+) -> Result<BTreeMap<String, String>, ModelError> {
+    files.push(program.to_owned());
+    // Weights are named from where the program is.
+    let folder = program.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+    files.extend(graph.external.iter().map(|name| format!("{folder}{name}")));
+    let hash = |name: String| match hash_file(&dir.join(&name)) {
+        Ok(hash) => Ok((name, hash)),
+        Err(error) => Err(refused(&dir.join(program), unreadable(&name, error.kind(), &error))),
+    };
+    files.into_iter().map(hash).collect()
+}
+
+/// Room for the weights twice, as while they are loaded, in steps of 50 MiB.
+fn resources(weight_bytes: u64, activation_bytes: u64) -> Resources {
+    let memory = (2 * weight_bytes).saturating_add(activation_bytes + 128 * MIB);
+    let memory = memory.div_ceil(50 * MIB).saturating_mul(50 * MIB);
+    Resources {
+        cpus: Share::ONE,
+        gpus: Share::ZERO,
+        memory,
+        gpu_memory: memory,
+        worker_labels: Default::default(),
+    }
 }
 
 fn unreadable(name: &str, kind: ErrorKind, error: &std::io::Error) -> Refusal {
