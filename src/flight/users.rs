@@ -166,7 +166,7 @@ impl Users {
         self.check_name(name)?;
         let mut secret = [0; 32];
         OsRng.fill_bytes(&mut secret);
-        let token = format!("forebay-{}", hex(&secret));
+        let token = format!("forebay-{}", hex::encode(secret));
         self.tokens.insert(name.to_owned(), Token { role, sha256: hash(&token) });
         Ok(token)
     }
@@ -229,11 +229,7 @@ impl Users {
 }
 
 fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(token.as_bytes()))
 }
 
 impl std::str::FromStr for Role {

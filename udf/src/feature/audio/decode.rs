@@ -30,8 +30,7 @@ impl Format {
             [b'I', b'D', b'3', ..] => Self::Mp3,
             [0xff, second, ..] if second & 0xe6 == 0xe2 => Self::Mp3,
             _ => {
-                let first: Vec<String> =
-                    bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                let first: Vec<String> = bytes.iter().take(8).map(|byte| hex::encode([*byte])).collect();
                 return Err(format!(
                     "the bytes, which begin with {}, are no WAV, FLAC or MP3",
                     first.join(" ")
