@@ -11,6 +11,7 @@ use arrow::array::{ArrayRef, BinaryViewBuilder, UInt32Array};
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable};
 use datafusion::common::{Result, internal_err, resources_err};
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
@@ -31,7 +32,7 @@ const DOWNLOAD_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// together in memory, of which a function cannot reserve any: it does not know the query's pool.
 const BATCH_BYTES_MAX: u64 = 4 << 30;
 /// How often a download is tried.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: usize = 3;
 /// Before the second attempt; twice as long before the third.
 const BACKOFF: Duration = Duration::from_millis(200);
 /// For one attempt, until its last byte.
@@ -249,28 +250,29 @@ impl Client {
 
     async fn download(&self, url: &str, timeout: Duration) -> std::result::Result<Vec<u8>, String> {
         let parsed = Url::parse(url).map_err(|error| format!("'{url}' is no URL: {error}"))?;
-        let mut attempt = 1;
-        loop {
-            let result = match tokio::time::timeout(timeout, self.fetch(&parsed)).await {
-                Ok(result) => result,
-                Err(_) => Err(Failure {
-                    problem: format!("it took longer than {} s", timeout.as_secs()),
-                    may_pass: true,
-                }),
+        let attempt = || async {
+            let late = |_| Failure {
+                problem: format!("it took longer than {} s", timeout.as_secs()),
+                may_pass: true,
             };
-            match result {
-                Ok(bytes) => return Ok(bytes),
-                Err(failure) if failure.may_pass && attempt < ATTEMPTS => {
-                    tokio::time::sleep(BACKOFF * attempt).await;
-                    attempt += 1;
-                }
-                Err(failure) => {
-                    let times =
-                        if attempt > 1 { format!(" ({attempt} attempts)") } else { String::new() };
-                    return Err(format!("{url}: {}{times}", failure.problem));
-                }
-            }
-        }
+            tokio::time::timeout(timeout, self.fetch(&parsed)).await.map_err(late)?
+        };
+        let mut attempts = 1;
+        let result = attempt
+            .retry(
+                ExponentialBuilder::new()
+                    .with_min_delay(BACKOFF)
+                    .with_factor(2.0)
+                    .with_max_times(ATTEMPTS - 1),
+            )
+            .when(|failure: &Failure| failure.may_pass)
+            .notify(|_: &Failure, _| attempts += 1)
+            .await;
+        result.map_err(|failure| {
+            let times =
+                if attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
+            format!("{url}: {}{times}", failure.problem)
+        })
     }
 
     async fn fetch(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
