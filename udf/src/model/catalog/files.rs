@@ -1,11 +1,12 @@
 //! The files of a catalog's folder: one per model, and a lock.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::entry::{CatalogEntry, IfExists};
 use crate::error::ModelError;
+use crate::files;
 use crate::model::hashes::hash_bytes;
 
 const SUFFIX: &str = ".toml";
@@ -85,21 +86,10 @@ pub(super) fn write_entry(
     let text = toml::to_string(entry).map_err(|e| problem(&path, &e))?;
     let write = || -> io::Result<bool> {
         fs::create_dir_all(dir)?;
-        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(dir)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
         match if_exists {
-            IfExists::Replace => drop(file.persist(&path)?),
-            // Fails if another process has made the name its own in the meantime.
-            IfExists::Fail | IfExists::Keep => match file.persist_noclobber(&path) {
-                Ok(_) => {}
-                Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-                Err(e) => return Err(e.error),
-            },
+            IfExists::Replace => files::replace(&path, text.as_bytes()).map(|()| true),
+            IfExists::Fail | IfExists::Keep => files::create(&path, text.as_bytes()),
         }
-        // The new name outlives a crash only when the folder is on disk too.
-        File::open(dir)?.sync_all()?;
-        Ok(true)
     };
     match (write().map_err(|e| problem(&path, &e))?, if_exists) {
         (false, IfExists::Fail) => Err(ModelError::ModelExists { name }),
