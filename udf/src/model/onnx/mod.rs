@@ -1,6 +1,6 @@
 //! Describes an ONNX model by its own files, in the form of the `model.toml` that it lacks.
 //!
-//! - `proto.rs`, `graph.rs`, `element.rs`: what an ONNX file says of itself
+//! - `proto.rs`, `file.rs`, `graph.rs`, `element.rs`: what an ONNX file says of itself
 //! - `described.rs`: what is made of it: a description in parts, or a refusal
 //! - `variants.rs`: which of a folder's programs
 //! - `columns.rs`: inputs and outputs that are columns: tabular models, pixels
@@ -13,6 +13,7 @@
 mod columns;
 mod described;
 mod element;
+mod file;
 mod graph;
 mod head;
 mod image;

@@ -41,9 +41,9 @@ fn copy(name: &str) -> tempfile::TempDir {
             let path = entry.unwrap().path();
             let target = to.join(path.file_name().unwrap());
             if path.is_dir() {
-                copy_into(&path, &target)
+                copy_into(&path, &target);
             } else {
-                drop(fs::copy(&path, target).unwrap())
+                fs::copy(&path, target).unwrap();
             }
         }
     }
@@ -185,9 +185,9 @@ fn files_that_are_cut_off_or_something_else_are_refused() {
     let path = folder.path().join("model.onnx");
     let whole = fs::read(fixture("logistic/model.onnx")).unwrap();
     for (bytes, expected) in [
-        (&whole[..whole.len() / 2], "it is no ONNX model, or one that was cut off ("),
-        (b"", "it is no ONNX model, or one that was cut off (it names no version of ONNX)"),
-        (b"PK\x03\x04 a zip file", "it is no ONNX model"),
+        (&whole[..whole.len() / 2], "it is not a valid ONNX model, or was cut off ("),
+        (b"", "it is not a valid ONNX model, or was cut off (it names no version of ONNX)"),
+        (b"PK\x03\x04 a zip file", "it is not a valid ONNX model"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "run `git lfs pull`"),
     ] {
         fs::write(&path, bytes).unwrap();
