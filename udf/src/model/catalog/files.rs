@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::entry::{CatalogEntry, IfExists};
-use crate::error::ModelError;
+use crate::error::{ModelError, message_text};
 use crate::files;
 use crate::model::hashes::hash_bytes;
 
@@ -72,6 +72,7 @@ pub(super) fn read_entry(path: &Path) -> Result<Option<CatalogEntry>, ModelError
     };
     toml::from_str(&text).map(Some).map_err(|e| {
         let reason = e.message().trim().replace('\n', ", ");
+        let reason = message_text(&reason);
         problem(path, &format!("damaged ({reason}); run DROP MODEL and create the model again"))
     })
 }

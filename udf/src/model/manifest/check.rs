@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use arrow::datatypes::{DataType, FieldRef, Fields};
 
 use super::{MANIFEST, Manifest};
-use crate::error::nearest_hint;
+use crate::error::{nearest_hint, quoted};
 use crate::feature::image::Recipe;
 use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
 use crate::model::location::is_safe_name;
@@ -96,7 +96,9 @@ impl Manifest {
             return Err("[prompts] holds one without a name".to_owned());
         }
         match self.prompt.as_ref().filter(|name| !self.prompts.contains_key(*name)) {
-            Some(name) => Err(format!("prompt is '{name}', which [prompts] does not hold")),
+            Some(name) => {
+                Err(format!("prompt is '{}', which [prompts] does not hold", quoted(name)))
+            }
             None => Ok(()),
         }
     }
@@ -111,10 +113,11 @@ impl Manifest {
             };
             if !fits || self.transform != TransformKind::Tensor {
                 return Err(format!(
-                    "input '{}' of type {} cannot have the shape {shape:?}, which is for a vector \
-                     of as many numbers with transform 'tensor'",
-                    field.name(),
-                    type_name(field.data_type())
+                    "input '{}' of type {} cannot have the shape {}, which is for a vector of as many \
+                     numbers with transform 'tensor'",
+                    quoted(field.name()),
+                    quoted(&type_name(field.data_type())),
+                    quoted(&format!("{shape:?}"))
                 ));
             }
         }
@@ -143,7 +146,8 @@ impl Manifest {
         let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
         let is_emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         let has_head = matches!(self.runtime, RuntimeKind::Onnx { head: Some(_), .. });
-        let (name, sql_type) = (field.name(), type_name(field.data_type()));
+        let sql_type = type_name(field.data_type());
+        let (name, sql_type) = (quoted(field.name()), quoted(&sql_type));
         let is_possible = |part: &FieldRef| {
             part.data_type() == &DataType::Utf8 || is_tensor_type(part.data_type())
         };
@@ -175,16 +179,17 @@ impl Manifest {
             let is_half = matches!(name.parse(), Ok(Precision::Bf16 | Precision::Fp16));
             if !(is_half && off.0 >= 0.0 && off.0.is_finite()) {
                 return Err(format!(
-                    "[precisions] holds '{name}' = {}, expected bf16 or fp16 and how far results are \
-                     off",
+                    "[precisions] holds '{}' = {}, expected bf16 or fp16 and how far results are off",
+                    quoted(name),
                     off.0
                 ));
             }
         }
         for (name, quality) in &self.quality {
+            let shown = quoted(name);
             name.parse::<Precision>()
-                .map_err(|error| format!("[quality] is of '{name}': {error}"))
-                .and_then(|_| quality.check().map_err(|why| format!("[quality.{name}] {why}")))?;
+                .map_err(|error| format!("[quality] is of '{shown}': {error}"))
+                .and_then(|_| quality.check().map_err(|why| format!("[quality.{shown}] {why}")))?;
         }
         Ok(())
     }
@@ -193,14 +198,15 @@ impl Manifest {
         for (name, hash) in &self.files {
             if !is_safe_name(name) {
                 return Err(format!(
-                    "[files] holds '{name}', expected the name of a file within the package"
+                    "[files] holds '{}', expected the name of a file within the package",
+                    quoted(name)
                 ));
             }
             if name == MANIFEST {
                 return Err(format!("[files] holds {MANIFEST}, which cannot hold its own hash"));
             }
             if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                return Err(format!("[files] '{name}' is not a SHA-256 in hexadecimal"));
+                return Err(format!("[files] '{}' is not a SHA-256 in hexadecimal", quoted(name)));
             }
         }
         let tokenizer = match &self.transform {
@@ -226,7 +232,9 @@ impl Manifest {
             .chain(dense)
             .find(|(_, name)| !self.files.contains_key(*name));
         match missing {
-            Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),
+            Some((key, name)) => {
+                Err(format!("{key} is '{}', which [files] does not list", quoted(name)))
+            }
             None => Ok(()),
         }
     }
@@ -250,7 +258,8 @@ fn check_tokens(
     let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
     if let Some(name) = arguments.iter().find(unknown) {
         return Err(format!(
-            "transform.arguments holds '{name}', expected {}{}",
+            "transform.arguments holds '{}', expected {}{}",
+            quoted(name),
             ARGUMENTS.join(", "),
             nearest_hint(name, ARGUMENTS)
         ));
@@ -280,8 +289,8 @@ fn check_tensors(inputs: &Fields, takes_text: bool) -> Result<(), String> {
     match inputs.iter().find(|field| !is_possible(field.data_type())) {
         Some(field) => Err(format!(
             "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
-            field.name(),
-            type_name(field.data_type())
+            quoted(field.name()),
+            quoted(&type_name(field.data_type()))
         )),
         None => Ok(()),
     }
@@ -297,7 +306,7 @@ fn check_columns(kind: &str, fields: &Fields) -> Result<(), String> {
             return Err(format!("an [[{kind}]] has an empty name"));
         }
         if !names.insert(field.name()) {
-            return Err(format!("[[{kind}]] '{}' is there twice", field.name()));
+            return Err(format!("[[{kind}]] '{}' is there twice", quoted(field.name())));
         }
     }
     Ok(())
