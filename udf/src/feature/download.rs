@@ -249,7 +249,8 @@ impl Client {
     }
 
     async fn download(&self, url: &str, timeout: Duration) -> std::result::Result<Vec<u8>, String> {
-        let parsed = Url::parse(url).map_err(|error| format!("'{url}' is no URL: {error}"))?;
+        let parsed =
+            Url::parse(url).map_err(|error| format!("'{url}' is not a valid URL: {error}"))?;
         let attempt = || async {
             let late = |_| Failure {
                 problem: format!("it took longer than {} s", timeout.as_secs()),
@@ -307,12 +308,12 @@ impl Client {
     async fn fetch_file(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
         let path = url
             .to_file_path()
-            .map_err(|()| Failure::lasting("it names no file of this machine"))?;
+            .map_err(|()| Failure::lasting("it does not name a file of this machine"))?;
         let problem = |error: std::io::Error| Failure::lasting(error.to_string());
         let found = tokio::fs::metadata(&path).await.map_err(problem)?;
         // A device or a pipe may have no end.
         if !found.is_file() {
-            return Err(Failure::lasting("it is no file"));
+            return Err(Failure::lasting("it is not a regular file"));
         }
         check_size(found.len())?;
         let mut taken = self.taken();

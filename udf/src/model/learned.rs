@@ -73,7 +73,7 @@ impl Learned {
         self.update(model, device_type, |lesson| lesson.rows_per_second = Some(rows_per_second));
     }
 
-    /// Forgets a package.
+    /// Forgets a package on all devices, and removes its file.
     pub fn forget(&self, content_hash: &str) {
         self.known.lock().insert(content_hash.to_owned(), Lessons::new());
         if let Some(dir) = &self.dir {

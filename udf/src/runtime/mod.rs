@@ -27,7 +27,7 @@ use crate::model::{ModelDeclaration, Package, RuntimeKind};
 /// A device of this process that a replica can be loaded on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
-    /// CPU cores.
+    /// The CPU cores of this process, which replicas share.
     Cpu,
     /// A CUDA device by ordinal.
     Cuda(u16),

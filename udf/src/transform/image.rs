@@ -78,7 +78,7 @@ impl Transform for Images {
         }
         let field = output_field(self.recipe.crop);
         let DataType::FixedSizeList(item, length) = field.data_type() else {
-            return Err(self.problem("its pixels are no vector".to_owned()));
+            return Err(self.problem("its pixels are not a vector".to_owned()));
         };
         let nulls: Option<NullBuffer> = column.nulls().cloned();
         let values = Arc::new(UInt8Array::from(pixels));

@@ -23,7 +23,7 @@ use crate::model::{ModelDeclaration, Package, TransformKind};
 /// What becomes of rows.
 #[derive(Clone, Debug)]
 pub struct Transformed {
-    /// The prepared columns.
+    /// Those of [`Transform::output_fields`], each with as many rows as the input.
     pub columns: Vec<ArrayRef>,
     /// How many rows held more than the model takes, and lost the rest.
     pub truncated: usize,

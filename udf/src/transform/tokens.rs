@@ -16,7 +16,7 @@ pub(crate) enum TokenColumn {
     Type,
     /// Where the token begins in the text, in characters; -1 for one that is no part of the text.
     Start,
-    /// Where it ends.
+    /// Where it ends, behind its last character; -1 likewise.
     End,
     /// Which text it is of: 0 for the first, 1 for the second of a pair, -1 for none.
     Text,

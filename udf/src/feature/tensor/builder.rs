@@ -30,7 +30,7 @@ impl TensorBuilder {
         let elements = match field.data_type() {
             DataType::FixedSizeList(_, elements) => usize::try_from(*elements).ok(),
             DataType::Struct(_) => None,
-            other => return internal_err!("{other} is no type of tensors"),
+            other => return internal_err!("{other} is not a type of tensors"),
         };
         let field = Arc::clone(field);
         let bytes = elements.unwrap_or_default().saturating_mul(rows).min(RESERVED_MAX);
@@ -53,7 +53,7 @@ impl TensorBuilder {
         let is_expected = self.elements.is_none_or(|expected| expected == tensor.len());
         if !is_expected || shape.iter().product::<usize>() != tensor.len() {
             return internal_err!(
-                "a tensor of {} bytes and shape {shape:?} is none of {}",
+                "a tensor of {} bytes and shape {shape:?} does not fit the column {}",
                 tensor.len(),
                 self.field.name()
             );

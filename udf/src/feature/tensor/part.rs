@@ -61,7 +61,7 @@ impl Part {
         &self.item
     }
 
-    /// Of the part.
+    /// The sides of each part, one for each dimension.
     pub(super) fn result_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         shape[self.dimension] = self.end - self.start;

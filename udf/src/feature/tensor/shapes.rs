@@ -325,7 +325,7 @@ impl ShapeFunction {
             }
             (true, _) => None,
         };
-        tensor.ok_or_else(|| plan_datafusion_err!("{} is no type of tensors", field.data_type()))
+        tensor.ok_or_else(|| plan_datafusion_err!("{} is not a type of tensors", field.data_type()))
     }
 
     /// The sides among the arguments.

@@ -32,7 +32,7 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
-    /// The model's name.
+    /// The model's name in SQL, in the case in which it was created.
     pub fn name(&self) -> &str {
         &self.declaration.name
     }

@@ -136,7 +136,11 @@ fn column(name: &str, item: DataType, rest: &[Dim]) -> Result<(String, DataType,
     let data_type = match length {
         1 => item,
         _ if item.is_numeric() => DataType::new_fixed_size_list(item, length, true),
-        _ => return Err(format!("{length} values of a row that are no numbers fit no column")),
+        _ => {
+            return Err(format!(
+                "{length} values of a row that are not numbers do not fit into a column"
+            ));
+        }
     };
     Ok((name.to_owned(), data_type, values))
 }

@@ -39,9 +39,9 @@ pub use self::remote::packages_dir;
 /// A local folder whose files are verified against the hashes in its `model.toml`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Package {
-    /// The folder.
+    /// The folder on this machine; in the cache if it was downloaded.
     pub dir: PathBuf,
-    /// Its description.
+    /// Its description, which has been checked.
     pub manifest: Manifest,
     /// SHA-256 of its `model.toml`.
     pub content_hash: String,
@@ -52,7 +52,7 @@ pub struct Package {
 /// What a package says of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
-    /// Its description.
+    /// Its description, which has been checked.
     pub manifest: Manifest,
     /// SHA-256 of the description, which a declaration pins.
     pub content_hash: String,

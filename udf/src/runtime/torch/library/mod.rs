@@ -34,7 +34,7 @@ unsafe extern "C" {
 /// The libtorch of this process.
 #[derive(Clone, Debug)]
 pub struct LibtorchInfo {
-    /// For example `2.11.0`.
+    /// Release of libtorch, for example `2.11.0`.
     pub version: String,
     /// The file that holds its CPU part.
     pub library_path: PathBuf,
@@ -45,7 +45,7 @@ pub struct LibtorchInfo {
 /// A CUDA device as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaDevice {
-    /// Counted from 0.
+    /// Its number in this process, from 0: CUDA_VISIBLE_DEVICES counts.
     pub ordinal: u16,
     /// For example `NVIDIA H200`.
     pub name: String,
