@@ -22,7 +22,7 @@ use futures::{StreamExt, TryStreamExt};
 use url::Url;
 
 use super::arguments::{OnBadValue, text, whole_number};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// Downloads of one batch at one time.
 const CONCURRENT_DOWNLOADS: usize = 16;

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
     let signature = Signature::user_defined(Volatility::Immutable);

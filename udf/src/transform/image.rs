@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, FixedSizeListArray, UInt8Array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-use super::{Transform, Transformed};
+use super::interface::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::feature::arguments::BytesColumn;
 use crate::feature::image::{Filter, Fit, Middle, Recipe, Workspace};

@@ -7,7 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{Field, FieldRef};
 
-use super::{Transform, Transformed};
+use super::interface::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Signature, type_name};
 

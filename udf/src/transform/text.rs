@@ -10,8 +10,8 @@ use tokenizers::{
     EncodeInput, Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams,
 };
 
+use super::interface::{Transform, Transformed};
 use super::tokens::{TokenColumn, item_field};
-use super::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, Side, Template, TransformKind, type_name};
 

@@ -16,7 +16,7 @@ use super::super::arguments::{BytesColumn, OnBadValue, is_bytes, whole_number};
 use super::decode::{Audio, decode};
 use super::limits::{BATCH_SAMPLES_MAX, check_rate};
 use super::resample::resample;
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 const NAME: &str = "audio_decode";
 const USAGE: &str = "audio_decode(bytes [, sample_rate])";

@@ -16,7 +16,7 @@ use super::column::image_type;
 use super::function::{Function, ImageFunction, coerced, info_fields};
 use super::pixels::Mode;
 use super::preprocess::Recipe;
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// All functions of this folder, each also as `try_…`.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 
 use super::super::arguments::whole_number;
 use super::types::{TensorType, check_order};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// All functions of this file.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {

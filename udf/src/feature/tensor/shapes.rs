@@ -28,7 +28,7 @@ use super::super::arguments::{OnBadValue, bounded_literal};
 use super::builder::fixed_size_list;
 use super::part::Part;
 use super::types::{TensorType, fixed_shape_field};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// All functions of this file.
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {

@@ -22,7 +22,7 @@ use super::super::arguments::{OnBadValue, text, whole_number};
 use super::chunk::{Limits, chunks};
 use super::reference::TokenizerReference;
 use super::tokens::{Tokens, Words};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// The function's name in SQL.
 pub const TEXT_CHUNK: &str = "text_chunk";

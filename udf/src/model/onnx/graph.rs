@@ -9,8 +9,8 @@ use super::described::Refusal;
 use super::element::Element;
 use super::file::{self, Unread};
 use super::proto::{self, EXTERNAL, Size, Value};
-use crate::model::Precision;
 use crate::model::location::is_safe_name;
+use crate::model::options::Precision;
 
 /// What an ONNX file says of itself.
 #[derive(Debug)]

@@ -7,14 +7,15 @@ use arrow::compute::concat;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
 use super::super::outputs::{Outputs, Unlike};
+use super::super::replica::{Device, Prepared, Replica};
 use super::super::work::Work;
-use super::super::{Device, Prepared, Replica};
 use super::dense::Layer;
 use super::input::Run;
 use super::output;
 use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
-use super::{head, library, threads};
+use super::thread::threads;
+use super::{head, library};
 use crate::error::RuntimeError;
 use crate::model::{Head, ModelDeclaration, Package, RuntimeKind, TransformKind, products};
 use crate::transform::TokenColumn;

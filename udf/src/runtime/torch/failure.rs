@@ -1,6 +1,6 @@
 //! What libtorch's messages mean.
 
-use super::super::Device;
+use super::super::replica::Device;
 use crate::error::RuntimeError;
 use crate::model::ModelDeclaration;
 
