@@ -159,11 +159,12 @@ impl Replica for OnnxReplica {
             Run::prepare(&self.transform, &self.tokens, &self.program.inputs, columns)
                 .map_err(|problem| self.failed(rows, &problem))
         };
-        let runs = match self.one_row {
-            true => (0..rows)
+        let runs = if self.one_row {
+            (0..rows)
                 .map(|row| run(&columns.iter().map(|c| c.slice(row, 1)).collect::<Vec<_>>()))
-                .collect::<Result<_, _>>()?,
-            false => vec![run(columns)?],
+                .collect::<Result<_, _>>()?
+        } else {
+            vec![run(columns)?]
         };
         let inputs = Inputs { runs };
         let padded = inputs.runs.iter().map(|run| run.padded).sum();
