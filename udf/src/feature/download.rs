@@ -366,6 +366,42 @@ mod tests {
         }
     }
 
+    /// A server that gives these answers to one request each, and its address.
+    fn server(answers: &'static [&'static str]) -> (std::thread::JoinHandle<()>, String) {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/x", listener.local_addr().unwrap());
+        let serve = move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                let rest = "Connection: close\r\nContent-Length: 2\r\n\r\nok";
+                write!(stream, "HTTP/1.1 {answer}\r\n{rest}").unwrap();
+            }
+        };
+        (std::thread::spawn(serve), url)
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_tried_three_times_and_all_else_once() {
+        const BUSY: &str = "503 Service Unavailable";
+        let client = Client::new(1000).unwrap();
+        for (answers, expected) in [
+            (&[BUSY, "429 Too Many Requests", "200 OK"][..], Ok(b"ok".to_vec())),
+            (&[BUSY, BUSY, BUSY], Err(format!("the server says {BUSY} (3 attempts)"))),
+            (
+                &[BUSY, "404 Not Found"],
+                Err("the server says 404 Not Found (2 attempts)".to_owned()),
+            ),
+            (&["404 Not Found"], Err("the server says 404 Not Found".to_owned())),
+        ] {
+            let (server, url) = server(answers);
+            let found = client.download(&url, Duration::from_secs(10)).await;
+            assert_eq!(found, expected.map_err(|problem| format!("{url}: {problem}")));
+            server.join().unwrap();
+        }
+    }
+
     #[test]
     fn what_does_not_arrive_gives_its_room_back() {
         let room = Room::new(1000);
