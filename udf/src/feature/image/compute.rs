@@ -12,10 +12,10 @@ use super::super::tensor::TensorBuilder;
 use super::column::{ImageBuilder, ImageColumn};
 use super::decode::{self, decode};
 use super::encode::{Encoding, encode};
-use super::function::{Function, ImageFunction, info_fields};
 use super::pixels::{Mode, Pixels};
 use super::preprocess::{Recipe, Workspace};
 use super::resize::{Filter, Resampler};
+use super::signature::{Function, ImageFunction, info_fields};
 
 /// The arguments of one row behind the first; a NULL among them makes the result NULL.
 struct RowArguments<'a> {

@@ -13,9 +13,9 @@ use datafusion::logical_expr::{
 use super::super::arguments::{OnBadValue, size_literal};
 use super::super::tensor::{fixed_shape_field, variable_shape_field};
 use super::column::image_type;
-use super::function::{Function, ImageFunction, coerced, info_fields};
 use super::pixels::Mode;
 use super::preprocess::Recipe;
+use super::signature::{Function, ImageFunction, coerced, info_fields};
 use crate::feature::docs::documentation;
 
 /// All functions of this folder, each also as `try_…`.

@@ -14,7 +14,6 @@ mod column;
 mod compute;
 mod decode;
 mod encode;
-mod function;
 mod functions;
 mod jpeg;
 mod limits;
@@ -23,6 +22,7 @@ mod pixels;
 mod png;
 mod preprocess;
 mod resize;
+mod signature;
 #[cfg(test)]
 mod tests;
 
