@@ -16,13 +16,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use argon2::Argon2;
 use argon2::password_hash::rand_core::{OsRng, RngCore};
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use forebay_udf::files;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -129,13 +130,8 @@ impl Users {
     /// If it cannot be written; what was there stays.
     pub fn save(&self, path: &Path) -> Result<()> {
         let write = || -> io::Result<()> {
-            let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
             let text = toml::to_string(self).map_err(io::Error::other)?;
-            file.write_all(text.as_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(path)?;
-            Ok(())
+            files::replace(path, text.as_bytes())
         };
         write().map_err(|error| exec_datafusion_err!("users file {}: {error}", path.display()))
     }
@@ -166,7 +162,7 @@ impl Users {
         self.check_name(name)?;
         let mut secret = [0; 32];
         OsRng.fill_bytes(&mut secret);
-        let token = format!("forebay-{}", hex(&secret));
+        let token = format!("forebay-{}", hex::encode(secret));
         self.tokens.insert(name.to_owned(), Token { role, sha256: hash(&token) });
         Ok(token)
     }
@@ -229,11 +225,7 @@ impl Users {
 }
 
 fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(token.as_bytes()))
 }
 
 impl std::str::FromStr for Role {

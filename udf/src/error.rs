@@ -4,13 +4,15 @@
 //! rows flow. [`RuntimeError`] arises while a model loads or runs, and says whether another
 //! attempt can help.
 
+use std::borrow::Cow;
+
 use datafusion::common::DataFusionError;
 
 /// A model that cannot be declared, found or used as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// No model of this name is in the catalog.
-    #[error("model '{name}' does not exist{hint}; SHOW MODELS lists the models there are")]
+    #[error("model '{}' does not exist{hint}; SHOW MODELS lists the models there are", quoted(.name))]
     UnknownModel {
         /// The name asked for.
         name: String,
@@ -18,13 +20,13 @@ pub enum ModelError {
         hint: String,
     },
     /// The name is taken.
-    #[error("model '{name}' already exists; use CREATE OR REPLACE MODEL, or IF NOT EXISTS")]
+    #[error("model '{}' already exists; use CREATE OR REPLACE MODEL, or IF NOT EXISTS", quoted(.name))]
     ModelExists {
         /// The name asked for.
         name: String,
     },
     /// An option that no model knows.
-    #[error("unknown model option '{option}'{hint}; the options are {known}")]
+    #[error("unknown model option '{}'{hint}; the options are {known}", quoted(.option))]
     UnknownOption {
         /// The option's key as given.
         option: String,
@@ -34,9 +36,9 @@ pub enum ModelError {
         known: String,
     },
     /// An option or package entry whose value makes no sense.
-    #[error("invalid value '{value}' for '{option}': expected {expected}")]
+    #[error("invalid value '{}' for '{option}': expected {expected}", quoted(.value))]
     InvalidValue {
-        /// The key.
+        /// The option's key, or what is said of the package's entry.
         option: String,
         /// The value as given.
         value: String,
@@ -48,9 +50,9 @@ pub enum ModelError {
     Package {
         /// Folder or URL of the package.
         location: String,
-        /// What is wrong.
+        /// What is wrong, without the location.
         problem: String,
-        /// What to do.
+        /// What the owner of the package can do about it.
         remedy: String,
     },
     /// A package whose store does not answer, or not now: later it may.
@@ -62,17 +64,17 @@ pub enum ModelError {
         problem: String,
     },
     /// The declared signature and the package's signature differ.
-    #[error("model '{name}': {problem}")]
+    #[error("model '{}': {problem}", quoted(.name))]
     Signature {
-        /// The model's name.
+        /// The model's name in SQL.
         name: String,
-        /// What differs.
+        /// What differs, or what cannot be written or read.
         problem: String,
     },
     /// The catalog's folder cannot be read or written.
     #[error("model catalog {path}: {problem}")]
     Catalog {
-        /// File or folder.
+        /// Path of the folder, or of the file in it.
         path: String,
         /// The operating system's or parser's message.
         problem: String,
@@ -93,7 +95,7 @@ pub enum RuntimeError {
     Library {
         /// File name of the library.
         library: String,
-        /// The loader's message.
+        /// What the system's loader says, or where the file was looked for.
         problem: String,
     },
     /// The device asked for does not exist or does not work.
@@ -101,37 +103,37 @@ pub enum RuntimeError {
     Device {
         /// Device as asked for.
         device: String,
-        /// The reason.
+        /// What is wrong, without the names above.
         problem: String,
     },
     /// The program or a file of the package cannot be loaded.
     #[error("model '{model}': {file} cannot be loaded: {problem}")]
     Load {
-        /// Model name.
+        /// The model's name in SQL.
         model: String,
         /// File within the package.
         file: String,
-        /// The reason.
+        /// What is wrong, without the names above.
         problem: String,
     },
     /// A batch does not fit into memory; a smaller one may.
     #[error("model '{model}': out of memory with a batch of {rows} rows: {problem}")]
     OutOfMemory {
-        /// Model name.
+        /// The model's name in SQL.
         model: String,
         /// Rows of the batch that failed.
         rows: usize,
-        /// The runtime's message.
+        /// The runtime's message, on one line and without its stack trace.
         problem: String,
     },
     /// The program failed on a batch.
     #[error("model '{model}' failed on a batch of {rows} rows: {problem}")]
     Program {
-        /// Model name.
+        /// The model's name in SQL.
         model: String,
         /// Rows of the batch that failed.
         rows: usize,
-        /// The runtime's message.
+        /// The runtime's message, on one line and without its stack trace.
         problem: String,
     },
     /// The program fails on every batch, also on rows that were made up: no row is at fault.
@@ -140,9 +142,9 @@ pub enum RuntimeError {
          cannot run with this precision: try precision = 'fp32', or export it again"
     )]
     Broken {
-        /// Model name.
+        /// The model's name in SQL.
         model: String,
-        /// The runtime's message.
+        /// The runtime's message, on one line and without its stack trace.
         problem: String,
     },
     /// The program's results are not what the package declares.
@@ -151,9 +153,9 @@ pub enum RuntimeError {
          {found}; correct [[output]] in model.toml and create the model again"
     )]
     Output {
-        /// Model name.
+        /// The model's name in SQL.
         model: String,
-        /// Declared output column.
+        /// Name of the output in the package, without the prefix that SQL shows.
         output: String,
         /// Declared type and rows.
         expected: String,
@@ -163,11 +165,11 @@ pub enum RuntimeError {
     /// A transform cannot turn a value into model inputs.
     #[error("model '{model}': input '{input}': {problem}")]
     Transform {
-        /// Model name.
+        /// The model's name in SQL.
         model: String,
-        /// Declared input column.
+        /// Name of the input in the package.
         input: String,
-        /// The reason.
+        /// What is wrong, without the names above.
         problem: String,
     },
 }
@@ -239,11 +241,42 @@ impl From<RuntimeError> for DataFusionError {
     }
 }
 
+/// Characters of a value that a message quotes, at most.
+const QUOTED_MAX: usize = 200;
+/// Characters of another library's message, which may quote a value, at most.
+const MESSAGE_MAX: usize = 1000;
+
+/// A value of a user's as messages quote it: of a long one the beginning, and how many characters it has.
+pub(crate) fn quoted(value: &str) -> Cow<'_, str> {
+    shortened(value, QUOTED_MAX)
+}
+
+/// A message of another library's, which nobody says how long it is.
+pub(crate) fn message_text(message: &str) -> Cow<'_, str> {
+    shortened(message, MESSAGE_MAX)
+}
+
+fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => {
+            Cow::Owned(format!("{}… ({} characters)", &text[..end], text.chars().count()))
+        }
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// Bytes of a name that is compared with others: the time that takes grows with the product of both.
+const COMPARED_MAX: usize = 256;
+
 /// ` (did you mean 'x'?)` for the candidate nearest to `given`, or an empty string.
 pub fn nearest_hint<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    if given.len() > COMPARED_MAX {
+        return String::new();
+    }
     let given = given.to_lowercase();
     candidates
         .into_iter()
+        .filter(|candidate| candidate.len() <= COMPARED_MAX)
         .map(|candidate| {
             (strsim::damerau_levenshtein(&given, &candidate.to_lowercase()), candidate)
         })
@@ -251,4 +284,53 @@ pub fn nearest_hint<'a>(given: &str, candidates: impl IntoIterator<Item = &'a st
         .min()
         .map(|(_, candidate)| format!(" (did you mean '{candidate}'?)"))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::TEXT;
+    use crate::model::{Manifest, ModelOptions, parse_type};
+
+    #[test]
+    fn a_value_of_a_million_characters_is_not_quoted_whole() {
+        let long = "ä".repeat(1_000_000);
+        assert_eq!(quoted("ä"), "ä");
+        assert_eq!(quoted(&long), format!("{}… (1000000 characters)", "ä".repeat(QUOTED_MAX)));
+        let check = |message: String, what: &str| {
+            assert!(message.chars().count() < 2 * MESSAGE_MAX, "{what}: {}", message.len());
+            assert!(message.contains("… (1"), "{what}: {message}");
+        };
+        let deep = format!("FLOAT{}", "[1]".repeat(333_334));
+        check(parse_type(&deep).unwrap_err().to_string(), "type");
+        let mut options = ModelOptions::default();
+        check(options.set(&long, "1").unwrap_err().to_string(), "key");
+        for key in ["device", "gpus", "memory", "worker_labels", "max_batch_rows", "on_error"] {
+            check(options.set(key, &long).unwrap_err().to_string(), key);
+        }
+        for (part, with) in [
+            ("\"text\"", format!("\"{long}\"\nshape = [2]")),
+            ("\"STRING\"", format!("\"{deep}\"")),
+            ("\"attention_mask\"", format!("\"{long}\"")),
+            ("\"tokenizer.json\"", format!("\"{long}\"")),
+            ("\"torch\"", format!("\"{long}\"")),
+            ("= 1\nname", format!("= \"{long}\"\nname")),
+            ("version =", format!("prompt = \"{long}\"\nversion =")),
+            ("version =", format!("\"{long}\" = 1\nversion =")),
+            ("version =", format!("quality = {{ \"{long}\" = {{ rows = 1 }} }}\nversion =")),
+            ("version =", format!("precisions = {{ \"{long}\" = 1.0 }}\nversion =")),
+            ("version =", format!("files = {{ \"../{long}\" = \"\" }}\nversion =")),
+        ] {
+            let description = TEXT.replacen(part, &with, 1);
+            let error = Manifest::parse(description.as_bytes(), "/m").unwrap_err().to_string();
+            check(error, &with.chars().take(40).collect::<String>());
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_looked_for_among_names_of_a_sensible_length() {
+        let long = "x".repeat(1_000_000);
+        assert_eq!(nearest_hint(&long, [long.as_str()]), "");
+        assert_eq!(nearest_hint("minlm", [long.as_str(), "minilm"]), " (did you mean 'minilm'?)");
+    }
 }

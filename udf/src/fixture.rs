@@ -37,7 +37,7 @@ impl Folder {
         let mut text = format!("{description}\n[files]\n");
         for name in files {
             let digest = Sha256::digest(fs::read(self.path().join(name)).unwrap());
-            let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hash = hex::encode(digest);
             text += &format!("\"{name}\" = \"{hash}\"\n");
         }
         fs::write(self.path().join("model.toml"), text).unwrap();

@@ -11,6 +11,7 @@
 
 pub mod error;
 pub mod feature;
+pub mod files;
 pub mod folders;
 pub mod model;
 pub mod runtime;

@@ -11,6 +11,7 @@ use arrow::array::{ArrayRef, BinaryViewBuilder, UInt32Array};
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable};
 use datafusion::common::{Result, internal_err, resources_err};
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
@@ -21,7 +22,7 @@ use futures::{StreamExt, TryStreamExt};
 use url::Url;
 
 use super::arguments::{OnBadValue, text, whole_number};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// Downloads of one batch at one time.
 const CONCURRENT_DOWNLOADS: usize = 16;
@@ -31,7 +32,7 @@ const DOWNLOAD_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// together in memory, of which a function cannot reserve any: it does not know the query's pool.
 const BATCH_BYTES_MAX: u64 = 4 << 30;
 /// How often a download is tried.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: usize = 3;
 /// Before the second attempt; twice as long before the third.
 const BACKOFF: Duration = Duration::from_millis(200);
 /// For one attempt, until its last byte.
@@ -248,29 +249,31 @@ impl Client {
     }
 
     async fn download(&self, url: &str, timeout: Duration) -> std::result::Result<Vec<u8>, String> {
-        let parsed = Url::parse(url).map_err(|error| format!("'{url}' is no URL: {error}"))?;
-        let mut attempt = 1;
-        loop {
-            let result = match tokio::time::timeout(timeout, self.fetch(&parsed)).await {
-                Ok(result) => result,
-                Err(_) => Err(Failure {
-                    problem: format!("it took longer than {} s", timeout.as_secs()),
-                    may_pass: true,
-                }),
+        let parsed =
+            Url::parse(url).map_err(|error| format!("'{url}' is not a valid URL: {error}"))?;
+        let attempt = || async {
+            let late = |_| Failure {
+                problem: format!("it took longer than {} s", timeout.as_secs()),
+                may_pass: true,
             };
-            match result {
-                Ok(bytes) => return Ok(bytes),
-                Err(failure) if failure.may_pass && attempt < ATTEMPTS => {
-                    tokio::time::sleep(BACKOFF * attempt).await;
-                    attempt += 1;
-                }
-                Err(failure) => {
-                    let times =
-                        if attempt > 1 { format!(" ({attempt} attempts)") } else { String::new() };
-                    return Err(format!("{url}: {}{times}", failure.problem));
-                }
-            }
-        }
+            tokio::time::timeout(timeout, self.fetch(&parsed)).await.map_err(late)?
+        };
+        let mut attempts = 1;
+        let result = attempt
+            .retry(
+                ExponentialBuilder::new()
+                    .with_min_delay(BACKOFF)
+                    .with_factor(2.0)
+                    .with_max_times(ATTEMPTS - 1),
+            )
+            .when(|failure: &Failure| failure.may_pass)
+            .notify(|_: &Failure, _| attempts += 1)
+            .await;
+        result.map_err(|failure| {
+            let times =
+                if attempts > 1 { format!(" ({attempts} attempts)") } else { String::new() };
+            format!("{url}: {}{times}", failure.problem)
+        })
     }
 
     async fn fetch(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
@@ -305,12 +308,12 @@ impl Client {
     async fn fetch_file(&self, url: &Url) -> std::result::Result<Vec<u8>, Failure> {
         let path = url
             .to_file_path()
-            .map_err(|()| Failure::lasting("it names no file of this machine"))?;
+            .map_err(|()| Failure::lasting("it does not name a file of this machine"))?;
         let problem = |error: std::io::Error| Failure::lasting(error.to_string());
         let found = tokio::fs::metadata(&path).await.map_err(problem)?;
         // A device or a pipe may have no end.
         if !found.is_file() {
-            return Err(Failure::lasting("it is no file"));
+            return Err(Failure::lasting("it is not a regular file"));
         }
         check_size(found.len())?;
         let mut taken = self.taken();
@@ -326,9 +329,10 @@ impl Client {
 }
 
 fn check_size(bytes: u64) -> std::result::Result<(), Failure> {
-    match bytes <= DOWNLOAD_BYTES_MAX as u64 {
-        true => Ok(()),
-        false => Err(Failure::lasting(format!("it has more than {DOWNLOAD_BYTES_MAX} bytes"))),
+    if bytes <= DOWNLOAD_BYTES_MAX as u64 {
+        Ok(())
+    } else {
+        Err(Failure::lasting(format!("it has more than {DOWNLOAD_BYTES_MAX} bytes")))
     }
 }
 
@@ -359,6 +363,42 @@ mod tests {
         let error = client.room.check(16).unwrap_err().strip_backtrace();
         for part in ["16 rows name have more than 1000 bytes", "batch_size = 2"] {
             assert!(error.contains(part), "{part} is not in: {error}");
+        }
+    }
+
+    /// A server that gives these answers to one request each, and its address.
+    fn server(answers: &'static [&'static str]) -> (std::thread::JoinHandle<()>, String) {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/x", listener.local_addr().unwrap());
+        let serve = move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                let rest = "Connection: close\r\nContent-Length: 2\r\n\r\nok";
+                write!(stream, "HTTP/1.1 {answer}\r\n{rest}").unwrap();
+            }
+        };
+        (std::thread::spawn(serve), url)
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_tried_three_times_and_all_else_once() {
+        const BUSY: &str = "503 Service Unavailable";
+        let client = Client::new(1000).unwrap();
+        for (answers, expected) in [
+            (&[BUSY, "429 Too Many Requests", "200 OK"][..], Ok(b"ok".to_vec())),
+            (&[BUSY, BUSY, BUSY], Err(format!("the server says {BUSY} (3 attempts)"))),
+            (
+                &[BUSY, "404 Not Found"],
+                Err("the server says 404 Not Found (2 attempts)".to_owned()),
+            ),
+            (&["404 Not Found"], Err("the server says 404 Not Found".to_owned())),
+        ] {
+            let (server, url) = server(answers);
+            let found = client.download(&url, Duration::from_secs(10)).await;
+            assert_eq!(found, expected.map_err(|problem| format!("{url}: {problem}")));
+            server.join().unwrap();
         }
     }
 

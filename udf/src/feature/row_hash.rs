@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
     let signature = Signature::user_defined(Volatility::Immutable);
@@ -60,9 +60,10 @@ impl ScalarUDFImpl for RowHash {
             ColumnarValue::Scalar(ScalarValue::Int64(Some(seed))) => *seed,
             ColumnarValue::Array(seeds) if !seeds.is_empty() && seeds.null_count() == 0 => {
                 let seeds = seeds.as_primitive::<Int64Type>();
-                match seeds.values().iter().all(|seed| *seed == seeds.value(0)) {
-                    true => seeds.value(0),
-                    false => return exec_err!("row_hash: the seed differs from row to row"),
+                if seeds.values().iter().all(|seed| *seed == seeds.value(0)) {
+                    seeds.value(0)
+                } else {
+                    return exec_err!("row_hash: the seed differs from row to row");
                 }
             }
             ColumnarValue::Array(seeds) if seeds.is_empty() => 0,

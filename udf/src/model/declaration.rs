@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::head::Head;
+use super::location::Pinned;
+use super::number::Number;
 use super::options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
-use super::package::Pinned;
 use super::quality::Quality;
 use super::resources::Resources;
 use super::row_error::error_field;
 use super::signature::Signature;
-use crate::error::{ModelError, nearest_hint};
+use crate::error::{ModelError, message_text, nearest_hint, quoted};
 pub use crate::feature::image::{Filter, Fit, Middle};
 
 /// A named, versioned function from input columns to output columns, with what it needs.
@@ -39,7 +40,7 @@ pub struct ModelDeclaration {
     /// Which of them is, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What executes it.
+    /// What executes it, and from which file of the package.
     pub runtime: RuntimeKind,
     /// What one replica leases.
     pub resources: Resources,
@@ -108,7 +109,7 @@ pub enum TransformKind {
     Image {
         /// Pixels of the sides that are resized, before the crop.
         resize: u32,
-        /// Which sides are.
+        /// Which sides are; the shorter one if nothing is said.
         #[serde(default)]
         fit: Fit,
         /// Pixels of both sides of what the program gets, the middle.
@@ -132,9 +133,9 @@ pub enum TransformKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Its beginning.
+    /// Its beginning: the first tokens of a long text are dropped.
     Left,
-    /// Its end.
+    /// Its end: the last tokens of a long text are dropped.
     #[default]
     Right,
 }
@@ -153,25 +154,6 @@ pub enum Layout {
     Chw,
     /// `[height, width, channels]`
     Hwc,
-}
-
-/// A finite number, which equals itself.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Number(pub f64);
-
-impl PartialEq for Number {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.to_bits() == other.0.to_bits()
-    }
-}
-
-impl Eq for Number {}
-
-impl std::hash::Hash for Number {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.to_bits().hash(state);
-    }
 }
 
 /// What executes a model.
@@ -229,7 +211,7 @@ impl RuntimeKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchLimits {
-    /// Rows at most.
+    /// Rows at most, from 1.
     pub max_rows: u32,
     /// Padded tokens at most: rows times the longest row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -379,7 +361,7 @@ impl ModelDeclaration {
             0 => format!("none: the package of model '{}' has no prompts", self.name),
             _ => {
                 let known = names.clone().collect::<Vec<_>>().join(", ");
-                format!("{known}, or '' for none{}", nearest_hint(name, names))
+                format!("{}, or '' for none{}", quoted(&known), nearest_hint(name, names))
             }
         };
         let option = "prompt".to_owned();
@@ -408,8 +390,8 @@ impl ModelDeclaration {
     pub fn from_text(text: &str) -> Result<Self, ModelError> {
         toml::from_str(text).map_err(|error| ModelError::InvalidValue {
             option: "declaration".to_owned(),
-            value: text.chars().take(40).collect(),
-            expected: format!("a model's declaration: {}", error.message()),
+            value: text.to_owned(),
+            expected: format!("a model's declaration: {}", message_text(error.message())),
         })
     }
 

@@ -5,6 +5,7 @@ use arrow::datatypes::{DataType, Fields};
 use serde::{Deserialize, Serialize};
 
 use super::signature::{columns_text, type_name};
+use crate::error::quoted;
 
 /// The last steps of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,14 +27,14 @@ pub enum Head {
     },
     /// One number per label → the best label, its score, and if there are several the scores of all.
     Classify {
-        /// Numbers → scores.
+        /// What makes scores of the numbers.
         activation: Activation,
         /// In the order of the numbers.
         labels: Vec<String>,
     },
     /// One number → one score.
     Score {
-        /// Number → score.
+        /// What makes a score of the number.
         activation: Activation,
     },
     /// One number per label, of each of a row's tokens → lists of the tokens' best labels, their scores, and
@@ -80,12 +81,13 @@ impl Head {
                 (!labels.is_empty() && types == expected, expected.join(", "))
             }
         };
-        match fits {
-            true => Ok(()),
-            false => Err(format!(
+        if fits {
+            Ok(())
+        } else {
+            Err(format!(
                 "runtime.head makes {expected} of a result, and the outputs are {}",
-                columns_text(outputs)
-            )),
+                quoted(&columns_text(outputs))
+            ))
         }
     }
 }
@@ -105,10 +107,10 @@ pub struct Dense {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Function {
-    /// The number itself.
+    /// The number itself, unchanged.
     #[default]
     Identity,
-    /// The hyperbolic tangent.
+    /// The hyperbolic tangent, between -1 and 1.
     Tanh,
     /// The number, or 0 if it is below.
     Relu,
@@ -120,18 +122,18 @@ pub enum Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// The first token's.
+    /// The first token's, which is a special one as a rule.
     Cls,
     /// By place, the largest number of all.
     Max,
-    /// The mean.
+    /// The mean of all, by place.
     Mean,
     /// The sum, divided by the square root of how many there are.
     MeanSqrtLenTokens,
     /// The mean, later tokens weighing more.
     #[serde(rename = "weightedmean")]
     WeightedMean,
-    /// The last token's.
+    /// The last token's, padding not counted.
     #[serde(rename = "lasttoken")]
     LastToken,
 }
@@ -140,7 +142,7 @@ pub enum Pooling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
-    /// They are scores.
+    /// None: the numbers are scores already.
     None,
     /// Each by itself, to between 0 and 1.
     Sigmoid,

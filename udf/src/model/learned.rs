@@ -7,13 +7,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::declaration::ModelDeclaration;
+use crate::files;
 
 /// What is known of one package on one type of device in one precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl Learned {
         self.update(model, device_type, |lesson| lesson.rows_per_second = Some(rows_per_second));
     }
 
-    /// Forgets a package.
+    /// Forgets a package on all devices, and removes its file.
     pub fn forget(&self, content_hash: &str) {
         self.known.lock().insert(content_hash.to_owned(), Lessons::new());
         if let Some(dir) = &self.dir {
@@ -126,14 +126,10 @@ fn load(path: &Path) -> Lessons {
     })
 }
 
-/// Written whole or not at all.
 fn store(dir: &Path, content_hash: &str, lessons: &Lessons) -> std::io::Result<()> {
     fs::create_dir_all(dir)?;
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
     let text = toml::to_string(lessons).map_err(std::io::Error::other)?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path(dir, content_hash))?;
-    Ok(())
+    files::replace(&path(dir, content_hash), text.as_bytes())
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::declaration::{BatchLimits, ModelDeclaration, Number, RuntimeKind, TransformKind};
+use super::declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
+use super::number::Number;
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
 use super::quality::Quality;
 use super::resources::Resources;
 use super::signature::{ColumnText, Signature, SignatureText};
-use crate::error::ModelError;
+use crate::error::{ModelError, message_text, quoted};
 
 mod check;
 
@@ -44,7 +45,7 @@ pub struct Manifest {
     pub prompts: BTreeMap<String, String>,
     /// Which of them is, unless a call chooses another.
     pub prompt: Option<String>,
-    /// What executes it.
+    /// What executes it, and from which file of the package.
     pub runtime: RuntimeKind,
     /// The half precisions that the program holds, and how far its results are then off; `None` if
     /// nobody has tried.
@@ -130,6 +131,7 @@ impl Manifest {
         let format = toml::from_str::<FormatOnly>(text).map_err(parse_error)?.format;
         if format != Some(toml::Value::Integer(i64::from(FORMAT))) {
             let found = format.map_or("missing".to_owned(), |format| format.to_string());
+            let found = quoted(&found);
             return Err(problem(format!("format is {found}, this version reads format {FORMAT}")));
         }
         let parsed: ManifestText = toml::from_str(text).map_err(parse_error)?;
@@ -206,12 +208,13 @@ impl Manifest {
 /// `line 3: unknown field …`, on one line.
 fn located(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().trim().replace('\n', ", ");
+    let message = message_text(&message);
     match error.span() {
         Some(span) => {
             let before = text.get(..span.start).unwrap_or_default();
             format!("line {}: {message}", before.matches('\n').count() + 1)
         }
-        None => message,
+        None => message.into_owned(),
     }
 }
 

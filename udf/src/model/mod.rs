@@ -6,9 +6,12 @@
 
 mod catalog;
 mod declaration;
+mod hashes;
 mod head;
 mod learned;
+mod location;
 mod manifest;
+mod number;
 mod onnx;
 mod options;
 mod package;
@@ -20,17 +23,17 @@ mod template;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, Number, RuntimeKind, Side,
-    TransformKind,
+    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side, TransformKind,
 };
+pub use hashes::{hash_bytes, hash_file};
 pub use head::{Activation, Dense, Function, Head, Pooling};
 pub use learned::{Learned, Lesson};
+pub use location::{Pinned, parse_location};
 pub use manifest::Manifest;
+pub use number::Number;
 pub(crate) use onnx::products;
 pub use options::{Determinism, DeviceChoice, ModelOptions, OnError, Precision};
-pub use package::{
-    Described, FileCheck, Package, Pinned, hash_bytes, hash_file, packages_dir, parse_location,
-};
+pub use package::{Described, FileCheck, Package, packages_dir};
 pub use quality::Quality;
 pub use resources::{Resources, Share};
 pub use row_error::{ERROR_COLUMN, RowError, error_field};

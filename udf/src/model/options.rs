@@ -16,11 +16,11 @@ pub enum DeviceChoice {
     /// An accelerator when there is one, otherwise CPU cores.
     #[default]
     Auto,
-    /// CPU cores.
+    /// CPU cores, also where there is an accelerator.
     Cpu,
     /// A CUDA device; which one, if it matters.
     Cuda(Option<u16>),
-    /// An emulated accelerator.
+    /// An emulated accelerator: a stand-in that computes nothing.
     Emulated,
 }
 
@@ -89,19 +89,19 @@ word_enum! {
     Deterministic = "deterministic",
     /// Up to rounding, which may depend on the batch that a row is in and on the device.
     Stable = "stable",
-    /// Never promised.
+    /// Never promised: each call counts, and none is shared or moved.
     Volatile = "volatile"
 }
 
 word_enum! {
     /// Floating point format of the weights and activations.
     Precision, "precision",
-    /// As exported.
+    /// 32 bits, as models are exported.
     #[default]
     Fp32 = "fp32",
-    /// bfloat16.
+    /// bfloat16: 16 bits, with the range of 32 and fewer digits.
     Bf16 = "bf16",
-    /// IEEE half.
+    /// IEEE half: 16 bits, up to 65504.
     Fp16 = "fp16",
     /// Integers of 8 bits or fewer, as a quantised ONNX program holds them.
     Int8 = "int8"
@@ -110,7 +110,7 @@ word_enum! {
 word_enum! {
     /// What becomes of a row whose inference fails.
     OnError, "on_error",
-    /// The query fails.
+    /// The query fails, with the row's error.
     #[default]
     Fail = "fail",
     /// Its outputs are NULL.
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use crate::fixture::{Folder, TEXT, open};
     use crate::model::ModelDeclaration;
-    use crate::model::declaration::Number;
+    use crate::model::number::Number;
 
     #[test]
     fn every_documented_key_is_known() {

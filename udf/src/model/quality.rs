@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::declaration::Number;
+use super::number::Number;
 
 /// What was measured over so many rows: one of the measures or several, by what the model gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

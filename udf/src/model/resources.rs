@@ -19,12 +19,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// Nothing at all.
+    /// No core and no accelerator.
     pub const ZERO: Self = Self { millis: 0 };
     /// One whole core or accelerator.
     pub const ONE: Self = Self { millis: 1000 };
 
-    /// `count` whole ones.
+    /// So many whole ones, 4,294,967 at most.
     pub const fn whole(count: u32) -> Self {
         Self { millis: count * 1000 }
     }

@@ -2,6 +2,8 @@
 
 use arrow::datatypes::Fields;
 
+use crate::error::quoted;
+
 /// What is written around and between the texts of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
@@ -34,13 +36,14 @@ impl Template {
                 Ok(Self { before, between, after })
             }
             None => Err(format!(
-                "transform.template is '{text}', expected the names of two inputs in braces, each once and in \
-                 the order of [[input]]"
+                "transform.template is '{}', expected the names of two inputs in braces, each once and in the order \
+                 of [[input]]",
+                quoted(text)
             )),
         }
     }
 
-    /// The one text.
+    /// The text that the model gets for a pair.
     pub(crate) fn join(&self, first: &str, second: &str) -> String {
         [&self.before, first, &self.between, second, &self.after].concat()
     }

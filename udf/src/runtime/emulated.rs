@@ -21,7 +21,7 @@ use arrow::datatypes::{
 };
 use arrow::error::ArrowError;
 
-use super::{Device, Prepared, Replica};
+use super::replica::{Device, Prepared, Replica};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, RuntimeKind, Signature, type_name};
 

@@ -31,7 +31,7 @@ impl Labels {
         Ok(Self::of(&labels))
     }
 
-    /// These.
+    /// Of texts in the order of their numbers, from 0.
     pub(super) fn of<T: AsRef<str>>(labels: &[T]) -> Self {
         Self(StringArray::from_iter_values(labels))
     }

@@ -21,7 +21,7 @@ pub(super) struct Outputs {
     has_lists: bool,
 }
 
-/// One of them.
+/// One output, and what the program gives for it.
 #[derive(Debug)]
 pub(super) struct Output {
     field: FieldRef,
@@ -69,25 +69,32 @@ impl Outputs {
         self.results
     }
 
-    /// The result that says what the lists hold, if there are any, and the others.
-    pub(super) fn split<'a, T>(&self, results: &'a [T]) -> (Option<&'a T>, &'a [T]) {
-        match results.split_last() {
+    /// One column per output, or the name of the output that is not as declared, and why. `value` makes a column
+    /// of one result, `lists` one of an output's results and the program's last, which says what lists hold.
+    /// There may be fewer results than declared, and then there are fewer columns.
+    pub(super) fn columns<T, E>(
+        &self,
+        results: &[T],
+        value: impl Fn(&Part, &T) -> Result<ArrayRef, E>,
+        lists: impl Fn(&Output, &[T], &T) -> Result<ArrayRef, E>,
+    ) -> Result<Vec<ArrayRef>, (String, E)> {
+        let (kept, mut rest) = match results.split_last() {
             Some((kept, others)) if self.has_lists => (Some(kept), others),
             _ => (None, results),
-        }
-    }
-
-    /// Each output with its results, of those that are not about lists. There may be fewer than declared.
-    pub(super) fn with_results<'a, T>(
-        &'a self,
-        results: &'a [T],
-    ) -> impl Iterator<Item = (&'a Output, &'a [T])> {
-        let mut rest = results;
-        self.outputs.iter().map_while(move |output| {
+        };
+        let with_results = self.outputs.iter().map_while(|output| {
             let (own, others) = rest.split_at_checked(output.parts.len())?;
             rest = others;
             Some((output, own))
-        })
+        });
+        let column = |(output, own): (&Output, &[T])| {
+            let column = match kept.filter(|_| output.is_list()) {
+                Some(kept) => lists(output, own, kept),
+                None => value(output.value(), &own[0]),
+            };
+            column.map_err(|error| (output.name().to_owned(), error))
+        };
+        with_results.map(column).collect()
     }
 
     /// The name of the output that a result is of.
@@ -110,12 +117,12 @@ impl Output {
     }
 
     /// As the package calls it.
-    pub(super) fn name(&self) -> &str {
+    fn name(&self) -> &str {
         self.field.name()
     }
 
     /// Whether its length differs from row to row.
-    pub(super) fn is_list(&self) -> bool {
+    fn is_list(&self) -> bool {
         list_item(&self.field).is_some()
     }
 
@@ -125,7 +132,7 @@ impl Output {
     }
 
     /// The only one, of what is no list.
-    pub(super) fn value(&self) -> &Part {
+    fn value(&self) -> &Part {
         &self.parts[0]
     }
 

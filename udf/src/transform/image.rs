@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, FixedSizeListArray, UInt8Array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-use super::{Transform, Transformed};
+use super::interface::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::feature::arguments::BytesColumn;
 use crate::feature::image::{Filter, Fit, Middle, Recipe, Workspace};
@@ -78,7 +78,7 @@ impl Transform for Images {
         }
         let field = output_field(self.recipe.crop);
         let DataType::FixedSizeList(item, length) = field.data_type() else {
-            return Err(self.problem("its pixels are no vector".to_owned()));
+            return Err(self.problem("its pixels are not a vector".to_owned()));
         };
         let nulls: Option<NullBuffer> = column.nulls().cloned();
         let values = Arc::new(UInt8Array::from(pixels));

@@ -6,46 +6,25 @@
 //! the model.
 
 mod image;
+mod interface;
 mod tensor;
 mod text;
+mod tokens;
 
-pub(crate) use text::TokenColumn;
+pub use interface::{Transform, Transformed};
+pub(crate) use tokens::TokenColumn;
 
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
 use arrow::datatypes::FieldRef;
 
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package, TransformKind};
 
-/// What becomes of rows.
-#[derive(Clone, Debug)]
-pub struct Transformed {
-    /// The prepared columns.
-    pub columns: Vec<ArrayRef>,
-    /// How many rows held more than the model takes, and lost the rest.
-    pub truncated: usize,
-}
-
-/// Prepares a model's input columns. Stateless and shared between threads.
-pub trait Transform: std::fmt::Debug + Send + Sync {
-    /// The prepared columns. A list column's length is the row's length in tokens.
-    fn output_fields(&self) -> Vec<FieldRef>;
-
-    /// Prepares the model's input columns (in the order of the signature, all of equal length)
-    /// into the columns of [`Self::output_fields`], row by row and of the same length. A row with
-    /// a NULL in any input is NULL in every result.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Transform`] names the input and the reason.
-    fn apply(&self, inputs: &[ArrayRef]) -> Result<Transformed, RuntimeError>;
-}
-
 /// The prepared columns of a model, without loading anything: for planning.
 pub fn output_fields(model: &ModelDeclaration) -> Vec<FieldRef> {
     match &model.transform {
-        TransformKind::Tokenize { .. } => text::output_fields(model),
+        TransformKind::Tokenize { .. } => tokens::output_fields(model),
         TransformKind::Tensor => tensor::output_fields(&model.signature),
         TransformKind::Image { crop, .. } => vec![image::output_field(*crop)],
     }

@@ -7,7 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{Field, FieldRef};
 
-use super::{Transform, Transformed};
+use super::interface::{Transform, Transformed};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Signature, type_name};
 
@@ -66,9 +66,10 @@ impl Tensors {
         let is_broken = (0..list.len()).any(|row| {
             list.is_valid(row) && item_nulls.slice(row * length, length).null_count() > 0
         });
-        match is_broken {
-            true => Err(self.problem(field, "a vector holds a NULL".to_owned())),
-            false => Ok(()),
+        if is_broken {
+            Err(self.problem(field, "a vector holds a NULL".to_owned()))
+        } else {
+            Ok(())
         }
     }
 }

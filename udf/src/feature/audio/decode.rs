@@ -31,9 +31,9 @@ impl Format {
             [0xff, second, ..] if second & 0xe6 == 0xe2 => Self::Mp3,
             _ => {
                 let first: Vec<String> =
-                    bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                    bytes.iter().take(8).map(|byte| hex::encode([*byte])).collect();
                 return Err(format!(
-                    "the bytes, which begin with {}, are no WAV, FLAC or MP3",
+                    "the bytes, which begin with {}, are not WAV, FLAC or MP3",
                     first.join(" ")
                 ));
             }
@@ -49,14 +49,14 @@ impl Format {
     }
 }
 
-/// One channel.
+/// The sound of a file as one channel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Audio {
     /// The mean of all channels, from -1 to 1; of floating point files, what they hold.
     pub(super) samples: Vec<f32>,
-    /// Per second.
+    /// Samples per second.
     pub(super) sample_rate: u32,
-    /// Of the file.
+    /// How many the file has, from 1.
     pub(super) channels: usize,
 }
 

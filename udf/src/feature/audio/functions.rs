@@ -16,7 +16,7 @@ use super::super::arguments::{BytesColumn, OnBadValue, is_bytes, whole_number};
 use super::decode::{Audio, decode};
 use super::limits::{BATCH_SAMPLES_MAX, check_rate};
 use super::resample::resample;
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 const NAME: &str = "audio_decode";
 const USAGE: &str = "audio_decode(bytes [, sample_rate])";
@@ -102,9 +102,10 @@ impl ScalarUDFImpl for AudioDecode {
         let columns: Vec<ArrayRef> =
             args.args.into_iter().map(|arg| arg.into_array(rows)).collect::<Result<_>>()?;
         let column = self.decode(&columns, rows)?;
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }
@@ -140,12 +141,13 @@ fn audio_of(bytes: &[u8], rate: Option<i64>) -> std::result::Result<Audio, Strin
 
 /// Refuses a batch before memory is taken for more of it.
 fn check_batch(samples: usize) -> Result<()> {
-    match samples <= BATCH_SAMPLES_MAX {
-        true => Ok(()),
-        false => exec_err!(
+    if samples <= BATCH_SAMPLES_MAX {
+        Ok(())
+    } else {
+        exec_err!(
             "{NAME}: the audio of one batch has more than the {BATCH_SAMPLES_MAX} samples that are \
              allowed; SET datafusion.execution.batch_size to fewer rows"
-        ),
+        )
     }
 }
 

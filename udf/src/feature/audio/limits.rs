@@ -25,12 +25,13 @@ pub(super) fn check_bytes(bytes: &[u8]) -> Result<(), String> {
 
 /// Refuses audio before memory is taken for it.
 pub(super) fn check_samples(samples: u64) -> Result<(), String> {
-    match samples <= SAMPLES_MAX {
-        true => Ok(()),
-        false => Err(format!(
+    if samples <= SAMPLES_MAX {
+        Ok(())
+    } else {
+        Err(format!(
             "{samples} samples are more than the {SAMPLES_MAX} that are allowed; split the file, or \
              ask for a lower sample rate"
-        )),
+        ))
     }
 }
 

@@ -146,7 +146,7 @@ fn bad_files_are_named_with_the_reason() {
     let problem = |bytes: &[u8]| decode(bytes).unwrap_err();
     assert_eq!(problem(b""), "there are no bytes");
     let text = problem(b"<html>");
-    assert!(text.contains("begin with 3c 68 74 6d 6c 3e, are no WAV, FLAC or MP3"), "{text}");
+    assert!(text.contains("begin with 3c 68 74 6d 6c 3e, are not WAV, FLAC or MP3"), "{text}");
     let whole = wav(8000, 1, &vec![vec![1]; 4000]);
     let text = problem(&whole[..whole.len() / 2]);
     assert!(text.contains("wav of 4022 bytes cannot be decoded: it ends after"), "{text}");

@@ -34,9 +34,9 @@ impl Format {
             [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Self::Tiff,
             _ => {
                 let first: Vec<String> =
-                    bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                    bytes.iter().take(8).map(|byte| hex::encode([*byte])).collect();
                 return Err(format!(
-                    "the bytes, which begin with {}, are no JPEG, PNG, WebP, GIF, BMP or TIFF",
+                    "the bytes, which begin with {}, are not JPEG, PNG, WebP, GIF, BMP or TIFF",
                     first.join(" ")
                 ));
             }

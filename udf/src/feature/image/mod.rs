@@ -11,10 +11,10 @@
 //! Which crates decode and resize, and how they were chosen: `docs/images.md`.
 
 mod column;
+mod compute;
 mod decode;
 mod encode;
 mod functions;
-
 mod jpeg;
 mod limits;
 mod orientation;
@@ -22,6 +22,7 @@ mod pixels;
 mod png;
 mod preprocess;
 mod resize;
+mod signature;
 #[cfg(test)]
 mod tests;
 

@@ -84,9 +84,10 @@ impl Orientation {
         if self.mirrors_y {
             top = f64::from(height) - top - part_height;
         }
-        match self.swaps_axes {
-            true => Part { left: top, top: left, width: part_height, height: part_width },
-            false => Part { left, top, width: part_width, height: part_height },
+        if self.swaps_axes {
+            Part { left: top, top: left, width: part_height, height: part_width }
+        } else {
+            Part { left, top, width: part_width, height: part_height }
         }
     }
 

@@ -93,18 +93,19 @@ impl Recipe {
     /// # Errors
     /// If no such image can be made.
     pub(crate) fn try_new(resize: u32, crop: u32) -> Result<Self, String> {
-        match resize > 0 && crop > 0 && crop <= resize && check_size(resize, resize).is_ok() {
-            true => Ok(Self {
+        if resize > 0 && crop > 0 && crop <= resize && check_size(resize, resize).is_ok() {
+            Ok(Self {
                 resize,
                 crop,
                 filter: Filter::default(),
                 fit: Fit::default(),
                 middle: Middle::default(),
-            }),
-            false => Err(format!(
+            })
+        } else {
+            Err(format!(
                 "resize is {resize} and crop is {crop}, expected a crop of 1 to resize, and no \
                  more than {PIXELS_MAX} pixels"
-            )),
+            ))
         }
     }
 

@@ -176,7 +176,7 @@ fn bad_images_are_errors_that_say_why() {
         ("truncated.png", "png of 7683 bytes cannot be decoded: the image ends before"),
         ("header_only.jpg", "jpeg of 64 bytes cannot be decoded"),
         ("empty.jpg", "there are no bytes"),
-        ("mislabelled.jpg", "the bytes, which begin with 3c 68 74 6d 6c 3e 3c 62, are no JPEG"),
+        ("mislabelled.jpg", "the bytes, which begin with 3c 68 74 6d 6c 3e 3c 62, are not JPEG"),
         ("bomb.png", "an image of 60000x60000 has 3600000000 pixels, more than"),
         ("bomb.jpg", "an image of 65000x65000 has 4225000000 pixels, more than"),
         ("noise.jpg", "jpeg of 4004 bytes cannot be decoded"),

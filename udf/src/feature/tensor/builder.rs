@@ -1,4 +1,4 @@
-//! Builds a column of tensors of bytes, by the column's type alone.
+//! Builds columns of tensors: of bytes by the column's type alone, and of one shape from their elements.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl TensorBuilder {
         let elements = match field.data_type() {
             DataType::FixedSizeList(_, elements) => usize::try_from(*elements).ok(),
             DataType::Struct(_) => None,
-            other => return internal_err!("{other} is no type of tensors"),
+            other => return internal_err!("{other} is not a type of tensors"),
         };
         let field = Arc::clone(field);
         let bytes = elements.unwrap_or_default().saturating_mul(rows).min(RESERVED_MAX);
@@ -53,7 +53,7 @@ impl TensorBuilder {
         let is_expected = self.elements.is_none_or(|expected| expected == tensor.len());
         if !is_expected || shape.iter().product::<usize>() != tensor.len() {
             return internal_err!(
-                "a tensor of {} bytes and shape {shape:?} is none of {}",
+                "a tensor of {} bytes and shape {shape:?} does not fit the column {}",
                 tensor.len(),
                 self.field.name()
             );
@@ -111,4 +111,15 @@ fn dimensions(field: &Field) -> usize {
         Some(DataType::FixedSizeList(_, length)) => *length as usize,
         _ => 0,
     }
+}
+
+/// Elements of NULL rows are nobody's, and must be there all the same.
+pub(super) fn fixed_size_list(
+    item: &FieldRef,
+    elements: i32,
+    values: ArrayRef,
+    is_valid: Vec<bool>,
+) -> Result<ArrayRef> {
+    let nulls = Some(NullBuffer::from(is_valid));
+    Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), elements, values, nulls)?))
 }

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 
 use super::super::arguments::whole_number;
 use super::types::{TensorType, check_order};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// All functions of this file.
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -141,9 +141,10 @@ impl ScalarUDFImpl for VectorFunction {
         let columns: Vec<ArrayRef> =
             args.args.into_iter().map(|arg| arg.into_array(rows)).collect::<Result<_>>()?;
         let column = self.compute(&columns)?;
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }

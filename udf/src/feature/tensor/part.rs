@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, plan_err};
 
 use super::super::arguments::OnBadValue;
-use super::shapes::fixed_size_list;
+use super::builder::fixed_size_list;
 use super::types::TensorType;
 
 /// The elements of a tensor between two positions of one dimension.
@@ -61,7 +61,7 @@ impl Part {
         &self.item
     }
 
-    /// Of the part.
+    /// The sides of each part, one for each dimension.
     pub(super) fn result_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         shape[self.dimension] = self.end - self.start;
@@ -77,9 +77,10 @@ impl Part {
         let mut copied = MutableArrayData::new(vec![&data], false, tensors.len() * elements);
         let mut is_valid = Vec::with_capacity(tensors.len());
         for row in 0..tensors.len() {
-            let is_usable = match tensors.is_valid(row) && values.null_count() > 0 {
-                true => on_bad_value.apply("tensor_slice", self.without_nulls(values, row))?,
-                false => Some(()),
+            let is_usable = if tensors.is_valid(row) && values.null_count() > 0 {
+                on_bad_value.apply("tensor_slice", self.without_nulls(values, row))?
+            } else {
+                Some(())
             };
             is_valid.push(tensors.is_valid(row) && is_usable.is_some());
             for range in self.ranges(row) {

@@ -9,10 +9,9 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, ListArray, ListBuilder, MutableArrayData,
-    PrimitiveBuilder, make_array,
+    Array, ArrayRef, AsArray, ListArray, ListBuilder, MutableArrayData, PrimitiveBuilder,
+    make_array,
 };
-use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Int64Type};
 use datafusion::common::{
@@ -26,9 +25,10 @@ use datafusion::logical_expr::{
 };
 
 use super::super::arguments::{OnBadValue, bounded_literal};
+use super::builder::fixed_size_list;
 use super::part::Part;
 use super::types::{TensorType, fixed_shape_field};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// All functions of this file.
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -125,10 +125,8 @@ impl ScalarUDFImpl for ShapeFunction {
         let is_number = |at: usize| found[at].is_integer();
         let numbers = || (1..found.len()).map(|_| DataType::Int64);
         let all_numbers = (1..found.len()).all(is_number);
-        let written = match self.has_sides {
-            true => found.len().min(self.function.arguments()),
-            false => found.len(),
-        };
+        let written =
+            if self.has_sides { found.len().min(self.function.arguments()) } else { found.len() };
         let coerced = match (self.function, found.first(), written) {
             (Function::Shape, Some(tensor), 1) if all_numbers => {
                 TensorType::of_storage(tensor).map(|_| tensor.clone())
@@ -221,9 +219,10 @@ impl ScalarUDFImpl for ShapeFunction {
             }
             (Function::Slice, _) => return internal_err!("{} without a part", self.name),
         };
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }
@@ -293,9 +292,12 @@ impl ShapeFunction {
         };
         let length = usize::try_from(*elements).unwrap_or_default();
         let name = Function::FromList.name();
-        let start = |row| match lists.is_valid(row) {
-            true => self.on_bad_value.apply(name, usable(lists, row, length)),
-            false => Ok(None),
+        let start = |row| {
+            if lists.is_valid(row) {
+                self.on_bad_value.apply(name, usable(lists, row, length))
+            } else {
+                Ok(None)
+            }
         };
         // All lists before memory is taken for tensors.
         let starts = (0..lists.len()).map(start).collect::<Result<Vec<_>>>()?;
@@ -323,15 +325,16 @@ impl ShapeFunction {
             }
             (true, _) => None,
         };
-        tensor.ok_or_else(|| plan_datafusion_err!("{} is no type of tensors", field.data_type()))
+        tensor.ok_or_else(|| plan_datafusion_err!("{} is not a type of tensors", field.data_type()))
     }
 
     /// The sides among the arguments.
     fn sides(&self, args: &ReturnFieldArgs<'_>) -> Result<Vec<usize>> {
         let side = |at| bounded_literal(args, at, &self.name, "side", SIDE_MAX);
-        match self.has_sides {
-            true => (self.function.arguments()..args.arg_fields.len()).map(side).collect(),
-            false => Ok(vec![]),
+        if self.has_sides {
+            (self.function.arguments()..args.arg_fields.len()).map(side).collect()
+        } else {
+            Ok(vec![])
         }
     }
 
@@ -348,12 +351,13 @@ impl ShapeFunction {
 fn check_batch(function: &str, rows: usize, length: usize, item: &DataType) -> Result<()> {
     let width = item.primitive_width().unwrap_or(1);
     let bytes = rows.saturating_mul(length).saturating_mul(width);
-    match bytes <= BATCH_BYTES_MAX {
-        true => Ok(()),
-        false => exec_err!(
+    if bytes <= BATCH_BYTES_MAX {
+        Ok(())
+    } else {
+        exec_err!(
             "{function}: the tensors of a batch of {rows} rows take {bytes} bytes, more than the \
              {BATCH_BYTES_MAX} that are allowed; SET datafusion.execution.batch_size to fewer rows"
-        ),
+        )
     }
 }
 
@@ -367,15 +371,4 @@ fn usable(lists: &ListArray, row: usize, length: usize) -> std::result::Result<u
         0 => Ok(start),
         nulls => Err(format!("a list of {found} has {nulls} that are NULL, expected numbers")),
     }
-}
-
-/// Elements of NULL rows are nobody's, and must be there all the same.
-pub(super) fn fixed_size_list(
-    item: &FieldRef,
-    elements: i32,
-    values: ArrayRef,
-    is_valid: Vec<bool>,
-) -> Result<ArrayRef> {
-    let nulls = Some(NullBuffer::from(is_valid));
-    Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), elements, values, nulls)?))
 }

@@ -98,9 +98,10 @@ impl TensorType {
             return Err(format!("it is stored as {}", type_name(field.data_type())));
         };
         let elements = shape.iter().try_fold(1usize, |all, side| all.checked_mul(*side));
-        match elements.is_some() && elements == usize::try_from(*length).ok() {
-            true => Ok(Self::Fixed { item: item.data_type().clone(), shape }),
-            false => Err(format!("its shape {shape:?} is none of {length} elements")),
+        if elements.is_some() && elements == usize::try_from(*length).ok() {
+            Ok(Self::Fixed { item: item.data_type().clone(), shape })
+        } else {
+            Err(format!("its shape {shape:?} is not of {length} elements"))
         }
     }
 
@@ -250,9 +251,9 @@ mod tests {
         for (metadata, problem) in [
             ("", "its metadata have no shape"),
             ("[", "its metadata '[' cannot be read"),
-            (r#"{"shape":[2,2]}"#, "its shape [2, 2] is none of 6 elements"),
+            (r#"{"shape":[2,2]}"#, "its shape [2, 2] is not of 6 elements"),
             (r#"{"shape":[2,-3]}"#, "its shape is [2,-3]"),
-            (large, "is none of 6 elements"),
+            (large, "is not of 6 elements"),
             (r#"{"shape":[2,3],"permutation":[1,0]}"#, "its dimensions are in the order [1,0]"),
             (r#"{"shape":[2,3],"permutations":[1,0]}"#, "its dimensions are in the order [1,0]"),
         ] {

@@ -22,7 +22,7 @@ use super::super::arguments::{OnBadValue, text, whole_number};
 use super::chunk::{Limits, chunks};
 use super::reference::TokenizerReference;
 use super::tokens::{Tokens, Words};
-use crate::feature::documentation;
+use crate::feature::docs::documentation;
 
 /// The function's name in SQL.
 pub const TEXT_CHUNK: &str = "text_chunk";
@@ -102,9 +102,10 @@ impl Chunker {
         let mut lists = Lists::default();
         self.append(&mut lists, &columns, 0..rows, &Words)?;
         let column = lists.finish();
-        match is_constant {
-            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?)),
-            false => Ok(ColumnarValue::Array(column)),
+        if is_constant {
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&column, 0)?))
+        } else {
+            Ok(ColumnarValue::Array(column))
         }
     }
 }

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use arrow::datatypes::{DataType, FieldRef, Fields};
 
 use super::{MANIFEST, Manifest};
-use crate::error::nearest_hint;
+use crate::error::{nearest_hint, quoted};
 use crate::feature::image::Recipe;
-use crate::model::declaration::{BatchLimits, Number, RuntimeKind, TransformKind};
+use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
+use crate::model::location::is_safe_name;
+use crate::model::number::Number;
 use crate::model::options::Precision;
-use crate::model::package::is_safe_name;
 use crate::model::signature::{list_item, parts, type_name};
 use crate::model::template::Template;
 
@@ -56,27 +57,7 @@ impl Manifest {
         let inputs = &self.signature.inputs;
         match &self.transform {
             TransformKind::Tokenize { max_tokens, arguments, vocabulary, template, .. } => {
-                if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
-                    return Err("transform 'tokenize' takes one [[input]] of type STRING, or two"
-                        .to_owned());
-                }
-                if *max_tokens == 0 {
-                    return Err("transform.max_tokens is 0, expected at least 1".to_owned());
-                }
-                if arguments.is_empty() {
-                    return Err("transform.arguments is empty".to_owned());
-                }
-                let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
-                if let Some(name) = arguments.iter().find(unknown) {
-                    return Err(format!(
-                        "transform.arguments holds '{name}', expected {}{}",
-                        ARGUMENTS.join(", "),
-                        nearest_hint(name, ARGUMENTS)
-                    ));
-                }
-                if *vocabulary == Some(0) {
-                    return Err("transform.vocabulary is 0, expected at least 1".to_owned());
-                }
+                check_tokens(inputs, *max_tokens, arguments, *vocabulary)?;
                 match template {
                     Some(template) => Template::parse(template, inputs).map(drop),
                     None => Ok(()),
@@ -88,32 +69,13 @@ impl Manifest {
                 }
                 Recipe::try_new(*resize, *crop)
                     .map_err(|problem| format!("transform: {problem}"))?;
-                let is_usable = |number: &Number| number.0.is_finite();
-                if !mean.iter().all(is_usable) || !std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
-                    return Err(format!(
-                        "transform.mean is {:?} and transform.std is {:?}, expected numbers, and of \
-                         std those above 0",
-                        mean.map(|number| number.0),
-                        std.map(|number| number.0)
-                    ));
-                }
-                Ok(())
+                check_channels(mean, std)
             }
             // What is no tensor is passed on to a runtime that needs none.
             TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
             TransformKind::Tensor => {
                 let takes_text = matches!(self.runtime, RuntimeKind::Onnx { .. });
-                let is_possible = |data_type: &DataType| {
-                    is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
-                };
-                match inputs.iter().find(|field| !is_possible(field.data_type())) {
-                    Some(field) => Err(format!(
-                        "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
-                        field.name(),
-                        type_name(field.data_type())
-                    )),
-                    None => Ok(()),
-                }
+                check_tensors(inputs, takes_text)
             }
         }
     }
@@ -134,7 +96,9 @@ impl Manifest {
             return Err("[prompts] holds one without a name".to_owned());
         }
         match self.prompt.as_ref().filter(|name| !self.prompts.contains_key(*name)) {
-            Some(name) => Err(format!("prompt is '{name}', which [prompts] does not hold")),
+            Some(name) => {
+                Err(format!("prompt is '{}', which [prompts] does not hold", quoted(name)))
+            }
             None => Ok(()),
         }
     }
@@ -149,10 +113,11 @@ impl Manifest {
             };
             if !fits || self.transform != TransformKind::Tensor {
                 return Err(format!(
-                    "input '{}' of type {} cannot have the shape {shape:?}, which is for a vector \
-                     of as many numbers with transform 'tensor'",
-                    field.name(),
-                    type_name(field.data_type())
+                    "input '{}' of type {} cannot have the shape {}, which is for a vector of as many \
+                     numbers with transform 'tensor'",
+                    quoted(field.name()),
+                    quoted(&type_name(field.data_type())),
+                    quoted(&format!("{shape:?}"))
                 ));
             }
         }
@@ -181,7 +146,8 @@ impl Manifest {
         let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
         let is_emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         let has_head = matches!(self.runtime, RuntimeKind::Onnx { head: Some(_), .. });
-        let (name, sql_type) = (field.name(), type_name(field.data_type()));
+        let sql_type = type_name(field.data_type());
+        let (name, sql_type) = (quoted(field.name()), quoted(&sql_type));
         let is_possible = |part: &FieldRef| {
             part.data_type() == &DataType::Utf8 || is_tensor_type(part.data_type())
         };
@@ -213,16 +179,17 @@ impl Manifest {
             let is_half = matches!(name.parse(), Ok(Precision::Bf16 | Precision::Fp16));
             if !(is_half && off.0 >= 0.0 && off.0.is_finite()) {
                 return Err(format!(
-                    "[precisions] holds '{name}' = {}, expected bf16 or fp16 and how far results are \
-                     off",
+                    "[precisions] holds '{}' = {}, expected bf16 or fp16 and how far results are off",
+                    quoted(name),
                     off.0
                 ));
             }
         }
         for (name, quality) in &self.quality {
+            let shown = quoted(name);
             name.parse::<Precision>()
-                .map_err(|error| format!("[quality] is of '{name}': {error}"))
-                .and_then(|_| quality.check().map_err(|why| format!("[quality.{name}] {why}")))?;
+                .map_err(|error| format!("[quality] is of '{shown}': {error}"))
+                .and_then(|_| quality.check().map_err(|why| format!("[quality.{shown}] {why}")))?;
         }
         Ok(())
     }
@@ -231,14 +198,15 @@ impl Manifest {
         for (name, hash) in &self.files {
             if !is_safe_name(name) {
                 return Err(format!(
-                    "[files] holds '{name}', expected the name of a file within the package"
+                    "[files] holds '{}', expected the name of a file within the package",
+                    quoted(name)
                 ));
             }
             if name == MANIFEST {
                 return Err(format!("[files] holds {MANIFEST}, which cannot hold its own hash"));
             }
             if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                return Err(format!("[files] '{name}' is not a SHA-256 in hexadecimal"));
+                return Err(format!("[files] '{}' is not a SHA-256 in hexadecimal", quoted(name)));
             }
         }
         let tokenizer = match &self.transform {
@@ -264,9 +232,67 @@ impl Manifest {
             .chain(dense)
             .find(|(_, name)| !self.files.contains_key(*name));
         match missing {
-            Some((key, name)) => Err(format!("{key} is '{name}', which [files] does not list")),
+            Some((key, name)) => {
+                Err(format!("{key} is '{}', which [files] does not list", quoted(name)))
+            }
             None => Ok(()),
         }
+    }
+}
+
+fn check_tokens(
+    inputs: &Fields,
+    max_tokens: u32,
+    arguments: &[String],
+    vocabulary: Option<u32>,
+) -> Result<(), String> {
+    if inputs.len() > 2 || inputs.iter().any(|i| i.data_type() != &DataType::Utf8) {
+        return Err("transform 'tokenize' takes one [[input]] of type STRING, or two".to_owned());
+    }
+    if max_tokens == 0 {
+        return Err("transform.max_tokens is 0, expected at least 1".to_owned());
+    }
+    if arguments.is_empty() {
+        return Err("transform.arguments is empty".to_owned());
+    }
+    let unknown = |name: &&String| !ARGUMENTS.contains(&name.as_str());
+    if let Some(name) = arguments.iter().find(unknown) {
+        return Err(format!(
+            "transform.arguments holds '{}', expected {}{}",
+            quoted(name),
+            ARGUMENTS.join(", "),
+            nearest_hint(name, ARGUMENTS)
+        ));
+    }
+    if vocabulary == Some(0) {
+        return Err("transform.vocabulary is 0, expected at least 1".to_owned());
+    }
+    Ok(())
+}
+
+fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {
+    let is_usable = |number: &Number| number.0.is_finite();
+    if mean.iter().all(is_usable) && std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
+        return Ok(());
+    }
+    Err(format!(
+        "transform.mean is {:?} and transform.std is {:?}, expected numbers, and of std those above 0",
+        mean.map(|number| number.0),
+        std.map(|number| number.0)
+    ))
+}
+
+fn check_tensors(inputs: &Fields, takes_text: bool) -> Result<(), String> {
+    let is_possible = |data_type: &DataType| {
+        is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
+    };
+    match inputs.iter().find(|field| !is_possible(field.data_type())) {
+        Some(field) => Err(format!(
+            "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
+            quoted(field.name()),
+            quoted(&type_name(field.data_type()))
+        )),
+        None => Ok(()),
     }
 }
 
@@ -280,7 +306,7 @@ fn check_columns(kind: &str, fields: &Fields) -> Result<(), String> {
             return Err(format!("an [[{kind}]] has an empty name"));
         }
         if !names.insert(field.name()) {
-            return Err(format!("[[{kind}]] '{}' is there twice", field.name()));
+            return Err(format!("[[{kind}]] '{}' is there twice", quoted(field.name())));
         }
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! Programs whose inputs and outputs are columns: a number, a text or a vector of each row.
 
 use arrow::datatypes::DataType;
+use bytesize::MIB;
 
+use super::described::{Described, Refusal};
 use super::graph::{Dim, Graph, Kind, Port};
-use super::{Described, MIB, Refusal};
 use crate::model::declaration::{BatchLimits, TransformKind};
-use crate::model::type_name;
+use crate::model::signature::type_name;
 
 /// What the values of one batch may take.
 const BATCH_BYTES: u64 = 16 * MIB;
@@ -135,7 +136,11 @@ fn column(name: &str, item: DataType, rest: &[Dim]) -> Result<(String, DataType,
     let data_type = match length {
         1 => item,
         _ if item.is_numeric() => DataType::new_fixed_size_list(item, length, true),
-        _ => return Err(format!("{length} values of a row that are no numbers fit no column")),
+        _ => {
+            return Err(format!(
+                "{length} values of a row that are not numbers do not fit into a column"
+            ));
+        }
     };
     Ok((name.to_owned(), data_type, values))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use arrow::datatypes::DataType;
 
-use crate::model::Precision;
+use crate::model::options::Precision;
 
 /// `TensorProto.DataType`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

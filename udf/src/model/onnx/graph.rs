@@ -3,15 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
-use prost::Message;
-
+use super::described::Refusal;
 use super::element::Element;
+use super::file::{self, Unread};
 use super::proto::{self, EXTERNAL, Size, Value};
-use crate::model::Precision;
-use crate::model::package::is_safe_name;
+use crate::model::location::is_safe_name;
+use crate::model::options::Precision;
 
 /// What an ONNX file says of itself.
 #[derive(Debug)]
@@ -104,17 +103,19 @@ impl Graph {
     ///
     /// # Errors
     /// What is wrong with it, and what to do.
-    pub(super) fn read(path: &Path) -> Result<Self, (String, String)> {
+    pub(super) fn read(path: &Path) -> Result<Self, Refusal> {
         let restore = || "fetch the file again".to_owned();
-        let bytes = fs::read(path).map_err(|e| (format!("it cannot be read: {e}"), restore()))?;
-        if bytes.starts_with(b"version https://git-lfs") {
-            let problem = "it is a pointer of Git LFS, not the model".to_owned();
-            return Err((problem, "run `git lfs pull` in its folder".to_owned()));
-        }
         let damaged = |reason: String| {
-            (format!("it is no ONNX model, or one that was cut off ({reason})"), restore())
+            (format!("it is not a valid ONNX model, or was cut off ({reason})"), restore())
         };
-        let model = proto::Model::decode(bytes.as_slice()).map_err(|e| damaged(e.to_string()))?;
+        let model = file::read(path).map_err(|unread| match unread {
+            Unread::Io(error) => (format!("it cannot be read: {error}"), restore()),
+            Unread::Pointer => (
+                "it is a pointer of Git LFS, not the model".to_owned(),
+                "run `git lfs pull` in its folder".to_owned(),
+            ),
+            Unread::Damaged(error) => damaged(error.to_string()),
+        })?;
         if model.ir_version == 0 || model.opset_import.is_empty() {
             return Err(damaged("it names no version of ONNX".to_owned()));
         }
@@ -126,7 +127,7 @@ impl Graph {
         Ok(read)
     }
 
-    fn of(graph: &proto::Graph) -> Result<Self, (String, String)> {
+    fn of(graph: &proto::Graph) -> Result<Self, Refusal> {
         // Old files list weights among the inputs.
         let weights: BTreeSet<&str> = graph.initializer.iter().map(|t| t.name.as_str()).collect();
         let inputs = graph.input.iter().filter(|input| !weights.contains(input.name.as_str()));
@@ -149,8 +150,7 @@ impl Graph {
 /// Products of one result with another, as in attention, are not counted; `None` if the file is not readable,
 /// or has layers of other kinds, of which it does not say how often they are applied.
 pub(crate) fn products(path: &Path) -> Option<(f64, f64)> {
-    let bytes = fs::read(path).ok()?;
-    let graph = proto::Model::decode(bytes.as_slice()).ok()?.graph?;
+    let graph = file::read(path).ok()?.graph?;
     let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
     for tensor in graph.initializer.iter().filter(|tensor| tensor.dims.len() == 2) {
         weights.insert(&tensor.name, items_of(tensor) as f64);
@@ -209,7 +209,7 @@ fn dim(dimension: &proto::Dimension) -> Dim {
 }
 
 /// Refuses operators that ONNX Runtime does not have by itself.
-fn check_operators(model: &proto::Model, graph: &proto::Graph) -> Result<(), (String, String)> {
+fn check_operators(model: &proto::Model, graph: &proto::Graph) -> Result<(), Refusal> {
     let own: BTreeSet<&str> = model.functions.iter().map(|f| f.domain.as_str()).collect();
     let known = |node: &&proto::Node| {
         DOMAINS.contains(&node.domain.as_str()) || own.contains(node.domain.as_str())
@@ -259,7 +259,7 @@ fn tensors(graph: &proto::Graph) -> Vec<&proto::Tensor> {
     graph.initializer.iter().chain(inner).collect()
 }
 
-fn external_files(tensors: &[&proto::Tensor]) -> Result<BTreeSet<String>, (String, String)> {
+fn external_files(tensors: &[&proto::Tensor]) -> Result<BTreeSet<String>, Refusal> {
     let mut files = BTreeSet::new();
     for tensor in tensors.iter().filter(|tensor| tensor.data_location == EXTERNAL) {
         let location = tensor.external_data.iter().find(|entry| entry.key == "location");

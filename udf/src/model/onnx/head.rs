@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::described::Refusal;
 use super::graph::{Dim, Graph, Kind, Port};
-use super::text::Files;
-use super::{Refusal, json};
+use super::json::{self, Files};
 use crate::model::head::{Activation, Dense, Function, Head, Pooling};
-use crate::model::package::is_safe_name;
+use crate::model::location::is_safe_name;
 
 /// What a model makes of texts.
 pub(super) struct Made {
@@ -31,9 +31,10 @@ pub(super) fn of(dir: &Path, graph: &Graph, files: &Files) -> Result<Made, Refus
     let output = |name: &str| graph.outputs.iter().find(|output| output.name == name);
     let is_reranker = files.sentence_transformers["model_type"] == "CrossEncoder";
     if let Some(logits) = output("logits").filter(|_| files.modules.is_null() || is_reranker) {
-        return match is_tagger(&files.config) {
-            true => tags(logits, files),
-            false => scores(logits, files, is_reranker),
+        return if is_tagger(&files.config) {
+            tags(logits, files)
+        } else {
+            scores(logits, files, is_reranker)
         };
     }
     let pooled = VECTORS.iter().find_map(|name| output(name)).or(output(VECTOR));

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use bytesize::MIB;
 use serde_json::Value;
 
+use super::described::{Described, Refusal};
 use super::graph::{Dim, Graph, Kind, Port};
-use super::head;
-use super::processor;
-use super::{Described, MIB, Refusal, json};
+use super::{head, json, processor};
 use crate::model::declaration::{BatchLimits, TransformKind};
 use crate::model::head::{Head, Pooling};
 
@@ -74,12 +74,13 @@ fn check_input(input: &Port, crop: u32) -> Result<bool, Refusal> {
             "export the model with a first dimension that any number of rows fits",
         ),
         [rows, channels, height, width] if fits(channels, 3) => {
-            match [height, width].into_iter().all(|side| fits(side, crop)) {
-                true => Ok(*rows == Dim::Fixed(1)),
-                false => refuse(
+            if [height, width].into_iter().all(|side| fits(side, crop)) {
+                Ok(*rows == Dim::Fixed(1))
+            } else {
+                refuse(
                     format!("and {} makes {crop} times {crop} pixels", processor::FILE),
                     "correct the sizes there, or export the model for them",
-                ),
+                )
             }
         }
         _ => refuse(

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Refusal;
+use super::described::Refusal;
 
 /// An object of JSON, or an array; `Null` if the file is not there.
 pub(super) fn read(dir: &Path, name: &str) -> Result<Value, Refusal> {
@@ -35,4 +35,21 @@ pub(super) fn first_count(object: &Value, keys: &[&str]) -> Option<u32> {
 /// A number that counts something, if it is one: files write huge ones for "no limit".
 pub(super) fn count(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| *number > 0)
+}
+
+/// The JSON files of a model of texts.
+pub(super) struct Files {
+    pub(super) config: Value,
+    pub(super) modules: Value,
+    pub(super) sentence_transformers: Value,
+}
+
+impl Files {
+    pub(super) fn read(dir: &Path) -> Result<Self, Refusal> {
+        Ok(Self {
+            config: read(dir, "config.json")?,
+            modules: read(dir, "modules.json")?,
+            sentence_transformers: read(dir, "config_sentence_transformers.json")?,
+        })
+    }
 }

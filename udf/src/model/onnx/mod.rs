@@ -1,16 +1,19 @@
 //! Describes an ONNX model by its own files, in the form of the `model.toml` that it lacks.
 //!
-//! - `proto.rs`, `graph.rs`, `element.rs`: what an ONNX file says of itself
+//! - `proto.rs`, `file.rs`, `graph.rs`, `element.rs`: what an ONNX file says of itself
+//! - `described.rs`: what is made of it: a description in parts, or a refusal
 //! - `variants.rs`: which of a folder's programs
 //! - `columns.rs`: inputs and outputs that are columns: tabular models, pixels
 //! - `image.rs`, `processor.rs`: models of images, whose folder says how pixels are made of them
 //! - `text.rs`: models of texts, whose other files say how they are fed and what is made of the result
-//! - `tokenizer.rs`, `head.rs`: those files
+//! - `tokenizer.rs`, `head.rs`, `json.rs`: those files
 //!
 //! Nothing here runs a program: ONNX Runtime is loaded when a query needs it.
 
 mod columns;
+mod described;
 mod element;
+mod file;
 mod graph;
 mod head;
 mod image;
@@ -27,40 +30,18 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use bytesize::MIB;
 use url::Url;
 
+use self::described::{Described, Refusal};
 use self::graph::Graph;
 pub(crate) use self::graph::products;
-use super::declaration::{BatchLimits, RuntimeKind, TransformKind};
-use super::head::Head;
+use super::declaration::RuntimeKind;
+use super::hashes::hash_file;
 use super::manifest::{FORMAT, InputText, MANIFEST, ManifestText, OutputText};
 use super::options::{Determinism, Precision};
-use super::package::hash_file;
 use super::resources::{Resources, Share};
 use crate::error::ModelError;
-
-const MIB: u64 = 1 << 20;
-
-/// A problem, and what to do about it.
-type Refusal = (String, String);
-
-/// What is made of an ONNX model's files, short of what all descriptions have.
-struct Described {
-    about: String,
-    inputs: Vec<(String, String)>,
-    outputs: Vec<(String, String)>,
-    transform: TransformKind,
-    results: Vec<String>,
-    one_row: bool,
-    head: Option<Head>,
-    prompts: BTreeMap<String, String>,
-    prompt: Option<String>,
-    batch: BatchLimits,
-    /// Of a batch's intermediate results.
-    activation_bytes: u64,
-    /// What the program needs beside itself and its weights.
-    files: Vec<String>,
-}
 
 /// Whether a folder holds ONNX programs and no description.
 pub(super) fn is_undescribed(dir: &Path) -> bool {
@@ -121,18 +102,7 @@ fn write(
     graph: &Graph,
     described: Described,
 ) -> Result<String, ModelError> {
-    let mut files = described.files;
-    files.push(program.to_owned());
-    // Weights are named from where the program is.
-    let folder = program.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-    files.extend(graph.external.iter().map(|name| format!("{folder}{name}")));
-    let hash = |name: String| match hash_file(&dir.join(&name)) {
-        Ok(hash) => Ok((name, hash)),
-        Err(error) => Err(refused(&dir.join(program), unreadable(&name, error.kind(), &error))),
-    };
-    let files = files.into_iter().map(hash).collect::<Result<_, ModelError>>()?;
-    let memory = (2 * graph.weight_bytes).saturating_add(described.activation_bytes + 128 * MIB);
-    let memory = memory.div_ceil(50 * MIB).saturating_mul(50 * MIB);
+    let files = hashed(dir, program, graph, described.files)?;
     let text = ManifestText {
         format: FORMAT,
         name: name_of(dir, program),
@@ -140,10 +110,7 @@ fn write(
         description: described.about,
         license: None,
         source: None,
-        determinism: match graph.is_volatile {
-            true => Determinism::Volatile,
-            false => Determinism::Stable,
-        },
+        determinism: if graph.is_volatile { Determinism::Volatile } else { Determinism::Stable },
         prompt: described.prompt,
         input: described
             .inputs
@@ -166,13 +133,7 @@ fn write(
         },
         precisions: None,
         quality: Default::default(),
-        resources: Resources {
-            cpus: Share::ONE,
-            gpus: Share::ZERO,
-            memory,
-            gpu_memory: memory,
-            worker_labels: Default::default(),
-        },
+        resources: resources(graph.weight_bytes, described.activation_bytes),
         batch: described.batch,
         files,
     };
@@ -180,6 +141,37 @@ fn write(
         let remedy = "report this, with the model's name".to_owned();
         refused(&dir.join(program), (format!("its description cannot be written: {error}"), remedy))
     })
+}
+
+/// The hashes of the program, of the files that it names and of these.
+fn hashed(
+    dir: &Path,
+    program: &str,
+    graph: &Graph,
+    mut files: Vec<String>,
+) -> Result<BTreeMap<String, String>, ModelError> {
+    files.push(program.to_owned());
+    // Weights are named from where the program is.
+    let folder = program.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+    files.extend(graph.external.iter().map(|name| format!("{folder}{name}")));
+    let hash = |name: String| match hash_file(&dir.join(&name)) {
+        Ok(hash) => Ok((name, hash)),
+        Err(error) => Err(refused(&dir.join(program), unreadable(&name, error.kind(), &error))),
+    };
+    files.into_iter().map(hash).collect()
+}
+
+/// Room for the weights twice, as while they are loaded, in steps of 50 MiB.
+fn resources(weight_bytes: u64, activation_bytes: u64) -> Resources {
+    let memory = (2 * weight_bytes).saturating_add(activation_bytes + 128 * MIB);
+    let memory = memory.div_ceil(50 * MIB).saturating_mul(50 * MIB);
+    Resources {
+        cpus: Share::ONE,
+        gpus: Share::ZERO,
+        memory,
+        gpu_memory: memory,
+        worker_labels: Default::default(),
+    }
 }
 
 fn unreadable(name: &str, kind: ErrorKind, error: &std::io::Error) -> Refusal {

@@ -7,8 +7,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Refusal, json};
-use crate::model::declaration::{Filter, Fit, Layout, Middle, Number, TransformKind};
+use super::described::Refusal;
+use super::json;
+use crate::model::declaration::{Filter, Fit, Layout, Middle, TransformKind};
+use crate::model::number::Number;
 
 pub(super) const FILE: &str = "preprocessor_config.json";
 /// From this size on, ConvNext's processor resizes both sides and crops nothing.
@@ -112,9 +114,10 @@ fn check_values(stated: &Value) -> Result<(), Refusal> {
     if (factor * 255.0 - 1.0).abs() > 1e-3 {
         return Err(refused(format!("says rescale_factor = {factor}, expected 1/255")));
     }
-    match stated["offset"] == true || stated["do_pad"] == true {
-        true => Err(refused("moves values by an offset, or pads images".to_owned())),
-        false => Ok(()),
+    if stated["offset"] == true || stated["do_pad"] == true {
+        Err(refused("moves values by an offset, or pads images".to_owned()))
+    } else {
+        Ok(())
     }
 }
 

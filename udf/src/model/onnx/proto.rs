@@ -1,5 +1,5 @@
 //! What is read of an ONNX file: the parts of its messages (onnx.proto3, by their numbers) that say
-//! what a model takes, gives and needs. Weights are skipped, not copied.
+//! what a model takes, gives and needs. Weights are not among them.
 
 use prost::{Message, Oneof};
 

@@ -40,9 +40,10 @@ fn copy(name: &str) -> tempfile::TempDir {
         for entry in fs::read_dir(from).unwrap() {
             let path = entry.unwrap().path();
             let target = to.join(path.file_name().unwrap());
-            match path.is_dir() {
-                true => copy_into(&path, &target),
-                false => drop(fs::copy(&path, target).unwrap()),
+            if path.is_dir() {
+                copy_into(&path, &target);
+            } else {
+                fs::copy(&path, target).unwrap();
             }
         }
     }
@@ -184,9 +185,9 @@ fn files_that_are_cut_off_or_something_else_are_refused() {
     let path = folder.path().join("model.onnx");
     let whole = fs::read(fixture("logistic/model.onnx")).unwrap();
     for (bytes, expected) in [
-        (&whole[..whole.len() / 2], "it is no ONNX model, or one that was cut off ("),
-        (b"", "it is no ONNX model, or one that was cut off (it names no version of ONNX)"),
-        (b"PK\x03\x04 a zip file", "it is no ONNX model"),
+        (&whole[..whole.len() / 2], "it is not a valid ONNX model, or was cut off ("),
+        (b"", "it is not a valid ONNX model, or was cut off (it names no version of ONNX)"),
+        (b"PK\x03\x04 a zip file", "it is not a valid ONNX model"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "run `git lfs pull`"),
     ] {
         fs::write(&path, bytes).unwrap();

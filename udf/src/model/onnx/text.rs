@@ -5,10 +5,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::described::{Described, Refusal};
 use super::graph::{Dim, Graph, Kind, Port};
 use super::head::{self, Made};
+use super::json::{self, Files};
 use super::tokenizer::Tokens;
-use super::{Described, Refusal, json};
 use crate::model::declaration::{BatchLimits, TransformKind};
 
 /// What the tokenizer gives a program, and the first of it.
@@ -18,24 +19,13 @@ const IDS: &str = "input_ids";
 const BATCH_ROWS: u32 = 64;
 const BATCH_TOKENS: u32 = 1024;
 
-/// The JSON files of a model of texts.
-pub(super) struct Files {
-    pub(super) config: Value,
-    pub(super) modules: Value,
-    pub(super) sentence_transformers: Value,
-}
-
 /// Whether a program takes token ids.
 pub(super) fn is_one(graph: &Graph) -> bool {
     graph.inputs.iter().any(|input| input.name == IDS)
 }
 
 pub(super) fn describe(dir: &Path, graph: &Graph) -> Result<Described, Refusal> {
-    let files = Files {
-        config: json::read(dir, "config.json")?,
-        modules: json::read(dir, "modules.json")?,
-        sentence_transformers: json::read(dir, "config_sentence_transformers.json")?,
-    };
+    let files = Files::read(dir)?;
     let mut one_row = false;
     for input in &graph.inputs {
         one_row |= check_input(input)?;

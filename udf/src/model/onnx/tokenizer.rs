@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::{PostProcessor, Tokenizer};
 
-use super::text::Files;
-use super::{Refusal, json};
+use super::described::Refusal;
+use super::json::{self, Files};
 use crate::model::declaration::Side;
 
 const FILE: &str = "tokenizer.json";
@@ -62,12 +62,13 @@ impl Tokens {
 /// Programs of one text get zeros for its token types.
 fn check_types(tokenizer: &Tokenizer) -> Result<(), Refusal> {
     let encoding = tokenizer.encode("a", true);
-    match encoding.is_ok_and(|encoding| encoding.get_type_ids().iter().any(|kind| *kind != 0)) {
-        true => Err((
+    if encoding.is_ok_and(|encoding| encoding.get_type_ids().iter().any(|kind| *kind != 0)) {
+        Err((
             "its tokenizer gives token types other than 0 to single texts".to_owned(),
             "make a package of it with `forebay model export`".to_owned(),
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -75,10 +76,8 @@ fn check_types(tokenizer: &Tokenizer) -> Result<(), Refusal> {
 fn max_tokens(dir: &Path, about: &Value, config: &Value, pad_id: i64) -> Result<u32, Refusal> {
     let sentences = json::read(dir, "sentence_bert_config.json")?;
     let kind = config["model_type"].as_str().unwrap_or_default();
-    let reserved = match COUNT_FROM_PADDING.contains(&kind) {
-        true => u32::try_from(pad_id + 1).unwrap_or(0),
-        false => 0,
-    };
+    let reserved =
+        if COUNT_FROM_PADDING.contains(&kind) { u32::try_from(pad_id + 1).unwrap_or(0) } else { 0 };
     let positions = json::first_count(config, &json::POSITIONS)
         .map(|positions| positions.saturating_sub(reserved));
     let stated = json::count(&sentences["max_seq_length"])

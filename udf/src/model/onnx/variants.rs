@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::Refusal;
-use crate::model::Precision;
-use crate::model::package::is_onnx;
+use super::described::Refusal;
+use crate::model::location::is_onnx;
+use crate::model::options::Precision;
 
 /// The ONNX files of a folder and of its folder `onnx`, in order.
 pub(super) fn programs(dir: &Path) -> Vec<String> {

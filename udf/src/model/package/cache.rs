@@ -74,9 +74,10 @@ pub(super) fn make_room(packages: &Path, limit: u64) -> io::Result<()> {
     let mut kept = vec![];
     for entry in fs::read_dir(packages)?.flatten() {
         let path = entry.path();
-        match entry.file_name().to_string_lossy().starts_with(PARTIAL) {
-            true => remove_if_abandoned(&path),
-            false => kept.extend(Kept::find(path)),
+        if entry.file_name().to_string_lossy().starts_with(PARTIAL) {
+            remove_if_abandoned(&path)
+        } else {
+            kept.extend(Kept::find(path))
         }
     }
     kept.sort_by_key(|package| package.used);

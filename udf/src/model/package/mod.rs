@@ -1,9 +1,8 @@
 //! A model's folder: its description, and the proof that its files are the ones described.
 //!
-//! - `location.rs`: what a user wrote → the package's URL
-//! - `hashes.rs`: SHA-256 of files, computed once per process
 //! - `cache.rs`: the folder of downloaded packages, and what stays in it
 //! - `remote.rs`: a package in an object store → the cache folder
+//! - `problem.rs`: what is wrong with a package, and what to do
 //!
 //! `model.toml` holds the SHA-256 of every other file, and a declaration pins the SHA-256 of
 //! `model.toml`: so one hash stands for the whole package, and a changed file is an error instead
@@ -11,9 +10,10 @@
 //! the declaration carries the description.
 
 mod cache;
-mod hashes;
-mod location;
+mod problem;
 mod remote;
+#[cfg(test)]
+mod tests;
 
 use std::fs;
 use std::io::{self, Read};
@@ -25,26 +25,23 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use url::Url;
 
 use self::cache::Hold;
-use self::hashes::short;
-use self::location::{Place, local_dir};
+use self::problem::{MANIFEST_BYTES_MAX, changed, io_problem, relocated, too_long};
 use self::remote::Remote;
+use super::hashes::{hash_bytes, hash_file, open_regular};
+use super::location::{Pinned, Place, local_dir};
 use super::manifest::{MANIFEST, Manifest};
 use super::onnx;
 use super::options::Precision;
 use crate::error::ModelError;
 
-pub(super) use self::hashes::hex;
-pub use self::hashes::{hash_bytes, hash_file};
-pub use self::location::parse_location;
-pub(super) use self::location::{is_onnx, is_safe_name};
 pub use self::remote::packages_dir;
 
 /// A local folder whose files are verified against the hashes in its `model.toml`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Package {
-    /// The folder.
+    /// The folder on this machine; in the cache if it was downloaded.
     pub dir: PathBuf,
-    /// Its description.
+    /// Its description, which has been checked.
     pub manifest: Manifest,
     /// SHA-256 of its `model.toml`.
     pub content_hash: String,
@@ -52,28 +49,10 @@ pub struct Package {
     hold: Option<Hold>,
 }
 
-/// What names a package and pins it.
-#[derive(Clone, Copy, Debug)]
-pub struct Pinned<'a> {
-    /// URL of the package's folder, or of the ONNX file in it that is the program.
-    pub location: &'a Url,
-    /// SHA-256 of its description.
-    pub content_hash: &'a str,
-    /// The description, if it has no `model.toml`.
-    pub description: Option<&'a str>,
-}
-
-impl Pinned<'_> {
-    /// The package's folder, if it is on this machine.
-    pub fn local_folder(&self) -> Option<PathBuf> {
-        local_dir(&Place::of(self.location).folder).ok().flatten()
-    }
-}
-
 /// What a package says of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
-    /// Its description.
+    /// Its description, which has been checked.
     pub manifest: Manifest,
     /// SHA-256 of the description, which a declaration pins.
     pub content_hash: String,
@@ -276,70 +255,30 @@ async fn blocking<T: Send + 'static>(
     })?
 }
 
-/// Far more than any description has; what is longer is none.
-const MANIFEST_BYTES_MAX: u64 = 16 << 20;
-
 fn read_manifest_file(dir: &Path) -> Result<Vec<u8>, ModelError> {
     let read = || {
         let mut bytes = vec![];
-        let file = hashes::open_regular(&dir.join(MANIFEST))?;
+        let file = open_regular(&dir.join(MANIFEST))?;
         file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            true => Err(io::Error::other(too_long())),
-            false => Ok(bytes),
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            Err(io::Error::other(too_long()))
+        } else {
+            Ok(bytes)
         }
     };
     read().map_err(|e| {
         let location = dir.display().to_string();
         if e.kind() == io::ErrorKind::NotFound {
-            let problem = match dir.is_dir() {
-                true => "it holds neither model.toml nor an ONNX model".to_owned(),
-                false => "no such folder".to_owned(),
+            let problem = if dir.is_dir() {
+                "it holds neither model.toml nor an ONNX model".to_owned()
+            } else {
+                "no such folder".to_owned()
             };
             let remedy = "restore the package, or make one with `forebay model export`".to_owned();
             return ModelError::Package { location, problem, remedy };
         }
         io_problem(dir, "model.toml cannot be read", &e)
     })
-}
-
-fn too_long() -> String {
-    format!("it has more than {MANIFEST_BYTES_MAX} bytes, the most that a description may have")
-}
-
-fn io_problem(path: &Path, what: &str, error: &io::Error) -> ModelError {
-    ModelError::Package {
-        location: path.display().to_string(),
-        problem: format!("{what}: {error}"),
-        remedy: "check its permissions and its disk".to_owned(),
-    }
-}
-
-fn changed(location: &str, name: &str, expected: &str, found: &str) -> ModelError {
-    ModelError::Package {
-        location: location.to_owned(),
-        problem: format!(
-            "{name} has changed (SHA-256 is {}, expected {})",
-            short(found),
-            short(expected)
-        ),
-        remedy: if name == MANIFEST {
-            "restore it, or run CREATE OR REPLACE MODEL to accept the new package"
-        } else {
-            "restore the file, or export the package again and run CREATE OR REPLACE MODEL"
-        }
-        .to_owned(),
-    }
-}
-
-/// The same error under the location that the user knows.
-fn relocated(error: ModelError, location: &str) -> ModelError {
-    match error {
-        ModelError::Package { problem, remedy, .. } => {
-            ModelError::Package { location: location.to_owned(), problem, remedy }
-        }
-        other => other,
-    }
 }
 
 fn check_file(dir: &Path, location: &str, name: &str, expected: &str) -> Result<(), ModelError> {
@@ -355,111 +294,4 @@ fn check_file(dir: &Path, location: &str, name: &str, expected: &str) -> Result<
         return Err(changed(location, name, expected, &found));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture::{Folder, TEXT, env};
-
-    fn folder() -> Folder {
-        Folder::new(TEXT, &[("model.pt", b"weights"), ("tokenizer.json", b"{}")])
-    }
-
-    async fn fetch(folder: &Folder, hash: &str) -> Result<Arc<Package>, String> {
-        let (location, content_hash) = (&folder.url(), hash);
-        let pinned = Pinned { location, content_hash, description: None };
-        Package::fetch(pinned, &env()).await.map_err(|e| e.to_string())
-    }
-
-    #[tokio::test]
-    async fn a_local_package_is_used_in_place() {
-        let folder = folder();
-        let described = Package::read(&folder.url(), None, &env()).await.unwrap();
-        let Described { manifest, content_hash: hash, .. } = described;
-        let package = fetch(&folder, &hash).await.unwrap();
-        assert_eq!(package.dir, folder.path());
-        assert_eq!(package.manifest, manifest);
-    }
-
-    #[tokio::test]
-    async fn a_changed_file_is_named_with_both_hashes_and_a_remedy() {
-        let folder = folder();
-        let hash = Package::read(&folder.url(), None, &env()).await.unwrap().content_hash;
-        fetch(&folder, &hash).await.unwrap();
-        // Same size, so only the hash can tell.
-        fs::write(folder.path().join("model.pt"), "weightz").unwrap();
-        let message = fetch(&folder, &hash).await.unwrap_err();
-        assert!(message.contains("model.pt has changed (SHA-256 is "), "{message}");
-        assert!(message.contains("expected 9a129038d9a0…"), "{message}");
-        assert!(message.contains("CREATE OR REPLACE MODEL"), "{message}");
-        fs::write(folder.path().join("model.pt"), "weights").unwrap();
-        fetch(&folder, &hash).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_missing_file_is_named() {
-        let folder = folder();
-        let hash = Package::read(&folder.url(), None, &env()).await.unwrap().content_hash;
-        fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-        let message = fetch(&folder, &hash).await.unwrap_err();
-        assert!(message.contains("tokenizer.json is missing"), "{message}");
-    }
-
-    #[tokio::test]
-    async fn a_new_description_is_not_what_was_pinned() {
-        let folder = folder();
-        let hash = Package::read(&folder.url(), None, &env()).await.unwrap().content_hash;
-        folder.describe(
-            &TEXT.replace("max_rows = 4", "max_rows = 8"),
-            &["model.pt", "tokenizer.json"],
-        );
-        let message = fetch(&folder, &hash).await.unwrap_err();
-        assert!(message.contains("model.toml has changed"), "{message}");
-    }
-
-    #[test]
-    fn what_is_no_description_is_not_read_for_ever() {
-        let folder = folder();
-        let path = folder.path().join(MANIFEST);
-        let problem = || match Package::open(folder.path(), None).unwrap_err() {
-            ModelError::Package { problem, .. } => problem,
-            other => other.to_string(),
-        };
-        fs::File::create(&path).unwrap().set_len(MANIFEST_BYTES_MAX + 1).unwrap();
-        let said = problem();
-        assert!(said.contains("it has more than 16777216 bytes"), "{said}");
-        let pipe = folder.path().join("pipe");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        for endless in [Path::new("/dev/zero"), &pipe] {
-            fs::remove_file(&path).unwrap();
-            std::os::unix::fs::symlink(endless, &path).unwrap();
-            let said = problem();
-            assert!(said.contains("it is not a regular file"), "{said}");
-        }
-        // Nor are the files that one names.
-        fs::remove_file(&path).unwrap();
-        folder.describe(TEXT, &["model.pt", "tokenizer.json"]);
-        fs::remove_file(folder.path().join("model.pt")).unwrap();
-        std::os::unix::fs::symlink("/dev/zero", folder.path().join("model.pt")).unwrap();
-        let said = problem();
-        assert!(said.contains("model.pt cannot be read: it is not a regular file"), "{said}");
-    }
-
-    #[test]
-    fn verify_reports_every_file() {
-        let folder = folder();
-        fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-        let (_, checks) = Package::verify(folder.path(), None).unwrap();
-        let problems: Vec<(&str, Option<&str>)> =
-            checks.iter().map(|check| (check.name.as_str(), check.problem.as_deref())).collect();
-        assert_eq!(
-            problems,
-            [
-                ("model.toml", None),
-                ("model.pt", None),
-                ("tokenizer.json", Some("tokenizer.json is missing"))
-            ]
-        );
-    }
 }

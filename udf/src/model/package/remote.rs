@@ -12,10 +12,10 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use url::Url;
 
 use super::cache::PARTIAL;
-use super::hashes::hash_bytes;
-use super::{MANIFEST_BYTES_MAX, changed, io_problem, too_long};
+use super::problem::{MANIFEST_BYTES_MAX, changed, io_problem, too_long};
 use crate::error::ModelError;
 use crate::folders;
+use crate::model::hashes::hash_bytes;
 use crate::model::manifest::{MANIFEST, Manifest};
 
 /// Where downloaded packages are kept: `packages` in `$FOREBAY_CACHE`, in `~/.cache/forebay`, or in
@@ -140,64 +140,6 @@ pub(super) fn install(partial: tempfile::TempDir, target: &Path) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{Folder, TEXT, env};
-    use crate::model::{Package, Pinned};
-
-    fn folder() -> Folder {
-        Folder::new(TEXT, &[("model.pt", b"weights"), ("tokenizer.json", b"{}")])
-    }
-
-    #[tokio::test]
-    async fn a_remote_package_is_fetched_once_and_mended_when_damaged() {
-        let (folder, cache, env) = (folder(), tempfile::tempdir().unwrap(), env());
-        let store = Arc::new(object_store::memory::InMemory::new());
-        env.register_object_store(
-            &Url::parse("memory://bucket").unwrap(),
-            Arc::<object_store::memory::InMemory>::clone(&store),
-        );
-        let location = Url::parse("memory://bucket/models/x").unwrap();
-        for name in ["model.toml", "model.pt", "tokenizer.json"] {
-            let bytes = fs::read(folder.path().join(name)).unwrap();
-            store.put(&format!("models/x/{name}").into(), bytes.into()).await.unwrap();
-        }
-        let hash = Package::read(&location, None, &env).await.unwrap().content_hash;
-        let pinned = Pinned { location: &location, content_hash: &hash, description: None };
-        let package = Package::fetch_into(cache.path(), pinned, &env).await.unwrap();
-        assert_eq!(package.dir, cache.path().join(&hash));
-
-        fs::write(package.file("model.pt"), "damaged").unwrap();
-        let again = Package::fetch_into(cache.path(), pinned, &env).await.unwrap();
-        assert_eq!(fs::read(again.file("model.pt")).unwrap(), b"weights");
-
-        store.delete(&"models/x/model.toml".into()).await.unwrap();
-        Package::fetch_into(cache.path(), pinned, &env).await.unwrap();
-        let left: Vec<_> = fs::read_dir(cache.path()).unwrap().collect();
-        assert_eq!(left.len(), 1, "only the package: {left:?}");
-    }
-
-    #[tokio::test]
-    async fn a_remote_file_that_differs_never_gets_into_the_cache() {
-        let (folder, cache, env) = (folder(), tempfile::tempdir().unwrap(), env());
-        let store = Arc::new(object_store::memory::InMemory::new());
-        env.register_object_store(
-            &Url::parse("memory://bucket").unwrap(),
-            Arc::<object_store::memory::InMemory>::clone(&store),
-        );
-        let location = Url::parse("memory://bucket/x").unwrap();
-        let description = fs::read(folder.path().join("model.toml")).unwrap();
-        store.put(&"x/model.toml".into(), description.into()).await.unwrap();
-        store.put(&"x/model.pt".into(), "other".into()).await.unwrap();
-        store.put(&"x/tokenizer.json".into(), "{}".into()).await.unwrap();
-        let hash = Package::read(&location, None, &env).await.unwrap().content_hash;
-        let pinned = Pinned { location: &location, content_hash: &hash, description: None };
-        let error = Package::fetch_into(cache.path(), pinned, &env).await.unwrap_err();
-        let message = error.to_string();
-        assert!(
-            message.starts_with("model package memory://bucket/x: model.pt has changed"),
-            "{message}"
-        );
-        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
-    }
 
     #[test]
     fn a_store_that_does_not_answer_may_answer_later() {
@@ -212,15 +154,5 @@ mod tests {
         let gone = object_store::Error::NotFound { path: "x".to_owned(), source: source() };
         let error = remote.failed("model.pt", &gone);
         assert!(matches!(error, ModelError::Package { .. }), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_store_that_nobody_registered_is_named() {
-        let location = Url::parse("s3://bucket/x").unwrap();
-        let message = Package::read(&location, None, &env()).await.unwrap_err().to_string();
-        assert!(
-            message.contains("s3://bucket/x") && message.contains("no object store"),
-            "{message}"
-        );
     }
 }

@@ -12,7 +12,7 @@ use crate::model::Function;
 const WEIGHT: &str = "linear.weight";
 const BIAS: &str = "linear.bias";
 
-/// One of them.
+/// A matrix and what is done with its results, as the CPU computes them.
 #[derive(Debug)]
 pub(super) struct Layer {
     /// By number of the result: what each number of the vector counts.
@@ -31,7 +31,7 @@ impl Layer {
         let again = |problem: String| format!("{problem}; fetch the file again");
         let bytes = fs::read(path).map_err(|error| again(error.to_string()))?;
         let tensors = SafeTensors::deserialize(&bytes)
-            .map_err(|error| again(format!("it is no file of safetensors: {error:?}")))?;
+            .map_err(|error| again(format!("it is not a valid safetensors file: {error:?}")))?;
         let weight = tensors
             .tensor(WEIGHT)
             .map_err(|_| format!("it has no {WEIGHT}; name the file of a module Dense"))?;
@@ -137,7 +137,7 @@ mod tests {
             fs::write(file.path(), bytes).unwrap();
             Layer::load(file.path(), Function::Identity).unwrap_err()
         };
-        assert!(refusal(b"").contains("it is no file of safetensors"));
+        assert!(refusal(b"").contains("it is not a valid safetensors file"));
         let header = |json: &str, values: usize| {
             let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
             bytes.extend(json.as_bytes());
@@ -149,7 +149,7 @@ mod tests {
         let flat = r#"{"linear.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
         assert!(refusal(&header(flat, 4)).contains("has the shape [1], expected a matrix"));
         let short = r#"{"linear.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}"#;
-        assert!(refusal(&header(short, 4)).contains("it is no file of safetensors"));
+        assert!(refusal(&header(short, 4)).contains("it is not a valid safetensors file"));
         let ints = r#"{"linear.weight":{"dtype":"I32","shape":[1,1],"data_offsets":[0,4]}}"#;
         assert!(refusal(&header(ints, 4)).contains("expected floats"));
     }

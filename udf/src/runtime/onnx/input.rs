@@ -177,9 +177,10 @@ fn shape(input: &Input, rows: usize, per_row: usize) -> Result<Vec<usize>, Strin
         Err(_) => std::mem::replace(&mut open, 1),
     });
     let shape: Vec<usize> = [rows].into_iter().chain(sizes).collect();
-    match shape.iter().product::<usize>() == rows * per_row {
-        true => Ok(shape),
-        false => Err(format!("'{}' of {per_row} values does not fit {:?}", input.name, input.rest)),
+    if shape.iter().product::<usize>() == rows * per_row {
+        Ok(shape)
+    } else {
+        Err(format!("'{}' of {per_row} values does not fit {:?}", input.name, input.rest))
     }
 }
 

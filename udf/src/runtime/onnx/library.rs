@@ -20,7 +20,7 @@ const LIBRARY: &str = "libonnxruntime.so";
 /// The ONNX Runtime of this process.
 #[derive(Clone, Debug)]
 pub struct OnnxRuntimeInfo {
-    /// For example `1.31.1`.
+    /// Release of ONNX Runtime, for example `1.31.1`.
     pub version: String,
     /// The file that holds it.
     pub library_path: PathBuf,
@@ -118,7 +118,7 @@ fn unusable(error: &LoadDynamicError, library: &Path) -> String {
             source.unwrap_or_else(|| error.to_string())
         }
         LoadDynamicError::MissingApi { .. } | LoadDynamicError::InvalidVersionString => {
-            format!("{shown} is no ONNX Runtime")
+            format!("{shown} is not a valid ONNX Runtime library")
         }
     };
     format!("{reason}; {}", remedy())

@@ -20,18 +20,11 @@ pub(super) fn columns(
     results: &[DynValue],
     rows: usize,
 ) -> Result<Vec<ArrayRef>, (String, Unlike)> {
-    let (kept, results) = outputs.split(results);
-    let column = |(output, own): (&Output, &[DynValue])| {
-        let column = match kept.filter(|_| output.is_list()) {
-            Some(kept) => lists(output, own, kept, rows),
-            None => {
-                let value = output.value();
-                column(&own[0], value.given(), rows).and_then(|values| value.named(values))
-            }
-        };
-        column.map_err(|unlike| (output.name().to_owned(), unlike))
-    };
-    outputs.with_results(results).map(column).collect()
+    outputs.columns(
+        results,
+        |part, result| column(result, part.given(), rows).and_then(|values| part.named(values)),
+        |output, own, kept| lists(output, own, kept, rows),
+    )
 }
 
 /// Of `[rows, longest]` values, those that are kept, as one list per row.

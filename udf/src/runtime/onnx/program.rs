@@ -112,15 +112,16 @@ fn check_column(input: &Input, data_type: &DataType) -> Result<(), String> {
     let known = input.rest.iter().filter(|size| **size >= 0);
     let known = known.fold(1_i64, |all, size| all.saturating_mul(*size));
     let has_any = input.rest.iter().any(|size| *size < 0);
-    match fits && (known == values || has_any && known > 0 && values % known == 0) {
-        true => Ok(()),
-        false => Err(format!(
+    if fits && (known == values || has_any && known > 0 && values % known == 0) {
+        Ok(())
+    } else {
+        Err(format!(
             "it takes '{}' as {} {:?}, and the package declares {}",
             input.name,
             input.element,
             input.rest,
             type_name(data_type)
-        )),
+        ))
     }
 }
 

@@ -7,14 +7,15 @@ use arrow::compute::concat;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
 use super::super::outputs::{Outputs, Unlike};
+use super::super::replica::{Device, Prepared, Replica};
 use super::super::work::Work;
-use super::super::{Device, Prepared, Replica};
 use super::dense::Layer;
 use super::input::Run;
 use super::output;
 use super::program::Program;
 use super::session::{Sessions, Unusable, readable};
-use super::{head, library, threads};
+use super::thread::threads;
+use super::{head, library};
 use crate::error::RuntimeError;
 use crate::model::{Head, ModelDeclaration, Package, RuntimeKind, TransformKind, products};
 use crate::transform::TokenColumn;
@@ -158,11 +159,12 @@ impl Replica for OnnxReplica {
             Run::prepare(&self.transform, &self.tokens, &self.program.inputs, columns)
                 .map_err(|problem| self.failed(rows, &problem))
         };
-        let runs = match self.one_row {
-            true => (0..rows)
+        let runs = if self.one_row {
+            (0..rows)
                 .map(|row| run(&columns.iter().map(|c| c.slice(row, 1)).collect::<Vec<_>>()))
-                .collect::<Result<_, _>>()?,
-            false => vec![run(columns)?],
+                .collect::<Result<_, _>>()?
+        } else {
+            vec![run(columns)?]
         };
         let inputs = Inputs { runs };
         let padded = inputs.runs.iter().map(|run| run.padded).sum();

@@ -10,9 +10,9 @@ use ort::session::Session;
 use ort::value::{DynValue, Outlet};
 use parking_lot::Mutex;
 
-use super::super::Device;
-use super::THREADS;
+use super::super::replica::Device;
 use super::library::{gpu_remedy, loaded};
+use super::thread::THREADS;
 
 /// Chooses TensorRT, which builds an engine when it first meets a size of batch.
 const PROVIDER: &str = "FOREBAY_ONNXRUNTIME_PROVIDER";

@@ -16,6 +16,7 @@ mod shim;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod thread;
 
 use std::sync::Arc;
 
@@ -23,38 +24,12 @@ pub use choices::remember_kernels_in;
 pub(super) use library::driver_devices;
 pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;
+pub(super) use thread::{ThreadGuard, enter_thread};
 
 use self::linear::LinearKernels;
-use super::{Device, Replica};
+use super::replica::{Device, Replica};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, Package, Resources};
-
-/// libtorch's settings of one thread.
-#[derive(Debug)]
-pub(super) struct ThreadGuard {
-    // In this order: what was entered last is left first.
-    _stream: Option<shim::StreamGuard>,
-    _inference_mode: shim::InferenceMode,
-}
-
-/// Inference mode, as many intra-op threads as the model leases cores, and on an accelerator a
-/// stream of the thread's own.
-pub(super) fn enter_thread(
-    resources: &Resources,
-    device: Device,
-) -> Result<ThreadGuard, RuntimeError> {
-    library::usable(device)?;
-    let inference_mode = shim::InferenceMode::enter();
-    let stream = match device {
-        Device::Cuda(ordinal) => Some(
-            shim::StreamGuard::enter(ordinal).map_err(|e| library::device_problem(device, e))?,
-        ),
-        _ => None,
-    };
-    let threads = if device == Device::Cpu { resources.cpus.ceil().max(1) } else { 1 };
-    shim::set_threads(threads).map_err(|e| library::device_problem(device, e))?;
-    Ok(ThreadGuard { _stream: stream, _inference_mode: inference_mode })
-}
+use crate::model::{ModelDeclaration, Package};
 
 /// Loads a TorchScript model on a device.
 pub(super) fn load(

@@ -22,15 +22,11 @@ pub(super) fn columns(
     rows: usize,
     inputs: &[Tensor],
 ) -> Result<Vec<ArrayRef>, (String, Mismatch)> {
-    let (kept, results) = outputs.split(results);
-    let column = |(output, own): (&Output, &[Tensor])| {
-        let column = match kept.filter(|_| output.is_list()) {
-            Some(kept) => lists(output, own, kept, rows),
-            None => column(output.value(), &own[0], rows, inputs),
-        };
-        column.map_err(|mismatch| (output.name().to_owned(), mismatch))
-    };
-    outputs.with_results(results).map(column).collect()
+    outputs.columns(
+        results,
+        |part, result| column(part, result, rows, inputs),
+        |output, own, kept| lists(output, own, kept, rows),
+    )
 }
 
 /// One value per row.

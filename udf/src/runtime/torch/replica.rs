@@ -10,14 +10,15 @@ use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
 use super::super::outputs::Outputs;
+use super::super::replica::{Device, Prepared, Replica};
 use super::super::work::Work;
-use super::super::{Device, Prepared, Replica, enter_thread};
 use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
 use super::output;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
+use super::thread::enter_thread;
 use crate::error::RuntimeError;
 use crate::model::{
     Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
@@ -97,7 +98,7 @@ impl TorchReplica {
 
     /// What batches take: counted on made-up rows of three lengths, or one if they have none.
     fn counted(&self, model: &ModelDeclaration) -> Option<Work> {
-        let _guard = enter_thread(model, self.device).ok()?;
+        let _guard = enter_thread(&model.resources, self.device).ok()?;
         let of_row = |tokens: i32| {
             let (arguments, _) = self.arguments(&made_up_row(model, tokens)?).ok()?;
             self.module.operations(&arguments).ok()
@@ -122,7 +123,7 @@ impl TorchReplica {
     /// made-up rows is none the worse for it.
     fn warm_up(&self, model: &ModelDeclaration) {
         let Some(columns) = made_up_row(model, WARM_TOKENS) else { return };
-        let warm = enter_thread(model, self.device)
+        let warm = enter_thread(&model.resources, self.device)
             .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
         if let Err(error) = warm {
             tracing::debug!("model '{}' was not warmed up: {error}", self.model);
@@ -330,7 +331,7 @@ fn pack_linear_layers(
         LinearKernels::OneDnn => true,
     };
     // What is faster depends on the number of threads.
-    let _guard = enter_thread(model, Device::Cpu)?;
+    let _guard = enter_thread(&model.resources, Device::Cpu)?;
     choices::recall();
     let packed = module.pack_linear_layers(all);
     choices::keep();

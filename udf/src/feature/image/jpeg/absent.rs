@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::region::{Colours, Region};
 
-/// There is none.
+/// In builds without libjpeg-turbo: none can be made.
 #[derive(Debug)]
 pub(super) struct Decompressor<'a> {
     never: Infallible,

@@ -131,9 +131,10 @@ impl<'a> Decompressor<'a> {
         let factor = turbo::tjscalingfactor { num: 1, denom: divisor as c_int };
         // All zeros: the whole image, which may have colours that cannot be cut.
         let is_whole = (width, height) == (width_all, height_all);
-        let [x, y, w, h] = match is_whole {
-            true => [0; 4],
-            false => [left, top, width, height].map(|pixels| pixels as c_int),
+        let [x, y, w, h] = if is_whole {
+            [0; 4]
+        } else {
+            [left, top, width, height].map(|pixels| pixels as c_int)
         };
         let handle = self.handle.as_ptr();
         // SAFETY: the handle is valid.

@@ -3,7 +3,20 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 
-use super::{CudaDevice, Lookup, describe, open};
+use super::open::{Lookup, describe, open};
+
+/// A CUDA device as its driver describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaDevice {
+    /// Its number in this process, from 0: CUDA_VISIBLE_DEVICES counts.
+    pub ordinal: u16,
+    /// For example `NVIDIA H200`.
+    pub name: String,
+    /// Bytes on the device.
+    pub memory_bytes: u64,
+    /// Where it is, as `domain:bus:device.function`: other libraries know it by that too.
+    pub pci_bus_id: Option<String>,
+}
 
 /// Its devices. Asked before libtorch is: loading its CUDA part takes seconds and gigabytes of
 /// address space, for nothing on a machine without a GPU.

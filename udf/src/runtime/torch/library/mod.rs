@@ -5,6 +5,7 @@
 //! opens both and fills the table, once.
 
 mod driver;
+mod open;
 mod places;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -12,18 +13,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_NOW};
+use libloading::os::unix::Library;
 
+pub use self::driver::CudaDevice;
 pub(in crate::runtime) use self::driver::devices as driver_devices;
-use self::places::{CPU_LIBRARY, INTERFACE_LIBRARY};
-use super::super::Device;
+use self::open::{Lookup, describe, open};
+pub use self::places::LIBTORCH_VERSION;
+use self::places::{CPU_LIBRARY, INTERFACE, INTERFACE_LIBRARY};
+use super::super::replica::Device;
 use super::shim;
 use crate::error::RuntimeError;
-
-/// The libtorch that Forebay is built for; other releases of the series 2.11 will do.
-pub const LIBTORCH_VERSION: &str = "2.11.0";
-/// Stands for the sources of the library that calls libtorch; see `build.rs`.
-const INTERFACE: &str = env!("FOREBAY_TORCH_INTERFACE");
 
 unsafe extern "C" {
     static mut forebay_torch_table: [*mut c_void; 0];
@@ -34,25 +33,12 @@ unsafe extern "C" {
 /// The libtorch of this process.
 #[derive(Clone, Debug)]
 pub struct LibtorchInfo {
-    /// For example `2.11.0`.
+    /// Release of libtorch, for example `2.11.0`.
     pub version: String,
     /// The file that holds its CPU part.
     pub library_path: PathBuf,
     /// CUDA devices, or why there are none.
     pub cuda: Result<Vec<CudaDevice>, String>,
-}
-
-/// A CUDA device as its driver describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CudaDevice {
-    /// Counted from 0.
-    pub ordinal: u16,
-    /// For example `NVIDIA H200`.
-    pub name: String,
-    /// Bytes on the device.
-    pub memory_bytes: u64,
-    /// Where it is, as `domain:bus:device.function`: other libraries know it by that too.
-    pub pci_bus_id: Option<String>,
 }
 
 /// Loads libtorch into this process unless it is there already, and describes it.
@@ -172,38 +158,6 @@ fn interface_of(library: &Library) -> Option<String> {
     unsafe {
         let interface = library.get::<Interface>(b"forebay_interface\0").ok()?;
         Some(CStr::from_ptr(interface()).to_string_lossy().into_owned())
-    }
-}
-
-/// When the functions that a library calls are looked up.
-#[derive(Clone, Copy)]
-enum Lookup {
-    /// All while it is opened: one that is missing is an error, as it may be with the libraries
-    /// that are found on a machine.
-    AtOnce,
-    /// Each at its first call, where a missing one would end the process: for what Forebay was
-    /// built with. A model calls few of tens of thousands, so the first rows come sooner.
-    AtCall,
-}
-
-/// Opens a library, and those that it needs, for all others to see and for the life of the process.
-fn open(path: &Path, lookup: Lookup) -> Result<&'static Library, String> {
-    let flag = match lookup {
-        Lookup::AtOnce => RTLD_NOW,
-        Lookup::AtCall => RTLD_LAZY,
-    };
-    // SAFETY: runs the initializers of libtorch, which are meant for it. RTLD_GLOBAL because
-    // libtorch_cuda finds its counterparts by symbol.
-    let library = unsafe { Library::open(Some(path), flag | RTLD_GLOBAL) };
-    // Never closed: libtorch's threads and statics do not survive that.
-    library.map(|library| &*Box::leak(Box::new(library))).map_err(|e| describe(&e))
-}
-
-/// The loader's own words; libloading hides them behind its own.
-fn describe(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => source.to_string(),
-        None => error.to_string(),
     }
 }
 

@@ -4,8 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::super::super::places::{Places, executable_folder, is_of_python, named};
-use super::{INTERFACE, LIBTORCH_VERSION};
 use crate::folders;
+
+/// The libtorch that Forebay is built for; other releases of the series 2.11 will do.
+pub const LIBTORCH_VERSION: &str = "2.11.0";
+/// Stands for the sources of the library that calls libtorch; see `build.rs`.
+pub(super) const INTERFACE: &str = env!("FOREBAY_TORCH_INTERFACE");
 
 /// Names the folder of libtorch's libraries, such as a Python environment's `torch/lib`.
 const OVERRIDE: &str = "FOREBAY_LIBTORCH";

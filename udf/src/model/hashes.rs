@@ -60,7 +60,7 @@ pub fn hash_file(path: &Path) -> io::Result<String> {
             count => hasher.update(&buffer[..count]),
         }
     }
-    let hash = hex(&hasher.finalize());
+    let hash = hex::encode(hasher.finalize());
     // Not remembered if it was written to meanwhile.
     if Stamp::of(&fs::metadata(path)?) == stamp {
         HASHED.lock().insert(path.to_owned(), (stamp, hash.clone()));
@@ -70,19 +70,16 @@ pub fn hash_file(path: &Path) -> io::Result<String> {
 
 /// The SHA-256 of bytes, in hexadecimal digits.
 pub fn hash_bytes(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-pub(in crate::model) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// Opens a file to read it, wherever links lead. A device may have no end, and a pipe no beginning:
 /// nobody is asked to wait for them.
 pub(super) fn open_regular(path: &Path) -> io::Result<fs::File> {
-    match fs::metadata(path)?.is_file() {
-        true => fs::File::open(path),
-        false => Err(io::Error::other("it is not a regular file")),
+    if fs::metadata(path)?.is_file() {
+        fs::File::open(path)
+    } else {
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 

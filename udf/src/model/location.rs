@@ -1,4 +1,4 @@
-//! Where a package is: a folder or a URL, as a user writes it.
+//! Where a package is: a folder or a URL, as a user writes it, and as a plan carries it.
 
 use std::fs;
 use std::io;
@@ -100,7 +100,7 @@ impl Place {
 }
 
 /// Whether a file's name says that it is an ONNX model.
-pub(in crate::model) fn is_onnx(name: &str) -> bool {
+pub(super) fn is_onnx(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
 }
 
@@ -116,8 +116,26 @@ pub(super) fn local_dir(location: &Url) -> Result<Option<PathBuf>, ModelError> {
     })
 }
 
+/// What names a package and pins it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pinned<'a> {
+    /// URL of the package's folder, or of the ONNX file in it that is the program.
+    pub location: &'a Url,
+    /// SHA-256 of its description.
+    pub content_hash: &'a str,
+    /// The description, if it has no `model.toml`.
+    pub description: Option<&'a str>,
+}
+
+impl Pinned<'_> {
+    /// The package's folder, if it is on this machine.
+    pub fn local_folder(&self) -> Option<PathBuf> {
+        local_dir(&Place::of(self.location).folder).ok().flatten()
+    }
+}
+
 /// Whether a name stays within its folder.
-pub(in crate::model) fn is_safe_name(name: &str) -> bool {
+pub(super) fn is_safe_name(name: &str) -> bool {
     !name.is_empty()
         && !name.contains(['\\', '\0'])
         && name.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
