@@ -19,6 +19,7 @@ use datafusion::common::tree_node::{TransformedResult, TreeNode, TreeNodeRecursi
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::LexOrdering;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
@@ -29,12 +30,12 @@ use forebay_engine::{ExchangeOptions, StreamingExchangeExec};
 use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{disguised, undisguised};
 
-use crate::graph::{EdgeKind, JobSpec, Limits};
+use crate::graph::{EdgeKind, Limits};
 use crate::stages::asked_order::asked_order;
-use crate::stages::assembly::{Inputs, Piece, Stages, UNIT, in_one_partition, reader};
+use crate::stages::assembly::{Input, Piece, Stages, UNIT, reader};
 use crate::stages::input_wants::{Scope, Wants, sorted, wants};
 use crate::stages::rewrites::{limit_joins, limit_merges, limit_scans, without_repartition};
-use crate::stages::staged::{Reads, StagedPlan};
+use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
 use crate::stages::traits::{can_be_left_out, holds_model, is_light, task_rows};
 
 /// Cuts `plan`.
@@ -62,17 +63,12 @@ pub(crate) fn cut(
     }
     stages.add_client();
     let job_budget = stages.config.job_budget as u64;
-    let limits = Limits {
+    stages.staged.spec.limits = Limits {
         buffered_bytes_max: job_budget,
         kept_bytes_max: job_budget / KEPT_PART,
         ..Limits::default()
     };
-    Ok(StagedPlan {
-        plans: stages.plans,
-        readers: stages.readers,
-        shuffles: stages.shuffles,
-        spec: JobSpec { stages: stages.specs, edges: stages.edges, limits },
-    })
+    Ok(stages.staged)
 }
 
 /// Of the job's budget, what may be kept after it has been read: it saves work when a worker is
@@ -84,18 +80,15 @@ impl Stages {
         let written = undisguised(only_child(writer.children())?)?;
         let written = written.transform_up(without_repartition).data()?;
         let order = self.orders.remove(&writer.stage_id());
-        let (child, inputs) = self.cut(written, Scope::Own)?;
-        let id = match writer.shuffle_output_partitioning() {
-            None => {
-                let child = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
-                self.add_block_stage(child, inputs, self.block_size())?
-            }
-            Some(_) => {
-                let root: Arc<dyn ExecutionPlan> = writer_of(writer)?;
-                self.add(replace_children_if_necessary(root, vec![child])?, inputs)?
-            }
+        let Piece { plan: child, inputs } = self.cut(written, Scope::Own)?;
+        let id = if writer.shuffle_output_partitioning().is_some() {
+            let plan = replace_children_if_necessary(writer_of(writer)?, vec![child])?;
+            self.add(Piece { plan, inputs })?
+        } else {
+            let plan = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
+            self.add_block_stage(Piece { plan, inputs }, self.block_size())?
         };
-        self.shuffles.insert(writer.stage_id(), id);
+        self.staged.shuffles.insert(writer.stage_id(), id);
         Ok(())
     }
 
@@ -117,32 +110,24 @@ impl Stages {
         let mut pieces = vec![];
         for (child, wants) in plan.children().into_iter().zip(wants(&plan, scope)) {
             let piece = self.cut(Arc::clone(child), wants.scope)?;
-            let piece = match () {
-                () if piece.1.streams() && wants.all_rows => self.collect(piece)?,
-                () if wants.lacks_one_partition(&piece.0) => self.collect(piece)?,
-                () if wants.one_task && holds_model(&piece.0) => self.collect(piece)?,
-                () if wants.one_task => in_one_partition(piece),
-                // A task would read its own part of a stream.
-                () if !is_light(&plan) && holds_model(&piece.0) => match wants.all_rows {
-                    true => self.collect(piece)?,
-                    false => self.stream_in_order(piece)?,
-                },
-                // Restricted to no partition at all, such a branch would still have some, or not be made.
-                () if plan.is::<UnionExec>() && !can_be_left_out(&piece.0) => {
-                    self.stream_in_order(piece)?
+            let piece = match becomes(&piece, &plan, &wants) {
+                Becomes::PartOfIt => piece,
+                Becomes::OnePartition => {
+                    Piece { plan: Arc::new(CoalescePartitionsExec::new(piece.plan)), ..piece }
                 }
-                () => piece,
+                Becomes::Stream => self.stream_in_order(piece)?,
+                Becomes::Collected => self.collect(piece)?,
             };
             pieces.push((piece, wants));
         }
         let are_apart = partitioned_apart(&pieces);
-        let (mut children, mut inputs) = (vec![], Inputs::default());
+        let (mut children, mut inputs) = (vec![], vec![]);
         for (piece, wants) in pieces {
-            let (child, found) = if are_apart { self.collect(piece)? } else { piece };
-            children.push(wants.in_its_order(child)?);
-            inputs.0.extend(found.0);
+            let piece = if are_apart { self.collect(piece)? } else { piece };
+            children.push(wants.in_its_order(piece.plan)?);
+            inputs.extend(piece.inputs);
         }
-        Ok((replace_children_if_necessary(plan, children)?, inputs))
+        Ok(Piece { plan: replace_children_if_necessary(plan, children)?, inputs })
     }
 
     fn read_shuffle(
@@ -151,11 +136,11 @@ impl Stages {
         plan: &Arc<dyn ExecutionPlan>,
         scope: Scope,
     ) -> Result<Piece> {
-        let stage = self.shuffles.get(&shuffle.stage_id).copied();
+        let stage = self.staged.shuffles.get(&shuffle.stage_id).copied();
         let from = stage.ok_or_else(|| {
             internal_datafusion_err!("stage {} is read before it is planned", shuffle.stage_id)
         })?;
-        let is_hash = self.plans[from.0 as usize].is::<SortShuffleWriterExec>();
+        let is_hash = self.staged.stage(from).is_some_and(PlannedStage::is_shuffle);
         let (kind, reads) = match (shuffle.broadcast, scope) {
             (true, _) if is_hash => (EdgeKind::Broadcast, None),
             (false, _) if is_hash => (EdgeKind::Blocking, None),
@@ -163,21 +148,50 @@ impl Stages {
             (false, Scope::All) => (EdgeKind::Blocking, Some(Reads::AllApart)),
             (false, Scope::Own) => (UNIT, Some(Reads::Unit)),
         };
-        let inputs = Inputs(vec![(from, kind, reads)]);
-        if is_hash {
-            return Ok((Arc::clone(plan), inputs));
-        }
-        Ok((reader(from, plan), inputs))
+        let plan = if is_hash { Arc::clone(plan) } else { reader(from, plan) };
+        Ok(Piece { plan, inputs: vec![Input { from, kind, reads }] })
     }
 
     fn cut_below_exchange(&mut self, exchange: &StreamingExchangeExec) -> Result<Piece> {
         let piece = self.cut(only_child(exchange.children())?, Scope::Own)?;
         let rows = task_rows(&exchange.options().batch);
-        let (input, inputs) = self.stream(piece, self.block_size().in_windows_of(rows))?;
+        let Piece { plan, inputs } = self.stream(piece, self.block_size().in_windows_of(rows))?;
         // A task is one replica.
         let options = ExchangeOptions { replicas: 1, ..exchange.options().clone() };
-        Ok((Arc::new(StreamingExchangeExec::try_new(input, options)?), inputs))
+        Ok(Piece { plan: Arc::new(StreamingExchangeExec::try_new(plan, options)?), inputs })
     }
+}
+
+/// What an operator's input becomes.
+enum Becomes {
+    /// It stays in the operator's stage.
+    PartOfIt,
+    /// The same. What a task reads of a whole stage is as many partitions as that had tasks: they
+    /// become one.
+    OnePartition,
+    /// A stage, whose units the operator's tasks read as they come.
+    Stream,
+    /// A stage, all of which the operator reads in one task.
+    Collected,
+}
+
+fn becomes(piece: &Piece, operator: &Arc<dyn ExecutionPlan>, wants: &Wants) -> Becomes {
+    let has_model = holds_model(&piece.plan);
+    if piece.streams() && wants.all_rows || wants.lacks_one_partition(&piece.plan) {
+        return Becomes::Collected;
+    }
+    if wants.one_task {
+        return if has_model { Becomes::Collected } else { Becomes::OnePartition };
+    }
+    if has_model && !is_light(operator) {
+        // A task would read its own part of a stream.
+        return if wants.all_rows { Becomes::Collected } else { Becomes::Stream };
+    }
+    // Restricted to no partition at all, such a branch would still have some, or not be made.
+    if operator.is::<UnionExec>() && !can_be_left_out(&piece.plan) {
+        return Becomes::Stream;
+    }
+    Becomes::PartOfIt
 }
 
 /// Whether the inputs of one operator, which are to have equal keys in partitions of the same number, are
@@ -186,7 +200,7 @@ impl Stages {
 /// now (see [`RepartitionExec`] in [`Stages::cut`]).
 fn partitioned_apart(pieces: &[(Piece, Wants)]) -> bool {
     let by_keys = pieces.iter().filter(|(_, wants)| wants.is_by_keys());
-    let mut counts = by_keys.map(|((plan, _), _)| plan.output_partitioning().partition_count());
+    let mut counts = by_keys.map(|(piece, _)| piece.plan.output_partitioning().partition_count());
     let first = counts.next();
     counts.any(|count| Some(count) != first)
 }

@@ -19,5 +19,5 @@ mod staged;
 mod traits;
 
 pub(crate) use cut::cut;
-pub(crate) use staged::{Reads, StagedPlan};
+pub(crate) use staged::{PlannedStage, Reads, StagedPlan};
 pub(crate) use traits::holds_model;

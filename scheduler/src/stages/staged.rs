@@ -12,21 +12,34 @@ use crate::graph::{JobSpec, StageId};
 /// A plan in stages.
 #[derive(Debug, Default)]
 pub(crate) struct StagedPlan {
-    /// By [`StageId`]; roots write, leaves scan or read what other stages write.
-    pub(crate) plans: Vec<Arc<dyn ExecutionPlan>>,
-    /// By [`StageId`].
-    pub(crate) readers: Vec<HashMap<StageId, Reads>>,
+    /// By [`StageId`]. The client, whose stage is the last of [`StagedPlan::spec`], has no plan.
+    pub(crate) stages: Vec<PlannedStage>,
     /// The stages of Ballista's shuffle readers.
     pub(crate) shuffles: HashMap<usize, StageId>,
-    /// Stages and edges.
+    /// What the graph knows of the same stages.
     pub(crate) spec: JobSpec,
 }
 
+/// What the tasks of one stage run.
+#[derive(Debug)]
+pub(crate) struct PlannedStage {
+    /// Its root writes; its leaves scan, or read what other stages write.
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    /// How it reads the stages of which it reads blocks.
+    pub(crate) reads: HashMap<StageId, Reads>,
+}
+
+impl PlannedStage {
+    /// Whether it writes a hash shuffle.
+    pub(crate) fn is_shuffle(&self) -> bool {
+        self.plan.is::<SortShuffleWriterExec>()
+    }
+}
+
 impl StagedPlan {
-    /// Whether a stage writes a hash shuffle.
-    pub(crate) fn is_shuffle(&self, stage: StageId) -> bool {
-        let plan = self.plans.get(stage.0 as usize);
-        plan.is_some_and(|plan| plan.is::<SortShuffleWriterExec>())
+    /// A stage, unless it is the client's.
+    pub(crate) fn stage(&self, id: StageId) -> Option<&PlannedStage> {
+        self.stages.get(id.0 as usize)
     }
 }
 
