@@ -21,7 +21,8 @@ use futures::future::try_join_all;
 use tokio::sync::Mutex;
 
 use super::cut::{BlockSize, Cutter};
-use super::store::{BlockStore, OpenBlock, Sealed};
+use super::open_block::{OpenBlock, Sealed};
+use super::store::BlockStore;
 use crate::protocol::location::FileId;
 
 /// Writes its input's rows as blocks.
