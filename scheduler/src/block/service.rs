@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable};
 use bytes::{Bytes, BytesMut};
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
@@ -18,10 +19,12 @@ use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::{Chunk, FetchRequest, check_protocol};
 use crate::protocol::{Answers, BlocksClient};
 
-/// Attempts at reaching a worker, and the pause between them. Few and short: an accelerator may be
-/// held meanwhile, and the scheduler knows sooner whether the worker lives.
-const ATTEMPTS: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pauses between attempts at reaching a worker: 100 and 200 ms. Few and short: an accelerator
+/// may be held meanwhile, and the scheduler knows sooner whether the worker lives.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(100))
+    .with_factor(2.0)
+    .with_max_times(2);
 
 /// For how long a worker is called before it counts as not reached.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -74,33 +77,37 @@ async fn on_disk<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.problem))
 }
 
-/// The file of a block of another worker.
+/// The file of a block of another worker: its bytes as they lie there, none more than `block` says.
 ///
 /// # Errors
 /// A [`BlockError`] if it cannot be had.
 pub(super) async fn fetch(peers: &Peers, block: &BlockLocation, reader: Reader) -> Result<Bytes> {
-    let mut attempt = 1;
-    loop {
-        let status = match attempt_fetch(peers, block).await {
-            Ok(bytes) => {
-                peers.answered(&block.address);
-                return Ok(bytes);
-            }
-            Err(status) => status,
+    let gives_up =
+        |status: &Status| status.code() == Code::DeadlineExceeded && reader == Reader::Task;
+    let ask = || async {
+        let fetched = attempt_fetch(peers, block).await;
+        match &fetched {
+            Ok(_) => peers.answered(&block.address),
+            Err(status) if is_answer(status) => {}
+            Err(status) => peers.hang_up(&block.address, gives_up(status)),
+        }
+        fetched
+    };
+    let fetched = ask.retry(PAUSES).when(|status| !is_answer(status) && !gives_up(status)).await;
+    fetched.map_err(|status| {
+        let said = said(&status);
+        let problem = if is_answer(&status) {
+            said
+        } else {
+            format!("cannot be fetched from {}: {said}", block.address)
         };
-        if matches!(status.code(), Code::DataLoss | Code::FailedPrecondition) {
-            // The worker answered: asking again gives the same answer.
-            return Err(BlockError::new(block, said(&status)).into());
-        }
-        let gives_up = status.code() == Code::DeadlineExceeded && reader == Reader::Task;
-        peers.hang_up(&block.address, gives_up);
-        if gives_up || attempt == ATTEMPTS {
-            let problem = format!("cannot be fetched from {}: {}", block.address, said(&status));
-            return Err(BlockError::new(block, problem).into());
-        }
-        tokio::time::sleep(PAUSE * attempt).await;
-        attempt += 1;
-    }
+        BlockError::new(block, problem).into()
+    })
+}
+
+/// Whether the worker answered: asking again gives the same answer.
+fn is_answer(status: &Status) -> bool {
+    matches!(status.code(), Code::DataLoss | Code::FailedPrecondition)
 }
 
 async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, Status> {
