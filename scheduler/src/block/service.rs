@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream;
@@ -111,21 +111,61 @@ fn is_answer(status: &Status) -> bool {
 }
 
 async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, Status> {
-    let limit = match peers.was_silent(&block.address) {
-        true => SILENCE_LIMIT_AGAIN,
-        false => SILENCE_LIMIT,
-    };
+    let was_silent = peers.was_silent(&block.address);
+    let limit = if was_silent { SILENCE_LIMIT_AGAIN } else { SILENCE_LIMIT };
     let silent = |_| Status::deadline_exceeded(format!("nothing for {limit:?}"));
     let mut client = BlocksClient::new(peers.channel(&block.address, CONNECT_LIMIT)?);
     let answer = tokio::time::timeout(limit, client.fetch(FetchRequest::new(block.clone())));
     let mut chunks = answer.await.map_err(silent)??.into_inner();
-    // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
-    let mut bytes = BytesMut::new();
-    loop {
-        let chunk = tokio::time::timeout(limit, chunks.message()).await.map_err(silent)??;
-        match chunk {
-            Some(chunk) => bytes.extend_from_slice(&chunk.bytes),
-            None => return Ok(bytes.freeze()),
+    let mut arriving = Arriving { block, bytes: vec![] };
+    while let Some(chunk) =
+        tokio::time::timeout(limit, chunks.message()).await.map_err(silent)??
+    {
+        arriving.add(&chunk.bytes)?;
+    }
+    Ok(Bytes::from(arriving.bytes))
+}
+
+/// What has come of a block. It takes no more memory than the block's size, which is reserved; and if
+/// what the scheduler says of that is wrong, little more than what has come.
+struct Arriving<'a> {
+    block: &'a BlockLocation,
+    bytes: Vec<u8>,
+}
+
+impl Arriving<'_> {
+    fn add(&mut self, chunk: &[u8]) -> Result<(), Status> {
+        let (before, after) = (self.bytes.len(), self.bytes.len() + chunk.len());
+        let most = usize::try_from(self.block.bytes).unwrap_or(usize::MAX);
+        if after > most {
+            return Err(Status::data_loss(format!("at least {after} bytes instead of {most}")));
         }
+        if after > self.bytes.capacity() {
+            self.bytes.reserve_exact(after.max(2 * before).min(most) - before);
+        }
+        self.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_arrives_takes_its_size_and_no_more() {
+        let block = BlockLocation { bytes: 1000, ..BlockLocation::default() };
+        let mut arriving = Arriving { block: &block, bytes: vec![] };
+        for _ in 0..9 {
+            arriving.add(&[7; 110]).unwrap();
+            let (length, capacity) = (arriving.bytes.len(), arriving.bytes.capacity());
+            assert!(capacity <= 1000 && capacity <= 2 * length, "{capacity} for {length}");
+        }
+        arriving.add(&[7; 10]).unwrap();
+        assert_eq!((arriving.bytes.len(), arriving.bytes.capacity()), (1000, 1000));
+        let error = arriving.add(&[7]).unwrap_err();
+        assert!(is_answer(&error), "it would be the same again");
+        assert_eq!(error.message(), "at least 1001 bytes instead of 1000");
+        assert_eq!(arriving.bytes.capacity(), 1000);
     }
 }

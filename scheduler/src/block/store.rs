@@ -87,15 +87,19 @@ impl BlockStore {
         OpenBlock::create(Arc::clone(self), job, id, path, first)
     }
 
-    /// The file of a block that is here, if it is as it was sealed.
+    /// The file of a block that is here, if it is as it was sealed: all of it at once, as many bytes as
+    /// [`BlockLocation::bytes`] says, which the caller reserves before.
     ///
     /// # Errors
     /// If it is gone or damaged.
     pub fn read(&self, location: &BlockLocation) -> Result<Bytes, BlockError> {
         let problem = |error: io::Error| BlockError::new(location, error);
-        let mut file = self.open(location)?;
-        let mut bytes = vec![];
-        file.read_to_end(&mut bytes).map_err(problem)?;
+        let file = self.open(location)?;
+        // Before it is read: the reader has reserved as much as was sealed.
+        let size = file.metadata().map_err(problem)?.len();
+        location.check_size(size)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+        file.take(size).read_to_end(&mut bytes).map_err(problem)?;
         verify(location, &bytes)?;
         Ok(Bytes::from(bytes))
     }
@@ -310,9 +314,11 @@ mod tests {
             let error = store.read(&location).unwrap_err().to_string();
             assert!(error.contains("checksum"), "{error}");
         }
-        fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-        let error = store.read(&location).unwrap_err().to_string();
-        assert!(error.contains("bytes instead of"), "{error}");
+        for other in [whole[..whole.len() - 1].to_vec(), [&whole[..], b"!"].concat()] {
+            fs::write(&path, other).unwrap();
+            let error = store.read(&location).unwrap_err().to_string();
+            assert!(error.contains("bytes instead of"), "{error}");
+        }
     }
 
     #[tokio::test]
