@@ -168,7 +168,7 @@ impl ClusterState for ForebayClusterState {
         let attends = self.registry.membership().workers().iter().any(|w| w.id == metadata.id);
         if !attends {
             return Err(BallistaError::General(format!(
-                "executor {} is no forebay worker",
+                "executor {} is not a forebay worker",
                 metadata.id
             )));
         }

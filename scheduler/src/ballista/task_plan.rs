@@ -129,10 +129,7 @@ impl TaskPlan<'_> {
             let blocks = units.entry(input.block.unit).or_default();
             blocks.push(self.job.location(&input, self.addresses));
         }
-        match units.is_empty() {
-            true => vec![vec![]],
-            false => units.into_values().collect(),
-        }
+        if units.is_empty() { vec![vec![]] } else { units.into_values().collect() }
     }
 
     /// Where each hash shuffle that the plan reads has written what.

@@ -61,21 +61,23 @@ impl BlockLocation {
     /// # Errors
     /// If its file has another size than when it was sealed.
     pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
-        match bytes == self.bytes {
-            true => Ok(()),
-            false => Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes))),
+        if bytes == self.bytes {
+            Ok(())
+        } else {
+            Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes)))
         }
     }
 
     /// # Errors
     /// If its bytes are not those that were sealed.
     pub(super) fn check_sum(&self, checksum: u32) -> Result<(), BlockError> {
-        match checksum == self.checksum {
-            true => Ok(()),
-            false => Err(BlockError::new(
+        if checksum == self.checksum {
+            Ok(())
+        } else {
+            Err(BlockError::new(
                 self,
                 format!("checksum {checksum:08x} instead of {:08x}", self.checksum),
-            )),
+            ))
         }
     }
 }

@@ -214,7 +214,7 @@ impl BlockStore {
     pub(crate) fn job_folder(&self, job: &str) -> Result<PathBuf> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if job.is_empty() || !job.chars().all(is_plain) {
-            return exec_err!("'{job}' is no job's name");
+            return exec_err!("'{job}' is not a valid name of a job");
         }
         Ok(self.folder.join(job))
     }

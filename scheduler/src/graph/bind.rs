@@ -131,10 +131,7 @@ impl JobGraph {
     }
 
     fn check_gate(&self, stage: StageId) -> Result<(), BindError> {
-        match self.gate_is_open(stage) {
-            true => Ok(()),
-            false => Err(BindError::InputIncomplete(stage)),
-        }
+        if self.gate_is_open(stage) { Ok(()) } else { Err(BindError::InputIncomplete(stage)) }
     }
 
     fn check_unit(&self, id: UnitId, now: Millis) -> Result<(), BindError> {
@@ -150,10 +147,7 @@ impl JobGraph {
             return Err(BindError::TooEarly { unit: id, until, now });
         }
         self.check_gate(id.stage)?;
-        match self.inputs_are_alive(id) {
-            true => Ok(()),
-            false => Err(BindError::InputMissing(id)),
-        }
+        if self.inputs_are_alive(id) { Ok(()) } else { Err(BindError::InputMissing(id)) }
     }
 
     fn check_blocks(&self, edge: EdgeId, blocks: &[BlockId]) -> Result<StageId, BindError> {

@@ -129,18 +129,18 @@ impl JobGraph {
         match event {
             Event::Started => {}
             Event::BlockSealed { task, block } => self.announced(task, block, now),
-            Event::TaskFinished { task, blocks } => match self.is_running(task) {
-                true => self.finished(task, blocks, now),
-                false => self.end_draining(task, now),
-            },
-            Event::TaskFailed { task, failure } => match self.is_running(task) {
-                true => self.task_failed(task, failure, now),
-                false => self.end_draining(task, now),
-            },
-            Event::TaskEnded { task } => match self.is_running(task) {
-                true => self.task_given_up(task, "it ended without a result", now),
-                false => self.end_draining(task, now),
-            },
+            Event::TaskFinished { task, .. }
+            | Event::TaskFailed { task, .. }
+            | Event::TaskEnded { task }
+                if !self.is_running(task) =>
+            {
+                self.end_draining(task, now);
+            }
+            Event::TaskFinished { task, blocks } => self.finished(task, blocks, now),
+            Event::TaskFailed { task, failure } => self.task_failed(task, failure, now),
+            Event::TaskEnded { task } => {
+                self.task_given_up(task, "it ended without a result", now);
+            }
             Event::WorkerLost { worker } => self.worker_lost(&worker, now),
             Event::WorkerFull { worker } => self.free_kept_on(&worker),
             Event::Canceled(error) => self.fail(JobFailure::Canceled(error), now),

@@ -200,9 +200,10 @@ impl JobGraph {
                         EdgeKind::Blocking | EdgeKind::Broadcast => false,
                     }
                 };
-                match outputs.iter().any(is_assigned) {
-                    true => BlockState::Assigned,
-                    false => BlockState::Sealed,
+                if outputs.iter().any(is_assigned) {
+                    BlockState::Assigned
+                } else {
+                    BlockState::Sealed
                 }
             }
         }

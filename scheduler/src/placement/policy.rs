@@ -280,7 +280,7 @@ fn gather(
     fleet: &mut Fleet,
 ) -> Work {
     let ReadyItem::Block { edge, block } = first else {
-        let ReadyItem::Unit(unit) = first else { unreachable!("{first:?} is no block") };
+        let ReadyItem::Unit(unit) = first else { unreachable!("{first:?} is not a block") };
         return Work::Unit(stage.unit(unit));
     };
     let Some(ready) = graph.ready(stage) else {

@@ -24,8 +24,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// # Errors
 /// If the address is none.
 pub(crate) fn endpoint(address: &str, tls: Option<&Tls>) -> Result<Endpoint> {
-    let no_address =
-        |error| exec_datafusion_err!("'{address}' is no HOST:PORT: {}", root_cause(&error));
+    let no_address = |error| {
+        exec_datafusion_err!("'{address}' is not a valid HOST:PORT: {}", root_cause(&error))
+    };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(no_address)?

@@ -267,10 +267,7 @@ pub(crate) fn need_text(need: &Need) -> String {
         let kind = accelerator.kind().unwrap_or("accelerator");
         parts.push(format!("{} {kind}", number(accelerator.milli())));
     }
-    match parts.is_empty() {
-        true => "nothing".to_owned(),
-        false => parts.join(", "),
-    }
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 
 /// `1 task`, `2 tasks`

@@ -148,5 +148,5 @@ fn crypto() -> Arc<CryptoProvider> {
 fn server_name(host: &str) -> Result<ServerName<'static>, DataFusionError> {
     let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     ServerName::try_from(plain.to_owned())
-        .map_err(|error| exec_datafusion_err!("'{host}' is no name of a host: {error}"))
+        .map_err(|error| exec_datafusion_err!("'{host}' is not a valid name of a host: {error}"))
 }
