@@ -12,11 +12,11 @@ use crate::protocol::location::{BlockLocation, FileId};
 /// A block that cannot be had. It is made again; the task that wanted it starts again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockError {
-    /// The block.
+    /// The block, within its job.
     pub id: FileId,
     /// The worker that should have it.
     pub worker: String,
-    /// What is wrong.
+    /// What is wrong, for people; nothing is decided by it.
     pub problem: String,
 }
 

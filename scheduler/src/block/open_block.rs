@@ -20,9 +20,9 @@ use crate::protocol::location::FileId;
 /// A block that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// Size of its file.
+    /// Size of its file: of the rows as they are encoded, compressed perhaps.
     pub bytes: u64,
-    /// Its rows.
+    /// Its rows, which a reader checks.
     pub rows: u64,
     /// CRC-32 of its file.
     pub checksum: u32,

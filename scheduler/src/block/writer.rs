@@ -57,7 +57,7 @@ impl BlockWriterExec {
         self
     }
 
-    /// What it writes.
+    /// The plan whose rows it writes.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }

@@ -17,11 +17,11 @@ use crate::resources::Lease;
 /// Where a job stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobStatus {
-    /// It runs.
+    /// It runs, or waits for workers.
     Running,
     /// Its result is complete.
     Finished,
-    /// It has failed.
+    /// It has failed, or was canceled: nothing of it runs again.
     Failed(JobFailure),
 }
 
@@ -176,7 +176,7 @@ impl JobGraph {
         self.status == JobStatus::Running
     }
 
-    /// Its maxima.
+    /// What it may try and hold at most.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -372,7 +372,7 @@ impl JobGraph {
 /// How full a streaming edge is.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeFill {
-    /// Its maximum.
+    /// The most that the two below may be together.
     pub budget_bytes: u64,
     /// Bytes sealed that the consumer is not done with.
     pub unconsumed_bytes: u64,

@@ -16,7 +16,7 @@ pub struct Device {
     pub kind: Arc<str>,
     /// Its number among those of its kind on its worker.
     pub ordinal: u32,
-    /// Its memory.
+    /// All of its memory, taken or not.
     pub memory_bytes: u64,
     /// What is taken of it.
     pub used_milli: u32,
@@ -46,9 +46,9 @@ impl Device {
 /// A worker: what it has, and what is taken of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerState {
-    /// The worker.
+    /// The worker, as graphs know it.
     pub id: WorkerId,
-    /// Thousandths of cores.
+    /// Its cores, in thousandths, taken or not.
     pub cpus_milli: u32,
     /// What is taken of them.
     pub used_cpus_milli: u32,
@@ -56,7 +56,7 @@ pub struct WorkerState {
     pub memory_bytes: u64,
     /// What is taken of it.
     pub used_memory_bytes: u64,
-    /// Its accelerators.
+    /// Its accelerators; a lease names them by their places here.
     pub devices: Vec<Device>,
     /// What needs can ask for by name.
     pub labels: BTreeSet<String>,

@@ -151,7 +151,7 @@ impl Scheduler {
 }
 
 impl RunningScheduler {
-    /// Where it listens.
+    /// Where it listens: the port that it was given, if it took a free one.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -109,7 +109,7 @@ const UNUSED_FOR: Duration = Duration::from_secs(300);
 const SILENT_FOR: Duration = Duration::from_secs(30);
 
 impl Peers {
-    /// None yet.
+    /// No connections yet; each is made when it is first wanted.
     pub fn new(tls: Option<Tls>) -> Self {
         Self { tls, ..Self::default() }
     }
@@ -148,7 +148,7 @@ impl Peers {
         silent.contains_key(address)
     }
 
-    /// Somebody answered.
+    /// Somebody answered there: the next call is waited for as long as any.
     pub(crate) fn answered(&self, address: &str) {
         self.silent.lock().remove(address);
     }

@@ -14,13 +14,13 @@ pub struct FetchRequest {
     /// The reader's version, for people.
     #[prost(string, tag = "2")]
     pub version: String,
-    /// The block.
+    /// The block: its size and checksum are compared with the file's.
     #[prost(message, required, tag = "3")]
     pub block: BlockLocation,
 }
 
 impl FetchRequest {
-    /// This process's.
+    /// A request of this process, with its versions.
     pub fn new(block: BlockLocation) -> Self {
         Self { protocol: PROTOCOL, version: VERSION.to_owned(), block }
     }
@@ -29,7 +29,7 @@ impl FetchRequest {
 /// A part of a file.
 #[derive(Clone, PartialEq, Message)]
 pub struct Chunk {
-    /// Its bytes.
+    /// Its bytes, one mebibyte at most.
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: bytes::Bytes,
 }

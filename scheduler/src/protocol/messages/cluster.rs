@@ -7,13 +7,13 @@ use super::{PROTOCOL, VERSION};
 /// What a process has to run models on.
 #[derive(Clone, PartialEq, Message)]
 pub struct Inventory {
-    /// CPU cores.
+    /// CPU cores that it uses, which may be fewer than its machine has.
     #[prost(uint32, tag = "1")]
     pub cpus: u32,
     /// Host memory in bytes.
     #[prost(uint64, tag = "2")]
     pub memory: u64,
-    /// Accelerators.
+    /// Accelerators that it uses.
     #[prost(message, repeated, tag = "3")]
     pub accelerators: Vec<Accelerator>,
     /// `key=value`, for people and for models that ask for them.
@@ -21,7 +21,7 @@ pub struct Inventory {
     pub labels: Vec<String>,
 }
 
-/// One accelerator.
+/// An accelerator of a process: a device for models.
 #[derive(Clone, PartialEq, Message)]
 pub struct Accelerator {
     /// `cuda` or `emulated`.
@@ -50,13 +50,13 @@ pub struct DescribeRequest {
 }
 
 impl DescribeRequest {
-    /// This process's.
+    /// A request of this process, with its versions.
     pub fn new() -> Self {
         Self { protocol: PROTOCOL, version: VERSION.to_owned() }
     }
 }
 
-/// All workers.
+/// All workers that attend, those that drain included.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClusterDescription {
     /// In the order of their ids.
@@ -64,7 +64,7 @@ pub struct ClusterDescription {
     pub workers: Vec<Worker>,
 }
 
-/// One worker.
+/// A worker, as it describes itself and as the scheduler knows it.
 #[derive(Clone, PartialEq, Message)]
 pub struct Worker {
     /// Unique per process start.
@@ -73,7 +73,7 @@ pub struct Worker {
     /// Where it serves blocks.
     #[prost(string, tag = "2")]
     pub address: String,
-    /// What it has.
+    /// What it has; it does not change while it lives.
     #[prost(message, required, tag = "3")]
     pub inventory: Inventory,
     /// Whether it takes no more tasks.

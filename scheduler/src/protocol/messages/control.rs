@@ -8,17 +8,17 @@ use crate::protocol::location::FileId;
 /// From a worker to the scheduler.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromWorker {
-    /// What it says.
+    /// Nothing if it says what this version does not know.
     #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4, 5")]
     pub say: Option<from_worker::Say>,
 }
 
 /// What [`FromWorker`] says.
 pub mod from_worker {
-    /// One of these.
+    /// One of these, in the order in which they were said.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Say {
-        /// The first message.
+        /// The first message, and only that: who it is.
         #[prost(message, tag = "1")]
         Hello(super::Hello),
         /// It takes no more tasks and will leave.
@@ -51,7 +51,7 @@ pub struct Full {}
 /// A block is complete.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sealed {
-    /// Its job.
+    /// The job that it belongs to.
     #[prost(string, tag = "1")]
     pub job: String,
     /// Which of the job's blocks it is.
@@ -60,7 +60,7 @@ pub struct Sealed {
     /// Size of its file.
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
-    /// Its rows.
+    /// Its rows, as its writer counted them.
     #[prost(uint64, tag = "4")]
     pub rows: u64,
     /// CRC-32 of its file.
@@ -77,7 +77,7 @@ pub struct Hello {
     /// Its version, for people.
     #[prost(string, tag = "2")]
     pub version: String,
-    /// Who it is.
+    /// Who it is, and what it has.
     #[prost(message, required, tag = "3")]
     pub worker: Worker,
 }
@@ -89,14 +89,14 @@ pub struct Draining {}
 /// From the scheduler to a worker.
 #[derive(Clone, PartialEq, Message)]
 pub struct ToWorker {
-    /// What it says.
+    /// Nothing if it says what this version does not know.
     #[prost(oneof = "to_worker::Say", tags = "1, 2, 3, 4, 5")]
     pub say: Option<to_worker::Say>,
 }
 
 /// What [`ToWorker`] says.
 pub mod to_worker {
-    /// One of these.
+    /// One of these, in the order in which they were said.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Say {
         /// The worker is known.
@@ -120,13 +120,13 @@ pub mod to_worker {
 /// A task is to stop.
 #[derive(Clone, PartialEq, Message)]
 pub struct Cancel {
-    /// Its job.
+    /// The job that it belongs to.
     #[prost(string, tag = "1")]
     pub job: String,
-    /// Its stage.
+    /// Its stage, by its place in the job.
     #[prost(uint32, tag = "2")]
     pub stage: u32,
-    /// The task.
+    /// Its place among all attempts of the stage.
     #[prost(uint32, tag = "3")]
     pub task: u32,
 }
@@ -134,7 +134,7 @@ pub struct Cancel {
 /// A block is needed no more.
 #[derive(Clone, PartialEq, Message)]
 pub struct Free {
-    /// Its job.
+    /// The job that it belongs to.
     #[prost(string, tag = "1")]
     pub job: String,
     /// Which of the job's blocks it is.

@@ -6,7 +6,7 @@ use prost::Message;
 use super::{PROTOCOL, VERSION};
 use crate::protocol::location::{BlockLocation, FileId};
 
-/// Runs a plan.
+/// Runs a plan, for as long as the answer is read.
 #[derive(Clone, PartialEq, Message)]
 pub struct RunRequest {
     /// The client's [`PROTOCOL`].
@@ -21,7 +21,7 @@ pub struct RunRequest {
     /// All options of the session.
     #[prost(message, repeated, tag = "4")]
     pub options: Vec<SessionOption>,
-    /// The session's id.
+    /// The id of the session that planned it.
     #[prost(string, tag = "5")]
     pub session: String,
     /// What `SHOW JOBS` shows of it.
@@ -46,14 +46,14 @@ pub struct SessionOption {
 /// What became of a plan so far.
 #[derive(Clone, PartialEq, Message)]
 pub struct RunUpdate {
-    /// What is new.
+    /// Nothing if it is something that this version does not know.
     #[prost(oneof = "run_update::News", tags = "1, 2, 3, 4")]
     pub news: Option<run_update::News>,
 }
 
 /// What a [`RunUpdate`] says.
 pub mod run_update {
-    /// One of these.
+    /// One of these: first that it is accepted, at last how it ended.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum News {
         /// The plan is a job of this id.
@@ -74,7 +74,7 @@ pub mod run_update {
 /// How far a job is.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Progress {
-    /// Its stages.
+    /// Its stages, without the client's.
     #[prost(uint32, tag = "1")]
     pub stages: u32,
     /// Those of which nothing is left to do.
@@ -86,7 +86,7 @@ pub struct Progress {
     /// Those that are done.
     #[prost(uint64, tag = "4")]
     pub units_done: u64,
-    /// Tasks that run.
+    /// Tasks that run now, on all workers.
     #[prost(uint64, tag = "5")]
     pub tasks_running: u64,
     /// Tasks that have failed or were lost, and units that had to run again.
@@ -106,7 +106,7 @@ pub struct Failed {
     /// The [`ErrorKind`]'s name.
     #[prost(string, tag = "1")]
     pub kind: String,
-    /// What people read.
+    /// What people read; nothing is decided by it.
     #[prost(string, tag = "2")]
     pub message: String,
 }
@@ -130,7 +130,7 @@ pub struct Finished {}
 /// Asks for what a client is to read next, once there is something.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadRequest {
-    /// Its job.
+    /// The job whose rows it reads.
     #[prost(string, tag = "1")]
     pub job: String,
     /// What became of what it was last told to read.
@@ -145,7 +145,7 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// This process's.
+    /// A request of this process, with its versions.
     pub fn new(job: String, done: Option<ReadDone>) -> Self {
         Self { job, done, protocol: PROTOCOL, version: VERSION.to_owned() }
     }
@@ -168,7 +168,7 @@ pub struct LostBlock {
     /// Which of the job's blocks it is.
     #[prost(message, required, tag = "1")]
     pub id: FileId,
-    /// Why.
+    /// What its reader found, for people.
     #[prost(string, tag = "2")]
     pub problem: String,
 }

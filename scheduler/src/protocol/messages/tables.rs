@@ -11,7 +11,7 @@ pub struct TableRequest {
     /// The client's version, for people.
     #[prost(string, tag = "2")]
     pub version: String,
-    /// The table's name.
+    /// The table's name, without `forebay.`.
     #[prost(string, tag = "3")]
     pub table: String,
     /// Rows of this user's jobs only; of all jobs if empty.
@@ -36,7 +36,7 @@ pub struct AnalyzeRequest {
     /// The client's version, for people.
     #[prost(string, tag = "2")]
     pub version: String,
-    /// The job.
+    /// The job, which may be over.
     #[prost(string, tag = "3")]
     pub job: String,
 }
