@@ -32,8 +32,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use files::Files;
 
-/// For how long a peer may take to show its certificate.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// For how long a peer may take until a connection is encrypted; one that takes longer is hung up on.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who a process is to the others of its cluster, and whom it believes. Clones share.
 ///
