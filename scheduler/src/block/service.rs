@@ -150,7 +150,67 @@ impl Arriving<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::protocol::blocks_server::BlocksServer;
+    use crate::protocol::connection::serve;
+
+    /// A worker that says this for the first calls, and then sends three bytes.
+    #[derive(Clone)]
+    struct Worker {
+        code: Code,
+        failures: usize,
+        calls: Arc<AtomicUsize>,
+    }
+
+    #[tonic::async_trait]
+    impl Blocks for Worker {
+        type FetchStream = Answers<Chunk>;
+
+        async fn fetch(
+            &self,
+            _: Request<FetchRequest>,
+        ) -> Result<Response<Self::FetchStream>, Status> {
+            if self.calls.fetch_add(1, Ordering::Relaxed) < self.failures {
+                return Err(Status::new(self.code, "not now"));
+            }
+            let chunk = Chunk { bytes: Bytes::from_static(b"abc") };
+            Ok(Response::new(Box::pin(stream::iter([Ok(chunk)]))))
+        }
+    }
+
+    /// What a task gets of such a worker, and how often it called.
+    async fn fetched(code: Code, failures: usize) -> (Result<Bytes, String>, usize) {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = port.local_addr().unwrap().to_string();
+        let worker = Worker { code, failures, calls: Arc::default() };
+        let service = BlocksServer::new(worker.clone());
+        let routes = tonic::transport::Server::builder().add_service(service);
+        let _serving = SpawnedTask::spawn(serve(routes, port, None));
+        let block = BlockLocation { address, bytes: 3, ..BlockLocation::default() };
+        let found = fetch(&Peers::default(), &block, Reader::Task).await;
+        let found = found.map_err(|error| error.strip_backtrace().replace(&block.address, "IT"));
+        (found, worker.calls.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_may_answer_later_is_asked_three_times_and_one_that_answered_once() {
+        let whole = Ok(Bytes::from_static(b"abc"));
+        assert_eq!(fetched(Code::Unavailable, 0).await, (whole.clone(), 1));
+        assert_eq!(fetched(Code::Unavailable, 2).await, (whole, 3));
+        let (error, calls) = fetched(Code::Unavailable, 3).await;
+        assert_eq!(calls, 3);
+        let error = error.unwrap_err();
+        assert!(error.ends_with("cannot be fetched from IT: not now"), "{error}");
+        let (error, calls) = fetched(Code::DataLoss, 1).await;
+        assert_eq!(calls, 1);
+        assert!(error.unwrap_err().ends_with(": not now"));
+        // A task does not wait for one that is silent: there may be another copy.
+        assert_eq!(fetched(Code::DeadlineExceeded, 1).await.1, 1);
+    }
 
     #[test]
     fn a_block_that_arrives_takes_its_size_and_no_more() {
