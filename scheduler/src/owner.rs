@@ -3,7 +3,7 @@
 /// A user, as an extension of its sessions' configuration and of its jobs'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its name.
+    /// The name under which it logged in.
     pub name: String,
     /// Whether it sees what others run.
     pub sees_all: bool,

@@ -219,7 +219,8 @@ impl FlightServer {
         if let Some(tls) = &self.tls {
             choose_crypto();
             let identity = Identity::from_pem(&tls.certificate, &tls.key);
-            let mut config = ServerTlsConfig::new().identity(identity);
+            let limit = forebay_scheduler::protocol::tls::HANDSHAKE_LIMIT;
+            let mut config = ServerTlsConfig::new().identity(identity).timeout(limit);
             if let Some(clients) = &tls.clients {
                 config = config.client_ca_root(Certificate::from_pem(clients));
             }

@@ -63,7 +63,7 @@ impl ForebayClusterState {
         let options = config.options();
         let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
         let made = staged.and_then(|staged| {
-            staged.plans.iter().try_for_each(plan_parts::check_depth)?;
+            staged.stages.iter().try_for_each(|stage| plan_parts::check_depth(&stage.plan))?;
             let made = JobGraph::try_new(staged.spec.clone())?;
             // The first worker may be on its way.
             let missing = fleet::missing(workers, &made).filter(|_| !workers.is_empty());
@@ -168,7 +168,7 @@ impl ClusterState for ForebayClusterState {
         let attends = self.registry.membership().workers().iter().any(|w| w.id == metadata.id);
         if !attends {
             return Err(BallistaError::General(format!(
-                "executor {} is no forebay worker",
+                "executor {} is not a forebay worker",
                 metadata.id
             )));
         }

@@ -93,13 +93,12 @@ impl ForebayGraph {
             Some(Status::Successful(success)) => {
                 let mut job = self.job.lock();
                 job.measured.entry(task.stage).or_default().add(report.metrics);
-                let blocks = match job.is_shuffle(task.stage) {
-                    true => {
-                        let blocks = status::shuffle_report(&success.partitions);
-                        job.keep_shuffled(task, success.partitions);
-                        blocks
-                    }
-                    false => status::from_records(&success.partitions),
+                let blocks = if job.is_shuffle(task.stage) {
+                    let blocks = status::shuffle_report(&success.partitions);
+                    job.keep_shuffled(task, success.partitions);
+                    blocks
+                } else {
+                    status::from_records(&success.partitions)
                 };
                 Event::TaskFinished { task, blocks }
             }

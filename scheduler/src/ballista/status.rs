@@ -17,7 +17,7 @@ use forebay_udf::{ErrorClass, ModelError, RuntimeError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::store::Sealed;
+use crate::block::open_block::Sealed;
 use crate::block::{self, BlockError, DiskError};
 use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId, WorkerId};
 use crate::protocol::location::FileId;

@@ -18,7 +18,7 @@ use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::graph::{Bound, StageId};
 use crate::protocol::location::BlockLocation;
-use crate::stages::{Reads, StagedPlan};
+use crate::stages::{PlannedStage, Reads, StagedPlan};
 
 impl RunningJob {
     /// What Ballista sends to the worker.
@@ -66,8 +66,7 @@ struct Filled {
 
 impl TaskPlan<'_> {
     fn build(&self) -> Result<Filled> {
-        let stage = self.bound.task.stage;
-        let template = Arc::clone(&self.plans.plans[stage.0 as usize]);
+        let template = Arc::clone(&self.stage()?.plan);
         let shuffles = self.shuffles(&template)?;
         let plan = remove_unresolved_shuffles(template, &shuffles)
             .map_err(ballista_core::error::BallistaError::into_datafusion)?;
@@ -77,6 +76,11 @@ impl TaskPlan<'_> {
             Some(_) => partition_of(&plan, self.edge_from()).unwrap_or(0),
         };
         Ok(Filled { plan, partition })
+    }
+
+    fn stage(&self) -> Result<&PlannedStage> {
+        let stage = self.bound.task.stage;
+        self.plans.stage(stage).ok_or_else(|| internal_datafusion_err!("stage {stage} has no plan"))
     }
 
     fn fill(&self, node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
@@ -94,8 +98,7 @@ impl TaskPlan<'_> {
             return Ok(Transformed::no(node));
         };
         let from = StageId(reader.stage());
-        let reads = self.plans.readers[self.bound.task.stage.0 as usize].get(&from);
-        let reads = reads.ok_or_else(|| {
+        let reads = self.stage()?.reads.get(&from).ok_or_else(|| {
             internal_datafusion_err!("stage {} reads {from}, unplanned", self.bound.task.stage)
         })?;
         let partitions = match reads {
@@ -126,10 +129,7 @@ impl TaskPlan<'_> {
             let blocks = units.entry(input.block.unit).or_default();
             blocks.push(self.job.location(&input, self.addresses));
         }
-        match units.is_empty() {
-            true => vec![vec![]],
-            false => units.into_values().collect(),
-        }
+        if units.is_empty() { vec![vec![]] } else { units.into_values().collect() }
     }
 
     /// Where each hash shuffle that the plan reads has written what.

@@ -82,7 +82,7 @@ struct Size {
 pub struct Piece {
     /// Whether the open block is sealed first.
     pub starts_block: bool,
-    /// The rows.
+    /// A slice: it shares the batch's buffers.
     pub rows: RecordBatch,
 }
 

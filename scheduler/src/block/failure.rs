@@ -12,11 +12,11 @@ use crate::protocol::location::{BlockLocation, FileId};
 /// A block that cannot be had. It is made again; the task that wanted it starts again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockError {
-    /// The block.
+    /// The block, within its job.
     pub id: FileId,
     /// The worker that should have it.
     pub worker: String,
-    /// What is wrong.
+    /// What is wrong, for people; nothing is decided by it.
     pub problem: String,
 }
 
@@ -61,21 +61,23 @@ impl BlockLocation {
     /// # Errors
     /// If its file has another size than when it was sealed.
     pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
-        match bytes == self.bytes {
-            true => Ok(()),
-            false => Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes))),
+        if bytes == self.bytes {
+            Ok(())
+        } else {
+            Err(BlockError::new(self, format!("{bytes} bytes instead of {}", self.bytes)))
         }
     }
 
     /// # Errors
     /// If its bytes are not those that were sealed.
     pub(super) fn check_sum(&self, checksum: u32) -> Result<(), BlockError> {
-        match checksum == self.checksum {
-            true => Ok(()),
-            false => Err(BlockError::new(
+        if checksum == self.checksum {
+            Ok(())
+        } else {
+            Err(BlockError::new(
                 self,
                 format!("checksum {checksum:08x} instead of {:08x}", self.checksum),
-            )),
+            ))
         }
     }
 }

@@ -7,7 +7,8 @@
 //!  task ◀── BlockReaderExec ◀── own file, or Blocks.Fetch over gRPC                    worker B
 //! ```
 //!
-//! - [`store`]: the files of one worker; [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
+//! - [`store`]: the files of one worker; [`open_block`]: one that is being written; [`room`]: how many bytes
+//!   they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`shuffle`]: what hash shuffles write, in the same room
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
 //! - [`service`]: serves blocks to other workers
@@ -20,6 +21,7 @@
 mod compression;
 pub mod cut;
 pub mod failure;
+pub mod open_block;
 pub mod reader;
 pub mod room;
 pub mod service;

@@ -180,9 +180,10 @@ impl BlockReaderExec {
 /// DataFusion's codec does not keep what a cast was told to say. Whoever puts batches of several stages
 /// together takes the first one's word for all.
 fn as_declared(batch: RecordBatch, schema: &SchemaRef) -> RecordBatch {
-    match batch.schema_ref() == schema {
-        true => batch,
-        false => batch.clone().with_schema(Arc::clone(schema)).unwrap_or(batch),
+    if batch.schema_ref() == schema {
+        batch
+    } else {
+        batch.clone().with_schema(Arc::clone(schema)).unwrap_or(batch)
     }
 }
 

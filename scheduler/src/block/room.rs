@@ -100,7 +100,7 @@ impl Room {
         }
     }
 
-    /// Until somebody waits.
+    /// Until somebody waits for room. One who waited before that counts, too.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
     }

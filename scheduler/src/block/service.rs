@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
 use futures::stream;
@@ -18,10 +19,12 @@ use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::{Chunk, FetchRequest, check_protocol};
 use crate::protocol::{Answers, BlocksClient};
 
-/// Attempts at reaching a worker, and the pause between them. Few and short: an accelerator may be
-/// held meanwhile, and the scheduler knows sooner whether the worker lives.
-const ATTEMPTS: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pauses between attempts at reaching a worker: 100 and 200 ms. Few and short: an accelerator
+/// may be held meanwhile, and the scheduler knows sooner whether the worker lives.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(100))
+    .with_factor(2.0)
+    .with_max_times(2);
 
 /// For how long a worker is called before it counts as not reached.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -74,51 +77,155 @@ async fn on_disk<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.problem))
 }
 
-/// The file of a block of another worker.
+/// The file of a block of another worker: its bytes as they lie there, none more than `block` says.
 ///
 /// # Errors
 /// A [`BlockError`] if it cannot be had.
 pub(super) async fn fetch(peers: &Peers, block: &BlockLocation, reader: Reader) -> Result<Bytes> {
-    let mut attempt = 1;
-    loop {
-        let status = match attempt_fetch(peers, block).await {
-            Ok(bytes) => {
-                peers.answered(&block.address);
-                return Ok(bytes);
-            }
-            Err(status) => status,
+    let gives_up =
+        |status: &Status| status.code() == Code::DeadlineExceeded && reader == Reader::Task;
+    let ask = || async {
+        let fetched = attempt_fetch(peers, block).await;
+        match &fetched {
+            Ok(_) => peers.answered(&block.address),
+            Err(status) if is_answer(status) => {}
+            Err(status) => peers.hang_up(&block.address, gives_up(status)),
+        }
+        fetched
+    };
+    let fetched = ask.retry(PAUSES).when(|status| !is_answer(status) && !gives_up(status)).await;
+    fetched.map_err(|status| {
+        let said = said(&status);
+        let problem = if is_answer(&status) {
+            said
+        } else {
+            format!("cannot be fetched from {}: {said}", block.address)
         };
-        if matches!(status.code(), Code::DataLoss | Code::FailedPrecondition) {
-            // The worker answered: asking again gives the same answer.
-            return Err(BlockError::new(block, said(&status)).into());
-        }
-        let gives_up = status.code() == Code::DeadlineExceeded && reader == Reader::Task;
-        peers.hang_up(&block.address, gives_up);
-        if gives_up || attempt == ATTEMPTS {
-            let problem = format!("cannot be fetched from {}: {}", block.address, said(&status));
-            return Err(BlockError::new(block, problem).into());
-        }
-        tokio::time::sleep(PAUSE * attempt).await;
-        attempt += 1;
-    }
+        BlockError::new(block, problem).into()
+    })
+}
+
+/// Whether the worker answered: asking again gives the same answer.
+fn is_answer(status: &Status) -> bool {
+    matches!(status.code(), Code::DataLoss | Code::FailedPrecondition)
 }
 
 async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, Status> {
-    let limit = match peers.was_silent(&block.address) {
-        true => SILENCE_LIMIT_AGAIN,
-        false => SILENCE_LIMIT,
-    };
+    let was_silent = peers.was_silent(&block.address);
+    let limit = if was_silent { SILENCE_LIMIT_AGAIN } else { SILENCE_LIMIT };
     let silent = |_| Status::deadline_exceeded(format!("nothing for {limit:?}"));
     let mut client = BlocksClient::new(peers.channel(&block.address, CONNECT_LIMIT)?);
     let answer = tokio::time::timeout(limit, client.fetch(FetchRequest::new(block.clone())));
     let mut chunks = answer.await.map_err(silent)??.into_inner();
-    // What the scheduler says of its size is checked later; a wrong one must not cost memory now.
-    let mut bytes = BytesMut::new();
-    loop {
-        let chunk = tokio::time::timeout(limit, chunks.message()).await.map_err(silent)??;
-        match chunk {
-            Some(chunk) => bytes.extend_from_slice(&chunk.bytes),
-            None => return Ok(bytes.freeze()),
+    let mut arriving = Arriving { block, bytes: vec![] };
+    while let Some(chunk) =
+        tokio::time::timeout(limit, chunks.message()).await.map_err(silent)??
+    {
+        arriving.add(&chunk.bytes)?;
+    }
+    Ok(Bytes::from(arriving.bytes))
+}
+
+/// What has come of a block. It takes no more memory than the block's size, which is reserved; and if
+/// what the scheduler says of that is wrong, little more than what has come.
+struct Arriving<'a> {
+    block: &'a BlockLocation,
+    bytes: Vec<u8>,
+}
+
+impl Arriving<'_> {
+    fn add(&mut self, chunk: &[u8]) -> Result<(), Status> {
+        let (before, after) = (self.bytes.len(), self.bytes.len() + chunk.len());
+        let most = usize::try_from(self.block.bytes).unwrap_or(usize::MAX);
+        if after > most {
+            return Err(Status::data_loss(format!("at least {after} bytes instead of {most}")));
         }
+        if after > self.bytes.capacity() {
+            self.bytes.reserve_exact(after.max(2 * before).min(most) - before);
+        }
+        self.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::protocol::blocks_server::BlocksServer;
+    use crate::protocol::connection::serve;
+
+    /// A worker that says this for the first calls, and then sends three bytes.
+    #[derive(Clone)]
+    struct Worker {
+        code: Code,
+        failures: usize,
+        calls: Arc<AtomicUsize>,
+    }
+
+    #[tonic::async_trait]
+    impl Blocks for Worker {
+        type FetchStream = Answers<Chunk>;
+
+        async fn fetch(
+            &self,
+            _: Request<FetchRequest>,
+        ) -> Result<Response<Self::FetchStream>, Status> {
+            if self.calls.fetch_add(1, Ordering::Relaxed) < self.failures {
+                return Err(Status::new(self.code, "not now"));
+            }
+            let chunk = Chunk { bytes: Bytes::from_static(b"abc") };
+            Ok(Response::new(Box::pin(stream::iter([Ok(chunk)]))))
+        }
+    }
+
+    /// What a task gets of such a worker, and how often it called.
+    async fn fetched(code: Code, failures: usize) -> (Result<Bytes, String>, usize) {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = port.local_addr().unwrap().to_string();
+        let worker = Worker { code, failures, calls: Arc::default() };
+        let service = BlocksServer::new(worker.clone());
+        let routes = tonic::transport::Server::builder().add_service(service);
+        let _serving = SpawnedTask::spawn(serve(routes, port, None));
+        let block = BlockLocation { address, bytes: 3, ..BlockLocation::default() };
+        let found = fetch(&Peers::default(), &block, Reader::Task).await;
+        let found = found.map_err(|error| error.strip_backtrace().replace(&block.address, "IT"));
+        (found, worker.calls.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_may_answer_later_is_asked_three_times_and_one_that_answered_once() {
+        let whole = Ok(Bytes::from_static(b"abc"));
+        assert_eq!(fetched(Code::Unavailable, 0).await, (whole.clone(), 1));
+        assert_eq!(fetched(Code::Unavailable, 2).await, (whole, 3));
+        let (error, calls) = fetched(Code::Unavailable, 3).await;
+        assert_eq!(calls, 3);
+        let error = error.unwrap_err();
+        assert!(error.ends_with("cannot be fetched from IT: not now"), "{error}");
+        let (error, calls) = fetched(Code::DataLoss, 1).await;
+        assert_eq!(calls, 1);
+        assert!(error.unwrap_err().ends_with(": not now"));
+        // A task does not wait for one that is silent: there may be another copy.
+        assert_eq!(fetched(Code::DeadlineExceeded, 1).await.1, 1);
+    }
+
+    #[test]
+    fn a_block_that_arrives_takes_its_size_and_no_more() {
+        let block = BlockLocation { bytes: 1000, ..BlockLocation::default() };
+        let mut arriving = Arriving { block: &block, bytes: vec![] };
+        for _ in 0..9 {
+            arriving.add(&[7; 110]).unwrap();
+            let (length, capacity) = (arriving.bytes.len(), arriving.bytes.capacity());
+            assert!(capacity <= 1000 && capacity <= 2 * length, "{capacity} for {length}");
+        }
+        arriving.add(&[7; 10]).unwrap();
+        assert_eq!((arriving.bytes.len(), arriving.bytes.capacity()), (1000, 1000));
+        let error = arriving.add(&[7]).unwrap_err();
+        assert!(is_answer(&error), "it would be the same again");
+        assert_eq!(error.message(), "at least 1001 bytes instead of 1000");
+        assert_eq!(arriving.bytes.capacity(), 1000);
     }
 }

@@ -140,6 +140,7 @@ fn size(folder: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_testkit::disk::SmallDisk;
     use tempfile::TempDir;
 
     use super::*;
@@ -202,6 +203,28 @@ mod tests {
         drop(files);
         assert_eq!(store.bytes(), 0);
         assert!(!folder.path().join("job/1/7").exists());
+    }
+
+    #[test]
+    fn a_disk_that_is_full_or_refuses_is_why_a_task_failed_and_one_that_takes_bytes_is_not() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        let disk_error = || ShuffleFiles::new(&store, "job", 1, 7).unwrap().disk_error();
+        assert_eq!(disk_error(), None);
+        assert_eq!(fs::read_dir(folder.path().join("job/1")).unwrap().count(), 0);
+        match SmallDisk::mount(folder.path(), 8 << 10) {
+            Ok(_disk) => {
+                assert!(fs::write(folder.path().join("filler"), vec![0; 64 << 10]).is_err());
+                let error = disk_error();
+                assert!(matches!(error, Some(DiskError::Full(_))), "{error:?}");
+            }
+            Err(problem) => println!("not tried on a full file system: {problem}"),
+        }
+        // Refused to root as well.
+        fs::remove_dir_all(folder.path().join("job")).unwrap();
+        fs::write(folder.path().join("job"), "a file where a folder should be").unwrap();
+        let error = disk_error();
+        assert!(matches!(error, Some(DiskError::Broken(_))), "{error:?}");
     }
 
     #[tokio::test]

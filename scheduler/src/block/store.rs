@@ -3,20 +3,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::error::ArrowError;
-use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use bytes::Bytes;
-use datafusion::common::{DataFusionError, Result, exec_err};
-use forebay_engine::weight;
+use datafusion::common::{Result, exec_err};
 use parking_lot::Mutex;
 
-use super::compression;
-use super::failure::{BlockError, DiskError};
+use super::failure::BlockError;
+use super::open_block::OpenBlock;
 use super::room::{Full, Room};
 use crate::protocol::location::{BlockLocation, FileId};
 
@@ -39,17 +36,6 @@ pub(super) type ShuffleTask = (u32, u32);
 
 /// Jobs to remember as forgotten.
 const FORGOTTEN_MAX: usize = 1000;
-
-/// A block that is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    /// Size of its file.
-    pub bytes: u64,
-    /// Its rows.
-    pub rows: u64,
-    /// CRC-32 of its file.
-    pub checksum: u32,
-}
 
 impl BlockStore {
     /// The blocks of `worker` in `folder`, at most `bytes_max` bytes of them.
@@ -87,7 +73,7 @@ impl BlockStore {
     /// them.
     ///
     /// # Errors
-    /// If the file cannot be made: a [`DiskError`], unless the job is over.
+    /// If the file cannot be made: a [`DiskError`](super::DiskError), unless the job is over.
     pub fn create(
         self: &Arc<Self>,
         job: &str,
@@ -98,37 +84,22 @@ impl BlockStore {
         if self.is_forgotten(job) {
             return exec_err!("job {job} is over");
         }
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| DiskError::new(parent, &error))?;
-        }
-        let file = File::create(&path).map_err(|error| DiskError::new(&path, &error))?;
-        let file = Counted {
-            store: Arc::clone(self),
-            file: BufWriter::new(file),
-            path: path.clone(),
-            job: job.to_owned(),
-            id,
-            checksum: crc32fast::Hasher::new(),
-            bytes: 0,
-            reserved: 0,
-            is_sealed: false,
-        };
-        let options =
-            IpcWriteOptions::default().try_with_compression(compression::for_rows_like(first))?;
-        let writer = StreamWriter::try_new_with_options(file, &first.schema(), options);
-        let writer = writer.map_err(|error| unwritten(&path, error))?;
-        Ok(OpenBlock { path, rows: 0, writer })
+        OpenBlock::create(Arc::clone(self), job, id, path, first)
     }
 
-    /// The file of a block that is here, if it is as it was sealed.
+    /// The file of a block that is here, if it is as it was sealed: all of it at once, as many bytes as
+    /// [`BlockLocation::bytes`] says, which the caller reserves before.
     ///
     /// # Errors
     /// If it is gone or damaged.
     pub fn read(&self, location: &BlockLocation) -> Result<Bytes, BlockError> {
         let problem = |error: io::Error| BlockError::new(location, error);
-        let mut file = self.open(location)?;
-        let mut bytes = vec![];
-        file.read_to_end(&mut bytes).map_err(problem)?;
+        let file = self.open(location)?;
+        // Before it is read: the reader has reserved as much as was sealed.
+        let size = file.metadata().map_err(problem)?.len();
+        location.check_size(size)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+        file.take(size).read_to_end(&mut bytes).map_err(problem)?;
         verify(location, &bytes)?;
         Ok(Bytes::from(bytes))
     }
@@ -211,7 +182,7 @@ impl BlockStore {
     }
 
     /// Counts a block that is complete.
-    fn keep(&self, job: &str, id: FileId, bytes: u64) -> Result<()> {
+    pub(super) fn keep(&self, job: &str, id: FileId, bytes: u64) -> Result<()> {
         let mut sealed = self.sealed.lock();
         // Under the lock: a job is not forgotten between this and the next line.
         if self.is_forgotten(job) {
@@ -243,13 +214,13 @@ impl BlockStore {
     pub(crate) fn job_folder(&self, job: &str) -> Result<PathBuf> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if job.is_empty() || !job.chars().all(is_plain) {
-            return exec_err!("'{job}' is no job's name");
+            return exec_err!("'{job}' is not a valid name of a job");
         }
         Ok(self.folder.join(job))
     }
 
     /// What is full, and what to do about it.
-    fn full(&self, full: Full) -> String {
+    pub(super) fn full(&self, full: Full) -> String {
         format!("{}; raise --work-limit, or lower forebay.edge_budget", self.taken(full))
     }
 
@@ -280,126 +251,15 @@ pub(super) fn verify(location: &BlockLocation, bytes: &[u8]) -> Result<(), Block
     location.check_sum(crc32fast::hash(bytes))
 }
 
-/// A block that is being written; gone if it is not sealed.
-pub struct OpenBlock {
-    path: PathBuf,
-    rows: u64,
-    writer: StreamWriter<Counted>,
-}
-
-impl fmt::Debug for OpenBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenBlock").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
-impl OpenBlock {
-    /// Adds rows; waits until there is room for them.
-    ///
-    /// # Errors
-    /// A [`DiskError`] if the disk fails or is full, or the store is and nothing is about to be
-    /// removed from it.
-    pub async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.rows += batch.num_rows() as u64;
-        let needed = weight::bytes(batch) as u64;
-        let file = self.writer.get_mut();
-        // More than all that there is: perhaps it is less when it is compressed.
-        if let Ok(()) = file.store.room.wait(needed).await {
-            file.reserved = needed;
-        }
-        let written = self.writer.write(batch).map_err(|error| unwritten(&self.path, error));
-        self.writer.get_mut().release();
-        written
-    }
-
-    /// Completes the block.
-    ///
-    /// # Errors
-    /// A [`DiskError`] if the disk fails, or it or the store is full.
-    pub fn seal(self) -> Result<Sealed> {
-        let (path, rows) = (self.path, self.rows);
-        let mut file = self.writer.into_inner().map_err(|error| unwritten(&path, error))?;
-        file.file.flush().map_err(|error| DiskError::new(&path, &error))?;
-        file.store.keep(&file.job, file.id, file.bytes)?;
-        file.is_sealed = true;
-        let checksum = std::mem::take(&mut file.checksum).finalize();
-        Ok(Sealed { bytes: file.bytes, rows, checksum })
-    }
-}
-
-/// What the file system or the store said, without the words of those who passed it on; rows that
-/// have no form in a file are no fault of the disk.
-fn unwritten(path: &Path, error: ArrowError) -> DataFusionError {
-    match error {
-        ArrowError::IoError(_, source) => DiskError::new(path, &source).into(),
-        error => error.into(),
-    }
-}
-
-/// A file that knows its size and checksum, and asks before it grows.
-#[derive(Debug)]
-struct Counted {
-    store: Arc<BlockStore>,
-    file: BufWriter<File>,
-    path: PathBuf,
-    job: String,
-    id: FileId,
-    checksum: crc32fast::Hasher,
-    bytes: u64,
-    /// Room that is its own already.
-    reserved: u64,
-    is_sealed: bool,
-}
-
-impl Counted {
-    fn take(&mut self, bytes: u64) -> io::Result<()> {
-        let reserved = bytes.min(self.reserved);
-        let taken = self.store.room.take(bytes - reserved);
-        taken.map_err(|full| {
-            let full = DiskError::Full(self.store.full(full));
-            io::Error::new(io::ErrorKind::QuotaExceeded, full)
-        })?;
-        self.reserved -= reserved;
-        Ok(())
-    }
-
-    /// Gives back what was reserved and not needed.
-    fn release(&mut self) {
-        self.store.room.give_back_open(std::mem::take(&mut self.reserved));
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.release();
-        if !self.is_sealed {
-            fs::remove_file(&self.path).ok();
-            self.store.room.give_back_open(self.bytes);
-        }
-    }
-}
-
-impl Write for Counted {
-    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.take(buffer.len() as u64)?;
-        // Before it is written: what fails is given back as well.
-        self.bytes += buffer.len() as u64;
-        self.file.write_all(buffer)?;
-        self.checksum.update(buffer);
-        Ok(buffer.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, Int64Array};
     use forebay_testkit::disk::SmallDisk;
     use tempfile::TempDir;
 
+    use datafusion::common::DataFusionError;
+
+    use super::super::DiskError;
     use super::*;
 
     const ID: FileId = FileId { stage: 1, task: 2, seq: 3 };
@@ -454,9 +314,11 @@ mod tests {
             let error = store.read(&location).unwrap_err().to_string();
             assert!(error.contains("checksum"), "{error}");
         }
-        fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-        let error = store.read(&location).unwrap_err().to_string();
-        assert!(error.contains("bytes instead of"), "{error}");
+        for other in [whole[..whole.len() - 1].to_vec(), [&whole[..], b"!"].concat()] {
+            fs::write(&path, other).unwrap();
+            let error = store.read(&location).unwrap_err().to_string();
+            assert!(error.contains("bytes instead of"), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -9,26 +9,30 @@ use arrow::compute::concat_batches;
 use datafusion::common::Result;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 use forebay_engine::in_claimed_order;
+use forebay_engine::unreserved::admit;
 use forebay_engine::weight;
 use futures::StreamExt;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
 
 use super::cut::{BlockSize, Cutter};
-use super::store::{BlockStore, OpenBlock, Sealed};
+use super::open_block::{OpenBlock, Sealed};
+use super::store::BlockStore;
 use crate::protocol::location::FileId;
 
 /// Writes its input's rows as blocks.
 ///
 /// Rows: all of the input's. Order: a block's rows, and a partition's blocks, are in the input's
-/// order. Memory: a batch. Cancel: dropping it removes what is not sealed. Errors: the input's, a
-/// full disk, a full store.
+/// order. Memory: a batch of the input, and while it is written its form in the file, reserved; what the
+/// pool refuses of that passes if it is [small](forebay_engine::unreserved). Cancel: dropping it removes what is not sealed. Errors: the input's, a
+/// full disk, a full store, the pool's.
 #[derive(Clone, Debug)]
 pub struct BlockWriterExec {
     input: Arc<dyn ExecutionPlan>,
@@ -53,7 +57,7 @@ impl BlockWriterExec {
         self
     }
 
-    /// What it writes.
+    /// The plan whose rows it writes.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
@@ -88,6 +92,7 @@ impl BlockWriterExec {
             task,
             skipped: self.skipped.iter().copied().collect(),
             next: Mutex::new(0),
+            memory: MemoryConsumer::new("BlockWriterExec").register(context.memory_pool()),
             on_sealed,
         };
         let partitions = self.input.output_partitioning().partition_count();
@@ -112,6 +117,7 @@ struct Output<'a> {
     task: u32,
     skipped: HashSet<u32>,
     next: Mutex<u32>,
+    memory: MemoryReservation,
     on_sealed: OnSealed<'a>,
 }
 
@@ -159,6 +165,8 @@ impl Output<'_> {
 
     /// Writes what has been joined.
     async fn flush(&self, block: &mut Growing) -> Result<()> {
+        let memory = self.memory.new_empty();
+        admit(&memory, block.joined.bytes_to_write())?;
         let Some(rows) = block.joined.take()? else { return Ok(()) };
         let file = match block.file.take() {
             Some(file) => file,
@@ -211,6 +219,12 @@ impl Joined {
         self.rows += batch.num_rows();
         self.batches.push(batch);
         self.bytes >= JOINED_BYTES || self.rows >= JOINED_ROWS
+    }
+
+    /// Bytes that come into being while it is written: one batch of several, and what lies in the file.
+    fn bytes_to_write(&self) -> usize {
+        let copies = if self.batches.len() > 1 { 2 } else { 1 };
+        self.bytes.saturating_mul(copies)
     }
 
     /// All of it, without what its buffers hold beside it.
@@ -268,9 +282,12 @@ impl ExecutionPlan for BlockWriterExec {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, StringViewArray};
+    use arrow::array::{ArrayRef, StringArray, StringViewArray};
     use arrow::ipc::reader::StreamReader;
     use datafusion::datasource::memory::MemorySourceConfig;
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+    use forebay_engine::ErrorKind;
     use tempfile::TempDir;
 
     use super::*;
@@ -322,6 +339,29 @@ mod tests {
         for (size, expected) in sizes.iter().zip(&expected_sizes) {
             assert!(size * 10 < expected * 11, "{sizes:?} instead of {expected_sizes:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_it_takes_to_write_a_batch_is_reserved_or_small() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).build_arc();
+        let context = Arc::new(TaskContext::default().with_runtime(runtime.unwrap()));
+        let folder = TempDir::new().unwrap();
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let store = Arc::new(store);
+        let write = async |bytes: usize| {
+            let column: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(bytes)]));
+            let batch = RecordBatch::try_from_iter([("text", column)]).unwrap();
+            let schema = batch.schema();
+            let input = MemorySourceConfig::try_new_exec(&[vec![batch]], schema, None).unwrap();
+            let writer = BlockWriterExec::new(input, BlockSize::WHOLE);
+            writer.write(&store, "job", 1, 2, Arc::clone(&context), &|_, _| {}).await
+        };
+        assert_eq!(write(10_000).await.unwrap().len(), 1);
+        assert_eq!(pool.reserved(), 0, "it is written");
+        let error = write(72 << 20).await.unwrap_err();
+        assert_eq!(ErrorKind::of(&error), ErrorKind::ResourceExhausted);
+        assert!(error.to_string().contains("BlockWriterExec: 72.0 MiB at once"), "{error}");
     }
 
     #[tokio::test]

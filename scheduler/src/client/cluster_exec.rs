@@ -56,12 +56,12 @@ impl ClusterExec {
         Self { input, cluster, properties, run: Arc::default() }
     }
 
-    /// What runs there.
+    /// The plan that is sent: all of it runs on the cluster.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
 
-    /// Where it runs.
+    /// The cluster on which it runs, once per execution.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }

@@ -223,10 +223,8 @@ impl ExecutionPlan for NoteExec {
         let explained = self.input.execute(partition, context)?;
         let schema = self.schema();
         let leaves_out = self.ran_elsewhere();
-        let explained = explained.map(move |batch| match leaves_out {
-            true => without_plan(&batch?),
-            false => batch,
-        });
+        let explained =
+            explained.map(move |batch| if leaves_out { without_plan(&batch?) } else { batch });
         let note = match &self.note {
             Note::Stages(text) => {
                 let row = rows(&schema, std::iter::once(("stages", text.clone())));

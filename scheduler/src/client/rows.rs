@@ -172,14 +172,11 @@ impl Read {
     /// Whether the unit that was read last counts as read.
     fn confirmed(&mut self, counts: bool) {
         let Some(unit) = self.last.take() else { return };
-        match counts {
-            true => {
-                self.units.remove(&unit);
-                self.whole.remove(&unit);
-            }
-            false => {
-                self.whole.insert(unit);
-            }
+        if counts {
+            self.units.remove(&unit);
+            self.whole.remove(&unit);
+        } else {
+            self.whole.insert(unit);
         }
     }
 
@@ -193,14 +190,15 @@ impl Read {
         }
         let before = self.units.get(&answer.unit).map_or(&[][..], Vec::as_slice);
         let now = answer.blocks.get(..before.len()).unwrap_or_default();
-        match now.iter().map(Rows::of).eq(before.iter().copied()) {
-            true => Ok(before.len()),
-            false => Err(RemoteError::new(
+        if now.iter().map(Rows::of).eq(before.iter().copied()) {
+            Ok(before.len())
+        } else {
+            Err(RemoteError::new(
                 ErrorKind::Unavailable,
                 "a part of the rows was lost after other rows of the same task had been read, and \
                  the task gave other rows when it ran again; run the query again",
             )
-            .into()),
+            .into())
         }
     }
 

@@ -194,9 +194,10 @@ fn inferences(
 ) {
     if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
         let own = measured.of(*place);
-        let below = match inference.input().is::<StreamingExchangeExec>() {
-            true => measured.of(*place + 1),
-            false => MetricsSet::new(),
+        let below = if inference.input().is::<StreamingExchangeExec>() {
+            measured.of(*place + 1)
+        } else {
+            MetricsSet::new()
         };
         found.push(InferenceReport::measured(inference, &own, &below, producer.clone()));
     }

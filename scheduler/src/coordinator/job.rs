@@ -23,7 +23,7 @@ use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
 use crate::protocol::location::{BlockLocation, FileId};
 use crate::protocol::messages::{Cancel, Free, ReadAnswer, ReadDone, to_worker};
-use crate::stages::{StagedPlan, holds_model};
+use crate::stages::{PlannedStage, StagedPlan, holds_model};
 
 /// Workers by id, those that have left included as long as a job has something there: what they wrote
 /// is asked for until it is lost.
@@ -74,7 +74,7 @@ impl RunningJob {
     ) -> Self {
         let options = config.options().extensions.get::<ForebayConfig>().cloned();
         let options = options.unwrap_or_default();
-        let last_model = plans.plans.iter().rposition(holds_model);
+        let last_model = plans.stages.iter().rposition(|stage| holds_model(&stage.plan));
         Self {
             id,
             session,
@@ -106,7 +106,7 @@ impl RunningJob {
 
     /// The plan of a stage.
     pub(crate) fn plan(&self, stage: StageId) -> Option<&Arc<dyn ExecutionPlan>> {
-        self.plans.plans.get(stage.0 as usize)
+        self.plans.stage(stage).map(|stage| &stage.plan)
     }
 
     /// The stage whose hash shuffle an operator reads.
@@ -188,7 +188,7 @@ impl RunningJob {
 
     /// Whether a stage writes a hash shuffle.
     pub(crate) fn is_shuffle(&self, stage: StageId) -> bool {
-        self.plans.is_shuffle(stage)
+        self.plans.stage(stage).is_some_and(PlannedStage::is_shuffle)
     }
 
     /// Keeps what a task of a hash shuffle wrote.

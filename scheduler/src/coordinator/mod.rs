@@ -1,6 +1,6 @@
 //! What the scheduler's process knows: all jobs and what happens to them, and the workers.
 //!
-//! - [`registry`]: all jobs, and the ways in which something happens to them; `wakes`: when
+//! - [`registry`]: all jobs (`known_jobs`), and the ways in which something happens to them; `wakes`: when
 //! - [`job`]: one of them: its graph, its plans, and what both lead to
 //! - [`fleet`]: the workers as placement sees them
 //! - [`observe`]: the rows of the system tables, and how far a job is
@@ -12,6 +12,7 @@
 pub(crate) mod analysis;
 pub(crate) mod fleet;
 pub(crate) mod job;
+mod known_jobs;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod registry;

@@ -168,12 +168,11 @@ impl Registry {
         };
         let workers = self.recent_worker_states();
         let job = job.lock();
-        match job.graph.is_running_job() {
-            true => {
-                let waits_for = fleet::waits_for(&workers, &job.graph).unwrap_or_default();
-                Reached::Midway(Progress { waits_for, ..progress(&job) })
-            }
-            false => Reached::End,
+        if job.graph.is_running_job() {
+            let waits_for = fleet::waits_for(&workers, &job.graph).unwrap_or_default();
+            Reached::Midway(Progress { waits_for, ..progress(&job) })
+        } else {
+            Reached::End
         }
     }
 

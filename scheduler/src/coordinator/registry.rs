@@ -4,7 +4,7 @@
 //! elsewhere (a block is sealed, a wait is over, a job has failed for want of a worker) changes the
 //! graph at once; then the loop is woken, which makes it look.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::coordinator::fleet;
 use crate::coordinator::job::{Addresses, RunningJob};
+use crate::coordinator::known_jobs::{KnownJobs, Shared};
 use crate::coordinator::totals::Totals;
 use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
@@ -24,16 +25,11 @@ use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
 use crate::protocol::server::Membership;
 use crate::tables::rows::Epoch;
 
-/// Jobs that are over and can still be looked at.
-const OVER_MAX: usize = 1000;
-
 /// After which time a job is looked at again of which the event loop was told in vain.
 const TELL_AGAIN_AFTER: u64 = 50;
 
 /// A client that waits for rows looks by itself, should nothing happen for so long.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-pub(crate) type Shared = Arc<Mutex<RunningJob>>;
 
 /// When the workers were last looked at, and what was taken of them then.
 pub(crate) type Look = (Millis, Arc<Vec<WorkerState>>);
@@ -41,7 +37,7 @@ pub(crate) type Look = (Millis, Arc<Vec<WorkerState>>);
 /// All jobs, and the workers they run on.
 #[derive(Clone)]
 pub(crate) struct Registry {
-    jobs: Arc<RwLock<Jobs>>,
+    jobs: Arc<RwLock<KnownJobs>>,
     addresses: Arc<RwLock<Addresses>>,
     membership: Membership,
     woken: mpsc::Sender<JobId>,
@@ -55,39 +51,6 @@ pub(crate) struct Registry {
     /// Jobs that have a client. Of those that Ballista has not planned yet, since it waits for the
     /// first worker, what is known.
     clients: Arc<Mutex<BTreeMap<String, Option<Submitted>>>>,
-}
-
-/// Planned jobs. What is done at every tick is done for the live ones only: its cost must not grow
-/// with what is over.
-#[derive(Default)]
-struct Jobs {
-    /// All that can be looked at, in the order of their ids, which is that of their starts.
-    all: BTreeMap<String, Shared>,
-    /// Those that are not [over](RunningJob::is_over).
-    live: BTreeMap<String, Shared>,
-    /// The others, in the order in which that was noticed.
-    over: VecDeque<String>,
-    /// What those did that are over, whether they can be looked at or not.
-    done: Totals,
-}
-
-impl Jobs {
-    fn add(&mut self, id: String, job: &Shared) {
-        self.all.insert(id.clone(), Arc::clone(job));
-        self.live.insert(id, Arc::clone(job));
-    }
-
-    /// From now on nothing happens to a job, which has done all this.
-    fn retire(&mut self, id: String, done: &Totals) {
-        self.live.remove(&id);
-        self.done.add(done);
-        self.over.push_back(id);
-        if self.over.len() > OVER_MAX
-            && let Some(oldest) = self.over.pop_front()
-        {
-            self.all.remove(&oldest);
-        }
-    }
 }
 
 /// A job before it is planned.
@@ -406,6 +369,7 @@ mod tests {
     use forebay_engine::{ErrorKind, RemoteError};
 
     use super::*;
+    use crate::coordinator::known_jobs::OVER_MAX;
     use crate::graph::JobGraph;
     use crate::stages::StagedPlan;
 

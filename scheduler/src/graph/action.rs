@@ -11,32 +11,32 @@ use super::ids::{BlockId, StageId, TaskId, UnitId, WorkerId};
 pub enum Action {
     /// Stop a task. It counts as draining until it is told to have ended.
     CancelTask {
-        /// The attempt.
+        /// The attempt to stop, canceled already as the graph sees it.
         task: TaskId,
-        /// Where it runs.
+        /// The worker to be told.
         worker: WorkerId,
     },
     /// Delete a block. `task` says which copy: a re-run may have written another one.
     FreeBlock {
-        /// The block.
+        /// The block, which nobody needs any more.
         block: BlockId,
         /// The attempt that wrote this copy.
         task: TaskId,
-        /// Where it lies.
+        /// The worker that holds this copy and is to delete it.
         worker: WorkerId,
     },
     /// A unit that was done runs again.
     Recomputing {
-        /// The unit.
+        /// The unit, whose output is needed again.
         unit: UnitId,
-        /// Why.
+        /// What was lost that somebody needs.
         why: Cause,
     },
     /// The result is complete. The blocks of stages without a consumer are the result, and stay.
     JobFinished,
     /// The job has failed.
     JobFailed {
-        /// Why.
+        /// What ended it; later failures are not told.
         reason: JobFailure,
     },
 }
@@ -72,11 +72,11 @@ pub enum JobFailure {
     Unit(Box<UnitFailure>),
     /// A re-run gave another output than the first run.
     NotDeterministic {
-        /// The stage.
+        /// The stage whose unit ran again.
         stage: StageId,
-        /// Its name.
+        /// Its operators, for people.
         name: String,
-        /// What differs.
+        /// What differs between the two runs, for people.
         difference: String,
     },
     /// Nobody wants the result any more, or it cannot be had.
@@ -97,7 +97,7 @@ impl JobFailure {
 /// A unit that ended the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitFailure {
-    /// The unit.
+    /// The unit whose last attempt failed.
     pub unit: UnitId,
     /// The name of its stage.
     pub stage: String,
@@ -105,9 +105,9 @@ pub struct UnitFailure {
     pub limit: String,
     /// How often it was tried.
     pub attempts: u32,
-    /// Where, in order.
+    /// The worker of each attempt, in the order of the attempts.
     pub workers: Vec<WorkerId>,
-    /// The last failure.
+    /// The failure of the last attempt; those before it are not kept.
     pub error: RemoteError,
 }
 

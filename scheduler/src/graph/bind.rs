@@ -18,7 +18,7 @@ pub enum Work {
     Unit(UnitId),
     /// Sealed blocks of one edge, which become a unit.
     Blocks {
-        /// The edge.
+        /// The edge over which they are read.
         edge: EdgeId,
         /// The blocks, in the order in which they are read.
         blocks: Vec<BlockId>,
@@ -28,11 +28,11 @@ pub enum Work {
 /// A task that has been bound, and all that its worker must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The attempt.
+    /// The attempt that this is.
     pub task: TaskId,
-    /// The unit.
+    /// The unit that it runs; no other attempt at it runs.
     pub unit: UnitId,
-    /// Counts from 1.
+    /// Which attempt at the unit it is, from 1.
     pub attempt: u32,
     /// The partition of the stage's plan to execute.
     pub partition: u32,
@@ -48,13 +48,13 @@ pub struct Bound {
 /// One block to read, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// The block.
+    /// The block, which lies there until all of its readers are done.
     pub block: BlockId,
     /// The attempt that wrote this copy.
     pub writer: TaskId,
-    /// Where it lies.
+    /// The worker that holds this copy.
     pub worker: WorkerId,
-    /// Its size.
+    /// Size of its file in bytes. A reader that finds another one must fail.
     pub bytes: u64,
     /// Its rows. A reader that finds another number must fail.
     pub rows: u64,
@@ -74,15 +74,15 @@ pub enum BindError {
     /// The unit runs or is done.
     #[error("unit {unit} is {state:?}, only a pending one can be bound")]
     NotPending {
-        /// The unit.
+        /// The unit that was to be run.
         unit: UnitId,
-        /// Where it stands.
+        /// What it does instead of being pending.
         state: UnitState,
     },
     /// The unit waits after a failure.
     #[error("unit {unit} waits until {until:?} after a failure, now is {now:?}")]
     TooEarly {
-        /// The unit.
+        /// The unit that was to be run.
         unit: UnitId,
         /// When it may run.
         until: Millis,
@@ -98,9 +98,9 @@ pub enum BindError {
     /// A block is not there, or the input of another unit.
     #[error("block {block} is not free to be read over edge {edge}")]
     BlockTaken {
-        /// The block.
+        /// The block that was to be read.
         block: BlockId,
-        /// The edge.
+        /// The edge over which it was to be read.
         edge: EdgeId,
     },
 }
@@ -131,10 +131,7 @@ impl JobGraph {
     }
 
     fn check_gate(&self, stage: StageId) -> Result<(), BindError> {
-        match self.gate_is_open(stage) {
-            true => Ok(()),
-            false => Err(BindError::InputIncomplete(stage)),
-        }
+        if self.gate_is_open(stage) { Ok(()) } else { Err(BindError::InputIncomplete(stage)) }
     }
 
     fn check_unit(&self, id: UnitId, now: Millis) -> Result<(), BindError> {
@@ -150,10 +147,7 @@ impl JobGraph {
             return Err(BindError::TooEarly { unit: id, until, now });
         }
         self.check_gate(id.stage)?;
-        match self.inputs_are_alive(id) {
-            true => Ok(()),
-            false => Err(BindError::InputMissing(id)),
-        }
+        if self.inputs_are_alive(id) { Ok(()) } else { Err(BindError::InputMissing(id)) }
     }
 
     fn check_blocks(&self, edge: EdgeId, blocks: &[BlockId]) -> Result<StageId, BindError> {

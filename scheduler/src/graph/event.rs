@@ -13,36 +13,36 @@ pub enum Event {
     BlockSealed {
         /// The attempt that wrote it.
         task: TaskId,
-        /// What it wrote.
+        /// What it wrote, which readers can have from now on.
         block: BlockReport,
     },
     /// A task has ended well. Commits its output.
     TaskFinished {
-        /// The attempt.
+        /// The attempt that has ended.
         task: TaskId,
         /// All blocks of the unit. Those that the task was told to skip may be left out.
         blocks: Vec<BlockReport>,
     },
     /// A task has ended without a result.
     TaskFailed {
-        /// The attempt.
+        /// The attempt that has ended.
         task: TaskId,
-        /// Why.
+        /// What decides whether the unit is tried again.
         failure: Failure,
     },
     /// A task that was canceled has let go of its worker's resources.
     TaskEnded {
-        /// The attempt.
+        /// The attempt that has ended.
         task: TaskId,
     },
     /// A worker is gone, with its tasks and its blocks.
     WorkerLost {
-        /// The worker.
+        /// The worker, which never comes back under this id.
         worker: WorkerId,
     },
     /// A worker has no room for what its tasks write.
     WorkerFull {
-        /// The worker.
+        /// The worker, which never comes back under this id.
         worker: WorkerId,
     },
     /// Nobody wants the result any more, or it cannot be had: who says so, and why.
@@ -54,11 +54,11 @@ pub enum Event {
 pub struct BlockReport {
     /// Its number within the output of the unit.
     pub seq: u32,
-    /// Its size.
+    /// Size of its file in bytes.
     pub bytes: u64,
-    /// Its rows.
+    /// Its rows, all of them.
     pub rows: u64,
-    /// Its checksum.
+    /// CRC-32 of its file.
     pub checksum: u64,
 }
 
@@ -112,7 +112,7 @@ pub enum FailureKind {
     OutputLost {
         /// The stage that wrote it.
         stage: StageId,
-        /// Where it lies.
+        /// The worker that holds it.
         worker: WorkerId,
     },
 }

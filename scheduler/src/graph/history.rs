@@ -20,9 +20,9 @@ impl History {
 /// A unit that was done and had to run again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recomputed {
-    /// The unit.
+    /// The unit, once for each time.
     pub unit: UnitId,
-    /// Why.
+    /// What was lost that somebody needs.
     pub why: Cause,
     /// When that was decided.
     pub at: Millis,

@@ -30,7 +30,7 @@ pub struct EdgeId(pub u32);
 /// One input portion of one stage: what is run, and what is run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId {
-    /// The stage.
+    /// The stage that it is a part of.
     pub stage: StageId,
     /// Its place among the units of the stage.
     pub index: u32,
@@ -39,7 +39,7 @@ pub struct UnitId {
 /// One attempt at one unit. Every attempt has a new number within its stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId {
-    /// The stage.
+    /// The stage that it is a part of.
     pub stage: StageId,
     /// Its place among all attempts of the stage.
     pub index: u32,
@@ -65,7 +65,7 @@ impl WorkerId {
         Self(name.into())
     }
 
-    /// Its name.
+    /// The id that the worker gave itself when it started.
     pub fn as_str(&self) -> &str {
         &self.0
     }

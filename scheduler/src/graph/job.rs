@@ -17,11 +17,11 @@ use crate::resources::Lease;
 /// Where a job stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobStatus {
-    /// It runs.
+    /// It runs, or waits for workers.
     Running,
     /// Its result is complete.
     Finished,
-    /// It has failed.
+    /// It has failed, or was canceled: nothing of it runs again.
     Failed(JobFailure),
 }
 
@@ -129,18 +129,18 @@ impl JobGraph {
         match event {
             Event::Started => {}
             Event::BlockSealed { task, block } => self.announced(task, block, now),
-            Event::TaskFinished { task, blocks } => match self.is_running(task) {
-                true => self.finished(task, blocks, now),
-                false => self.end_draining(task, now),
-            },
-            Event::TaskFailed { task, failure } => match self.is_running(task) {
-                true => self.task_failed(task, failure, now),
-                false => self.end_draining(task, now),
-            },
-            Event::TaskEnded { task } => match self.is_running(task) {
-                true => self.task_given_up(task, "it ended without a result", now),
-                false => self.end_draining(task, now),
-            },
+            Event::TaskFinished { task, .. }
+            | Event::TaskFailed { task, .. }
+            | Event::TaskEnded { task }
+                if !self.is_running(task) =>
+            {
+                self.end_draining(task, now);
+            }
+            Event::TaskFinished { task, blocks } => self.finished(task, blocks, now),
+            Event::TaskFailed { task, failure } => self.task_failed(task, failure, now),
+            Event::TaskEnded { task } => {
+                self.task_given_up(task, "it ended without a result", now);
+            }
             Event::WorkerLost { worker } => self.worker_lost(&worker, now),
             Event::WorkerFull { worker } => self.free_kept_on(&worker),
             Event::Canceled(error) => self.fail(JobFailure::Canceled(error), now),
@@ -176,7 +176,7 @@ impl JobGraph {
         self.status == JobStatus::Running
     }
 
-    /// Its maxima.
+    /// What it may try and hold at most.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -372,7 +372,7 @@ impl JobGraph {
 /// How full a streaming edge is.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeFill {
-    /// Its maximum.
+    /// The most that the two below may be together.
     pub budget_bytes: u64,
     /// Bytes sealed that the consumer is not done with.
     pub unconsumed_bytes: u64,

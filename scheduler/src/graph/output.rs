@@ -27,9 +27,10 @@ impl JobGraph {
     pub(super) fn finished(&mut self, task: TaskId, blocks: Vec<BlockReport>, now: Millis) {
         let unit = task.stage.unit(self.task(task).unit);
         let blocks: Vec<_> = blocks.into_iter().map(BlockReport::bounded).collect();
-        let committed = match self.stages[task.stage.at()].is_block_wise {
-            true => self.commit_blocks(task, unit, &blocks, now),
-            false => self.commit_whole(task, unit, &blocks, now),
+        let committed = if self.stages[task.stage.at()].is_block_wise {
+            self.commit_blocks(task, unit, &blocks, now)
+        } else {
+            self.commit_whole(task, unit, &blocks, now)
         };
         if let Err(reason) = committed {
             return self.fail(reason, now);

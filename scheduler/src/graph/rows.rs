@@ -11,19 +11,19 @@ use super::unit::{TaskState, UnitInput, UnitState};
 /// A stage, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageRow<'a> {
-    /// The stage.
+    /// The stage, in its job.
     pub id: StageId,
-    /// Its name.
+    /// Its operators.
     pub name: &'a str,
-    /// Where it stands.
+    /// Whether it waits, runs or is done; it may run again.
     pub state: StageState,
-    /// Units so far.
+    /// Units so far: a stage that streams gets more.
     pub units: usize,
     /// Units that are done.
     pub units_done: usize,
-    /// Attempts that run.
+    /// Attempts that run now.
     pub running: usize,
-    /// Attempts so far.
+    /// Attempts so far, those that were lost or canceled included.
     pub attempts: usize,
     /// Attempts that failed and counted against the stage.
     pub failures: u32,
@@ -47,23 +47,23 @@ impl StageRow<'_> {
 /// An attempt, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRow<'a> {
-    /// The attempt.
+    /// The attempt, in its job.
     pub id: TaskId,
-    /// Its unit.
+    /// The unit that it tries.
     pub unit: UnitId,
     /// What the unit reads.
     pub input: &'a UnitInput,
-    /// Counts from 1.
+    /// Which attempt at the unit it is, from 1.
     pub attempt: u32,
-    /// Where it stands.
+    /// Whether it runs, or how it ended.
     pub state: &'a TaskState,
     /// Whether it still holds what it was given, though canceled.
     pub is_draining: bool,
-    /// Its worker.
+    /// The worker that was given it, which may be gone.
     pub worker: &'a WorkerId,
     /// When it was bound.
     pub started: Millis,
-    /// When it ended.
+    /// When it ended; nothing while it runs.
     pub ended: Option<Millis>,
     /// Bytes of its output.
     pub bytes: u64,
@@ -76,19 +76,19 @@ pub struct TaskRow<'a> {
 /// A block, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockRow<'a> {
-    /// The block.
+    /// The block, in its job.
     pub id: BlockId,
-    /// Where it stands.
+    /// Whether it can be read, was read, or is gone.
     pub state: BlockState,
     /// The attempt that wrote the copy that counts.
     pub writer: TaskId,
     /// Where that lies, or lay.
     pub worker: &'a WorkerId,
-    /// Its size.
+    /// Size of its file in bytes.
     pub bytes: u64,
-    /// Its rows.
+    /// Its rows, as its writer counted them.
     pub rows: u64,
-    /// Its checksum.
+    /// CRC-32 of its file.
     pub checksum: u64,
     /// When it was sealed.
     pub sealed: Millis,
@@ -200,9 +200,10 @@ impl JobGraph {
                         EdgeKind::Blocking | EdgeKind::Broadcast => false,
                     }
                 };
-                match outputs.iter().any(is_assigned) {
-                    true => BlockState::Assigned,
-                    false => BlockState::Sealed,
+                if outputs.iter().any(is_assigned) {
+                    BlockState::Assigned
+                } else {
+                    BlockState::Sealed
                 }
             }
         }

@@ -90,11 +90,11 @@ impl StageSpec {
 /// How one stage reads another.
 #[derive(Clone, Debug)]
 pub struct EdgeSpec {
-    /// The producer.
+    /// The stage that writes.
     pub from: StageId,
-    /// The consumer.
+    /// The stage that reads.
     pub to: StageId,
-    /// How.
+    /// When the reader may begin, and what a task of it reads.
     pub kind: EdgeKind,
     /// Where the consumer's plan partitions for this edge begin: several streaming edges into one
     /// stage are the children of a UNION.
@@ -201,11 +201,11 @@ pub enum GraphError {
     /// An edge names a stage that the job does not have.
     #[error("edge {edge} joins stages {from} and {to}, and the job has {stages}")]
     UnknownStage {
-        /// The edge.
+        /// Its place among the job's edges.
         edge: EdgeId,
-        /// Its producer.
+        /// The stage that would write.
         from: StageId,
-        /// Its consumer.
+        /// The stage that would read.
         to: StageId,
         /// How many stages there are.
         stages: usize,
@@ -215,7 +215,7 @@ pub enum GraphError {
     Circle {
         /// A stage of the circle, or behind it.
         stage: StageId,
-        /// Its name.
+        /// Its operators, for people.
         name: String,
     },
     /// Blocks would be consumed that a re-run may not give again.
@@ -224,11 +224,11 @@ pub enum GraphError {
          whole units instead"
     )]
     NotReplayable {
-        /// The edge.
+        /// Its place among the job's edges.
         edge: EdgeId,
-        /// Its producer.
+        /// The stage that would write.
         stage: StageId,
-        /// The producer's name.
+        /// Its operators, for people.
         name: String,
     },
 }

@@ -20,14 +20,16 @@ impl JobGraph {
         let (is_done, absent) = (self.unit(id).is_done(), self.unit(id).absent);
         if was_done != is_done {
             let stage = &mut self.stages[id.stage.at()];
-            match is_done {
-                true => stage.undone -= 1,
-                false => stage.undone += 1,
+            if is_done {
+                stage.undone -= 1;
+            } else {
+                stage.undone += 1;
             }
-            match is_done && absent > 0 {
-                true => stage.gone.insert(id.index),
-                false => stage.gone.remove(&id.index),
-            };
+            if is_done && absent > 0 {
+                stage.gone.insert(id.index);
+            } else {
+                stage.gone.remove(&id.index);
+            }
             self.reader_turned(id, is_done);
         }
         self.refresh(id);
@@ -41,9 +43,10 @@ impl JobGraph {
             if found.is_alive() {
                 let bytes = found.bytes;
                 let filled = &mut self.edges[edge.at()].unconsumed_bytes;
-                match is_done {
-                    true => *filled -= bytes,
-                    false => *filled += bytes,
+                if is_done {
+                    *filled -= bytes;
+                } else {
+                    *filled += bytes;
                 }
             }
             self.refresh_kept(block);
@@ -159,9 +162,10 @@ impl JobGraph {
                 continue;
             }
             let filled = &mut self.edges[edge.at()].unconsumed_bytes;
-            match is_more {
-                true => *filled += bytes,
-                false => *filled -= bytes,
+            if is_more {
+                *filled += bytes;
+            } else {
+                *filled -= bytes;
             }
         }
     }

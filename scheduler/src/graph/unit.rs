@@ -22,7 +22,7 @@ pub enum UnitInput {
 pub enum UnitState {
     /// To be run, now or when its inputs are there.
     Pending,
-    /// An attempt runs.
+    /// An attempt runs: its place among all attempts of the stage.
     Running(u32),
     /// An attempt has ended well, and all of its output that is needed is there or will be.
     Done(u32),
@@ -68,7 +68,7 @@ impl Unit {
 /// Where an attempt stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It runs.
+    /// It was bound, and its end has not been heard of.
     Running,
     /// It has ended well.
     Finished,

@@ -100,11 +100,10 @@ impl PaperBudget {
     }
 
     pub(super) fn admits(&self, graph: &JobGraph, stage: StageId) -> bool {
-        match is_source(graph, stage) {
-            true => self.bytes >= graph.learned(stage).expected_bytes() as f64,
-            false => {
-                graph.budgeted_outputs(stage).all(|edge| edge.unconsumed_bytes < edge.budget_bytes)
-            }
+        if is_source(graph, stage) {
+            self.bytes >= graph.learned(stage).expected_bytes() as f64
+        } else {
+            graph.budgeted_outputs(stage).all(|edge| edge.unconsumed_bytes < edge.budget_bytes)
         }
     }
 

@@ -11,7 +11,7 @@ use crate::resources::Lease;
 /// A job that wants to run.
 #[derive(Debug)]
 pub struct Job<'a> {
-    /// Its graph.
+    /// Its graph, in which what is placed is bound.
     pub graph: &'a mut JobGraph,
     /// Its part of the cluster, relative to the weights of the others.
     pub weight: u32,
@@ -26,9 +26,9 @@ pub struct Job<'a> {
 pub struct Binding {
     /// The place of its job among those that were given.
     pub job: usize,
-    /// The task.
+    /// What its worker must know; the graph counts it as running.
     pub bound: Bound,
-    /// Its worker.
+    /// The worker to be told.
     pub worker: WorkerId,
     /// The devices that are its own there.
     pub lease: Lease,
@@ -280,7 +280,7 @@ fn gather(
     fleet: &mut Fleet,
 ) -> Work {
     let ReadyItem::Block { edge, block } = first else {
-        let ReadyItem::Unit(unit) = first else { unreachable!("{first:?} is no block") };
+        let ReadyItem::Unit(unit) = first else { unreachable!("{first:?} is not a block") };
         return Work::Unit(stage.unit(unit));
     };
     let Some(ready) = graph.ready(stage) else {

@@ -16,7 +16,7 @@ pub struct Device {
     pub kind: Arc<str>,
     /// Its number among those of its kind on its worker.
     pub ordinal: u32,
-    /// Its memory.
+    /// All of its memory, taken or not.
     pub memory_bytes: u64,
     /// What is taken of it.
     pub used_milli: u32,
@@ -46,9 +46,9 @@ impl Device {
 /// A worker: what it has, and what is taken of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerState {
-    /// The worker.
+    /// The worker, as graphs know it.
     pub id: WorkerId,
-    /// Thousandths of cores.
+    /// Its cores, in thousandths, taken or not.
     pub cpus_milli: u32,
     /// What is taken of them.
     pub used_cpus_milli: u32,
@@ -56,7 +56,7 @@ pub struct WorkerState {
     pub memory_bytes: u64,
     /// What is taken of it.
     pub used_memory_bytes: u64,
-    /// Its accelerators.
+    /// Its accelerators; a lease names them by their places here.
     pub devices: Vec<Device>,
     /// What needs can ask for by name.
     pub labels: BTreeSet<String>,
@@ -147,14 +147,15 @@ impl WorkerState {
         let slots = cpus.min(by(self.memory_bytes, need.memory_bytes));
         let Some(accelerator) = &need.accelerator else { return slots };
         let fitting = empty.devices.iter().filter(|device| device.fits(accelerator));
-        slots.min(match accelerator.is_fraction() {
-            false => (fitting.count() / accelerator.devices()) as u64,
-            true => fitting
+        slots.min(if accelerator.is_fraction() {
+            fitting
                 .map(|device| {
                     u64::from(WHOLE / accelerator.milli())
                         .min(by(device.memory_bytes, accelerator.memory_bytes()))
                 })
-                .sum(),
+                .sum()
+        } else {
+            (fitting.count() / accelerator.devices()) as u64
         })
     }
 
@@ -258,10 +259,7 @@ impl fmt::Display for Need {
         if self.memory_bytes > 0 {
             write!(f, ", {} of memory", mib(self.memory_bytes))?;
         }
-        match self.labels.is_empty() {
-            true => Ok(()),
-            false => write!(f, ", labels {:?}", self.labels),
-        }
+        if self.labels.is_empty() { Ok(()) } else { write!(f, ", labels {:?}", self.labels) }
     }
 }
 
@@ -271,13 +269,11 @@ impl fmt::Display for WorkerState {
         write!(f, "{} with {cpus} cores, {memory} of memory", self.id)?;
         let device = |device: &Device| format!("{} {}", device.kind, mib(device.memory_bytes));
         let devices: Vec<_> = self.devices.iter().map(device).collect();
-        match devices.is_empty() {
-            true => f.write_str(", no accelerator")?,
-            false => write!(f, ", accelerators [{}]", devices.join(", "))?,
+        if devices.is_empty() {
+            f.write_str(", no accelerator")?;
+        } else {
+            write!(f, ", accelerators [{}]", devices.join(", "))?;
         }
-        match self.labels.is_empty() {
-            true => Ok(()),
-            false => write!(f, ", labels {:?}", self.labels),
-        }
+        if self.labels.is_empty() { Ok(()) } else { write!(f, ", labels {:?}", self.labels) }
     }
 }

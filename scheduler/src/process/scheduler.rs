@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tonic::Request;
 use tonic::transport::Server;
+use tonic::transport::server::Router;
 
 use crate::ballista::calls;
 use crate::ballista::cluster_state::ForebayClusterState;
@@ -132,33 +133,15 @@ impl Scheduler {
             patience: worker_timeout,
             gate: gate.clone(),
         };
-        let jobs = Arc::new(jobs);
-        let mut tasks = vec![
+        let service = ClusterService::new(membership.clone(), Arc::new(jobs));
+        let tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
             SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
             SpawnedTask::spawn(wake_due(registry.clone())),
             SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
+            SpawnedTask::spawn(answer(routes(scheduler, service), listener, tls.clone())),
         ];
-        let limit = session::MESSAGE_BYTES as usize;
-        let routes = Server::builder()
-            .tcp_nodelay(true)
-            .add_service(
-                SchedulerGrpcServer::new(scheduler)
-                    .max_decoding_message_size(limit)
-                    .max_encoding_message_size(limit),
-            )
-            .add_service(
-                ClusterServer::new(ClusterService::new(membership.clone(), jobs))
-                    .max_decoding_message_size(limit)
-                    .max_encoding_message_size(limit),
-            );
-        let server = connection::serve(routes, listener, tls.clone());
-        tasks.push(SpawnedTask::spawn(async move {
-            if let Err(error) = server.await {
-                tracing::error!("the scheduler's port closed: {error}");
-            }
-        }));
         let figures = match metrics {
             Some(address) => Some(serve_metrics(address, registry, tls).await?),
             None => None,
@@ -168,7 +151,7 @@ impl Scheduler {
 }
 
 impl RunningScheduler {
-    /// Where it listens.
+    /// Where it listens: the port that it was given, if it took a free one.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -181,6 +164,22 @@ impl RunningScheduler {
     /// The workers that attend.
     pub fn membership(&self) -> &Membership {
         &self.membership
+    }
+}
+
+/// Ballista's services and ours, on one port.
+fn routes(scheduler: Ballista, service: ClusterService) -> Router {
+    let limit = session::MESSAGE_BYTES as usize;
+    let (scheduler, cluster) = (SchedulerGrpcServer::new(scheduler), ClusterServer::new(service));
+    Server::builder()
+        .tcp_nodelay(true)
+        .add_service(scheduler.max_decoding_message_size(limit).max_encoding_message_size(limit))
+        .add_service(cluster.max_decoding_message_size(limit).max_encoding_message_size(limit))
+}
+
+async fn answer(routes: Router, port: TcpListener, tls: Option<Tls>) {
+    if let Err(error) = connection::serve(routes, port, tls).await {
+        tracing::error!("the scheduler's port closed: {error}");
     }
 }
 

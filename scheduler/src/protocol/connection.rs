@@ -24,8 +24,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// # Errors
 /// If the address is none.
 pub(crate) fn endpoint(address: &str, tls: Option<&Tls>) -> Result<Endpoint> {
-    let no_address =
-        |error| exec_datafusion_err!("'{address}' is no HOST:PORT: {}", root_cause(&error));
+    let no_address = |error| {
+        exec_datafusion_err!("'{address}' is not a valid HOST:PORT: {}", root_cause(&error))
+    };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(no_address)?
@@ -108,7 +109,7 @@ const UNUSED_FOR: Duration = Duration::from_secs(300);
 const SILENT_FOR: Duration = Duration::from_secs(30);
 
 impl Peers {
-    /// None yet.
+    /// No connections yet; each is made when it is first wanted.
     pub fn new(tls: Option<Tls>) -> Self {
         Self { tls, ..Self::default() }
     }
@@ -147,7 +148,7 @@ impl Peers {
         silent.contains_key(address)
     }
 
-    /// Somebody answered.
+    /// Somebody answered there: the next call is waited for as long as any.
     pub(crate) fn answered(&self, address: &str) {
         self.silent.lock().remove(address);
     }

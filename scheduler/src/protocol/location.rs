@@ -25,7 +25,7 @@ impl fmt::Display for FileId {
     }
 }
 
-/// A sealed block.
+/// A sealed block: who has it, and what a reader must find there.
 #[derive(Clone, PartialEq, Message)]
 pub struct BlockLocation {
     /// The job it belongs to.
@@ -40,10 +40,10 @@ pub struct BlockLocation {
     /// `host:port` where that worker serves it.
     #[prost(string, tag = "4")]
     pub address: String,
-    /// Size of its file.
+    /// Size of its file: what a reader needs of memory, beside what it decodes.
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
-    /// Its rows.
+    /// Its rows. A reader that finds another number fails.
     #[prost(uint64, tag = "6")]
     pub rows: u64,
     /// CRC-32 of its file.

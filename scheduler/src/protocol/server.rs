@@ -24,7 +24,7 @@ const MESSAGES_MAX: usize = 65_536;
 /// What workers say, and that they came or went.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// A worker attends.
+    /// A worker attends: its control stream is open.
     Came(String),
     /// A worker's line broke: its process is gone, or unreachable.
     Lost(String),
@@ -61,7 +61,7 @@ impl Member {
 }
 
 impl Membership {
-    /// Nobody yet.
+    /// Nobody attends yet. Clones share.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,7 +76,7 @@ impl Membership {
         self.workers.read().values().map(|attending| attending.worker.clone()).collect()
     }
 
-    /// Whether nobody attends.
+    /// Whether nobody attends, not even a worker that drains.
     pub fn is_empty(&self) -> bool {
         self.workers.read().is_empty()
     }
@@ -164,7 +164,7 @@ impl Drop for Presence {
     }
 }
 
-/// Runs plans.
+/// What runs plans, and knows of those that ran.
 #[tonic::async_trait]
 pub trait Jobs: Send + Sync + 'static {
     /// Runs a plan until its rows are read, it failed, or the answer is dropped.

@@ -65,9 +65,10 @@ impl Scenario {
             let mut sum = 0_u64;
             for edge in self.spec.edges.iter().filter(|edge| edge.to == id) {
                 let from = &outputs[edge.from.0 as usize];
-                match self.is_side_input(edge) {
-                    true => sum = sum.wrapping_add(summed(from)),
-                    false => rows.extend(from),
+                if self.is_side_input(edge) {
+                    sum = sum.wrapping_add(summed(from));
+                } else {
+                    rows.extend(from);
                 }
             }
             if !self.is_shuffled(id) {
@@ -203,9 +204,10 @@ fn summed(rows: &Rows) -> u64 {
 /// A client of the last stage, which nobody else reads.
 fn add_client(spec: &mut JobSpec, rng: &mut Rng) {
     let (from, to) = (StageId(spec.stages.len() as u32 - 1), StageId(spec.stages.len() as u32));
-    let granularity = match spec.stages[from.0 as usize].replayable {
-        true => Granularity::Block,
-        false => Granularity::Unit,
+    let granularity = if spec.stages[from.0 as usize].replayable {
+        Granularity::Block
+    } else {
+        Granularity::Unit
     };
     let budget = [1, 150, 1000, u64::MAX][rng.below(4) as usize];
     let edge = EdgeSpec::new(from, to, EdgeKind::Streaming(granularity));

@@ -4,11 +4,24 @@ use std::collections::BTreeMap;
 
 use forebay_engine::ErrorKind;
 
-use crate::graph::{BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitInput, WorkerId};
+use crate::graph::{
+    BlockId, BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitInput, WorkerId,
+};
 use crate::resources::Lease;
 
 use super::scenario::Rows;
 use super::world::{Checked, Happening, Running, Stored, World, ensure};
+
+/// What a task could fetch of its input.
+enum Fetched {
+    All {
+        streamed: Rows,
+        /// By edge.
+        whole: BTreeMap<u32, Rows>,
+    },
+    /// The first block that cannot be had, and who should have it.
+    Lost(BlockId, WorkerId),
+}
 
 impl World {
     /// Sends a report: late, perhaps twice. Announcements may get lost.
@@ -97,51 +110,13 @@ impl World {
         if !self.works(task) {
             return Ok(());
         }
-        let mut streamed = Rows::new();
-        let mut whole = BTreeMap::<u32, Rows>::new();
-        let running = &self.tasks[&task];
-        let streams = running.bound.inputs.iter().map(|input| (None, input));
-        let reads = running
-            .whole
-            .iter()
-            .flat_map(|(edge, inputs)| inputs.iter().map(move |input| (Some(*edge), input)));
-        let is_wanted = self.graph.is_running_job() && self.reference.runs(task);
-        for (edge, _) in &running.whole {
-            whole.entry(*edge).or_default();
-        }
-        let mut lost = None;
-        for (edge, input) in streams.chain(reads) {
-            let holder = &self.workers[&input.worker];
-            let stored = holder.store.get(&(input.block, input.writer));
-            if let Some(stored) = stored.filter(|_| is_wanted) {
-                ensure(!stored.is_freed, || format!("{task} reads {}, deleted", input.block))?;
+        let (streamed, whole) = match self.fetch(task)? {
+            Fetched::All { streamed, whole } => (streamed, whole),
+            Fetched::Lost(block, worker) => {
+                self.cannot_fetch(task, block, worker);
+                return Ok(());
             }
-            let serves = holder.is_alive && holder.paused_until <= self.now;
-            match stored.filter(|stored| serves && !stored.is_corrupt) {
-                None => {
-                    lost = Some((input.block, input.worker.clone()));
-                    break;
-                }
-                Some(stored) => {
-                    ensure(stored.rows.len() as u64 == input.rows, || "row count".to_owned())?;
-                    let rows = match edge {
-                        None => &mut streamed,
-                        Some(edge) => whole.entry(edge).or_default(),
-                    };
-                    rows.extend(&stored.rows);
-                }
-            }
-        }
-        if let Some((block, worker)) = lost {
-            self.task_mut(task).is_stopped = true;
-            let kind = match self.rng.chance(70) {
-                true => FailureKind::BlockLost(block),
-                false => FailureKind::OutputLost { stage: block.unit.stage, worker },
-            };
-            let failure = Failure::new(kind, "cannot be fetched");
-            self.send(task, Event::TaskFailed { task, failure });
-            return Ok(());
-        }
+        };
         self.task_mut(task).streamed = streamed.clone();
         if self.graph.client() == Some(task.stage) {
             let time = self.rng.between(1, 15);
@@ -159,6 +134,51 @@ impl World {
         self.at(time + 1, Happening::End(task));
         self.task_mut(task).blocks = blocks;
         Ok(())
+    }
+
+    /// What a task reads, from whoever has it.
+    fn fetch(&self, task: TaskId) -> Result<Fetched, String> {
+        let mut streamed = Rows::new();
+        let mut whole = BTreeMap::<u32, Rows>::new();
+        let running = &self.tasks[&task];
+        let streams = running.bound.inputs.iter().map(|input| (None, input));
+        let reads = running
+            .whole
+            .iter()
+            .flat_map(|(edge, inputs)| inputs.iter().map(move |input| (Some(*edge), input)));
+        let is_wanted = self.graph.is_running_job() && self.reference.runs(task);
+        for (edge, _) in &running.whole {
+            whole.entry(*edge).or_default();
+        }
+        for (edge, input) in streams.chain(reads) {
+            let holder = &self.workers[&input.worker];
+            let stored = holder.store.get(&(input.block, input.writer));
+            if let Some(stored) = stored.filter(|_| is_wanted) {
+                ensure(!stored.is_freed, || format!("{task} reads {}, deleted", input.block))?;
+            }
+            let serves = holder.is_alive && holder.paused_until <= self.now;
+            let Some(stored) = stored.filter(|stored| serves && !stored.is_corrupt) else {
+                return Ok(Fetched::Lost(input.block, input.worker.clone()));
+            };
+            ensure(stored.rows.len() as u64 == input.rows, || "row count".to_owned())?;
+            let rows = match edge {
+                None => &mut streamed,
+                Some(edge) => whole.entry(edge).or_default(),
+            };
+            rows.extend(&stored.rows);
+        }
+        Ok(Fetched::All { streamed, whole })
+    }
+
+    fn cannot_fetch(&mut self, task: TaskId, block: BlockId, worker: WorkerId) {
+        self.task_mut(task).is_stopped = true;
+        let kind = if self.rng.chance(70) {
+            FailureKind::BlockLost(block)
+        } else {
+            FailureKind::OutputLost { stage: block.unit.stage, worker }
+        };
+        let failure = Failure::new(kind, "cannot be fetched");
+        self.send(task, Event::TaskFailed { task, failure });
     }
 
     pub(super) fn seal(&mut self, task: TaskId, at: usize) -> Checked {

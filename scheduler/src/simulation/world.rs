@@ -243,10 +243,7 @@ impl World {
         self.received(&event);
         let was_running = self.graph.is_running_job();
         self.tell_reference(&event);
-        let hopeless = match was_running {
-            true => self.reference.hopeless(),
-            false => BTreeSet::new(),
-        };
+        let hopeless = if was_running { self.reference.hopeless() } else { BTreeSet::new() };
         let is_fault = matches!(event, Event::WorkerLost { .. } | Event::TaskFailed { .. });
         if let Event::WorkerLost { worker } = &event {
             self.with(worker).is_known = false;

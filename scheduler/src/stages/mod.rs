@@ -1,6 +1,9 @@
 //! A physical plan becomes stages: pieces that tasks run apart, and what each reads of others.
 //!
-//! - `cut`: where a plan is cut, and what the pieces are
+//! - `rewrites`: what a plan must not look like when it is cut
+//! - `cut`: where a plan is cut
+//! - `assembly`: what was cut off becomes a stage
+//! - `staged`: what comes of it
 //! - `traits`: what the operators of a stage say of it: what it needs, whether it can be run again
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
 //! - [`asked_order`]: the order in which a query asks for its rows
@@ -8,8 +11,13 @@
 //! Ballista's planner cuts at shuffles; everything else here is ours.
 
 pub(crate) mod asked_order;
+mod assembly;
 mod cut;
 mod input_wants;
+mod rewrites;
+mod staged;
 mod traits;
 
-pub(crate) use cut::{Reads, StagedPlan, cut, holds_model};
+pub(crate) use cut::cut;
+pub(crate) use staged::{PlannedStage, Reads, StagedPlan};
+pub(crate) use traits::holds_model;

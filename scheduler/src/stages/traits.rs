@@ -2,22 +2,27 @@
 
 use std::sync::Arc;
 
+use ballista_core::execution_plans::UnresolvedShuffleExec;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_plan::aggregates::{AggregateExec, PhysicalGroupBy};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use forebay_engine::{
     BoundedProjectionExec, InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
 };
-use forebay_udf::model::{ModelDeclaration, RuntimeKind};
+use forebay_udf::model::{BatchLimits, ModelDeclaration, RuntimeKind};
 
 use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::inventory::{CUDA, EMULATED};
@@ -125,4 +130,71 @@ fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {
     expr.is_volatile_node() || expr.children().into_iter().any(expr_is_volatile)
+}
+
+pub(crate) fn holds_model(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<InferenceExec>() || plan.children().into_iter().any(holds_model)
+}
+
+/// Whether a branch of a UNION has no partitions where it is restricted to none, as tasks have it of which the
+/// partition is another branch's.
+pub(crate) fn can_be_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let wanted = plan.input_distribution_requirements().into_per_child();
+    let takes_all = wanted.iter().any(|wanted| matches!(wanted, Distribution::SinglePartition))
+        || plan.is::<CoalescePartitionsExec>()
+        || plan.is::<SortPreservingMergeExec>();
+    let stays = plan.is::<UnresolvedShuffleExec>()
+        || plan.is::<PlaceholderRowExec>()
+        || plan.is::<SortExec>();
+    !takes_all && !stays && plan.children().into_iter().all(can_be_left_out)
+}
+
+/// Partitions of a plan that come from no other stage's blocks.
+pub(crate) fn own_partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let children = plan.children();
+    if plan.is::<BlockReaderExec>() {
+        return 0;
+    }
+    if children.is_empty() {
+        return plan.output_partitioning().partition_count();
+    }
+    let of_children = children.into_iter().map(own_partitions);
+    match plan.is::<UnionExec>() {
+        true => of_children.sum(),
+        false => of_children.max().unwrap_or(0),
+    }
+}
+
+/// Full batches of a model whose rows one task takes: of a lost task no more is computed again, and
+/// other workers find rows too.
+const TASK_BATCHES: u32 = 32;
+
+/// Rows of a task that are for a model: those in which it forms its batches, if they are not too many.
+pub(crate) fn task_rows(batch: &BatchLimits) -> u32 {
+    batch.window_rows.min(batch.max_rows.saturating_mul(TASK_BATCHES))
+}
+
+/// Rows of a task of this stage, if it has models: a task has them from small blocks, and leaves the
+/// other blocks to other tasks.
+pub(crate) fn model_rows(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let of_children = plan.children().into_iter().map(model_rows).min().unwrap_or(u64::MAX);
+    match plan.downcast_ref::<InferenceExec>() {
+        Some(inference) => of_children.min(task_rows(&inference.model().batch).into()),
+        None => of_children,
+    }
+}
+
+/// What people call a stage: the operators that tell it from others.
+pub(crate) fn name(root: &Arc<dyn ExecutionPlan>) -> String {
+    fn names(plan: &Arc<dyn ExecutionPlan>, found: &mut Vec<String>) {
+        let name = plan.name().trim_end_matches("Exec").to_owned();
+        match plan.downcast_ref::<InferenceExec>() {
+            Some(inference) => found.push(format!("{name}({})", inference.model().name)),
+            None => found.push(name),
+        }
+        plan.children().into_iter().for_each(|child| names(child, found));
+    }
+    let mut found = vec![];
+    names(root, &mut found);
+    found.join(" < ")
 }

@@ -26,7 +26,7 @@ pub const NAME: &str = "forebay";
 pub enum SystemTable {
     /// Jobs that run, and the last thousand that have ended.
     Jobs,
-    /// Their stages.
+    /// Stages of jobs, without the clients'.
     Stages,
     /// Attempts at the units of their stages.
     Tasks,
@@ -34,7 +34,7 @@ pub enum SystemTable {
     Blocks,
     /// Units that were done and had to run again.
     Recomputed,
-    /// Workers that attend.
+    /// Workers that attend, those that drain included.
     Workers,
 }
 

@@ -25,38 +25,38 @@ impl Epoch {
         Self(i64::try_from(since.as_millis()).unwrap_or(0))
     }
 
-    /// Milliseconds since 1970.
+    /// A graph's time in milliseconds since 1970.
     pub fn at(self, time: Millis) -> i64 {
         self.0.saturating_add_unsigned(time.0)
     }
 }
 
-/// A job.
+/// A job, planned or not, until 1,000 others have ended after it.
 #[derive(Clone, Debug, Default)]
 pub struct JobRow {
-    /// Its id.
+    /// Its id, unique on its scheduler.
     pub id: String,
     /// What its client calls it: the statement.
     pub name: String,
-    /// Its session.
+    /// The id of the session that planned it.
     pub session: String,
     /// The user of a Flight SQL client whose it is.
     pub owner: String,
     /// `queued`, `running`, `finished`, `failed` or `canceled`.
     pub state: &'static str,
-    /// When the scheduler had it.
+    /// When the scheduler had it, in milliseconds since 1970.
     pub queued: Option<i64>,
-    /// When its first task began.
+    /// When its first task began, in milliseconds since 1970.
     pub started: Option<i64>,
-    /// When it ended.
+    /// When it ended, in milliseconds since 1970.
     pub ended: Option<i64>,
-    /// Its stages.
+    /// Its stages, without the client's.
     pub stages: u64,
     /// Those of which nothing is left to do.
     pub stages_done: u64,
     /// Units that are done.
     pub units_done: u64,
-    /// Tasks that run.
+    /// Tasks that run now.
     pub tasks_running: u64,
     /// Tasks that have not ended well.
     pub tasks_failed: u64,
@@ -68,7 +68,7 @@ pub struct JobRow {
     pub bytes: u64,
     /// What a stage waits for that has work and no worker.
     pub waits_for: String,
-    /// Why it failed.
+    /// Why it failed; empty if it did not.
     pub error: String,
 }
 
@@ -102,7 +102,7 @@ pub fn jobs(rows: &[JobRow]) -> Result<RecordBatch> {
 /// A stage, and what is not in the graph's row of it.
 #[derive(Debug)]
 pub struct Stage<'a> {
-    /// The graph's row.
+    /// What its graph knows; the fields beside it are not the graph's.
     pub row: StageRow<'a>,
     /// What one of its tasks takes.
     pub need: &'a Need,
@@ -192,7 +192,7 @@ pub fn recomputed(job: &str, rows: &[(&Recomputed, Epoch)]) -> Result<RecordBatc
 /// A worker, and what is taken of it.
 #[derive(Debug)]
 pub struct WorkerRow {
-    /// The worker.
+    /// The worker, as it describes itself.
     pub worker: Worker,
     /// What it has, and what tasks hold of it.
     pub state: WorkerState,
@@ -267,10 +267,7 @@ pub(crate) fn need_text(need: &Need) -> String {
         let kind = accelerator.kind().unwrap_or("accelerator");
         parts.push(format!("{} {kind}", number(accelerator.milli())));
     }
-    match parts.is_empty() {
-        true => "nothing".to_owned(),
-        false => parts.join(", "),
-    }
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
 }
 
 /// `1 task`, `2 tasks`

@@ -25,8 +25,8 @@ use forebay_planner::ForebayConfig;
 
 use crate::ballista::session;
 use crate::ballista::status;
+use crate::block::open_block::Sealed;
 use crate::block::shuffle::ShuffleFiles;
-use crate::block::store::Sealed;
 use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec};
 use crate::protocol::control_stream::ToScheduler;
 use crate::protocol::location::FileId;

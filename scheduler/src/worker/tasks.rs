@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use backon::{ConstantBuilder, Retryable};
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpc;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
@@ -42,8 +43,9 @@ use crate::worker::engine::TaskEngine;
 /// Ends of tasks that wait to be reported.
 const REPORTS_MAX: usize = 65_536;
 
-/// The pause before the scheduler is told again what it did not hear.
-const REPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The pauses before the scheduler is told again what it did not hear, as often as it takes.
+const REPORT_AGAIN: ConstantBuilder =
+    ConstantBuilder::new().with_delay(Duration::from_secs(1)).without_max_times();
 
 /// How often a worker says that it lives; the broken line says sooner that it does not.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -353,7 +355,7 @@ impl ExecutorGrpc for TaskService {
 
 /// Tells the scheduler how tasks ended, many at a time.
 pub(crate) async fn report(
-    mut scheduler: SchedulerGrpcClient<Channel>,
+    scheduler: SchedulerGrpcClient<Channel>,
     executor_id: String,
     mut ends: mpsc::Receiver<TaskStatus>,
 ) {
@@ -362,13 +364,17 @@ pub(crate) async fn report(
         let executor_id = executor_id.clone();
         let params =
             UpdateTaskStatusParams { executor_id, task_status: std::mem::take(&mut task_status) };
+        let tell = || {
+            let (mut scheduler, params) = (scheduler.clone(), params.clone());
+            async move { scheduler.update_task_status(params).await }
+        };
         // It would wait for these tasks for ever. If it is gone, so is the line, and this ends too.
-        while let Err(status) = scheduler.update_task_status(params.clone()).await {
+        let told = tell.retry(REPORT_AGAIN).notify(|status, _| {
             tracing::warn!(
                 "the scheduler did not hear how tasks ended: {status}; it is told again"
             );
-            tokio::time::sleep(REPORT_AGAIN_AFTER).await;
-        }
+        });
+        told.await.ok();
     }
 }
 

@@ -109,7 +109,7 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>> 
     match found {
         Ok(found) if found.is_empty() => Err(no_certificate(what)),
         Ok(found) => Ok(found),
-        Err(error) => exec_err!("{what} is no PEM file: {error}"),
+        Err(error) => exec_err!("{what} is not a valid PEM file: {error}"),
     }
 }
 

@@ -32,8 +32,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use files::Files;
 
-/// For how long a peer may take to show its certificate.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// For how long a peer may take until a connection is encrypted; one that takes longer is hung up on.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who a process is to the others of its cluster, and whom it believes. Clones share.
 ///
@@ -148,5 +148,5 @@ fn crypto() -> Arc<CryptoProvider> {
 fn server_name(host: &str) -> Result<ServerName<'static>, DataFusionError> {
     let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     ServerName::try_from(plain.to_owned())
-        .map_err(|error| exec_datafusion_err!("'{host}' is no name of a host: {error}"))
+        .map_err(|error| exec_datafusion_err!("'{host}' is not a valid name of a host: {error}"))
 }

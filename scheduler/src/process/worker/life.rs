@@ -1,0 +1,296 @@
+//! What a worker goes through, each state a type that has what the worker has by then:
+//!
+//! ```text
+//! Bound ──serve──▶ Serving ──attach──▶ Attached ──work──▶ Draining ──leave──▶
+//! ```
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use ballista_core::JobId;
+use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpcServer;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::{ExecutorStoppedParams, RegisterExecutorParams, TaskStatus};
+use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
+use ballista_executor::executor::Executor;
+use ballista_executor::flight_service::BallistaFlightService;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{Result, exec_datafusion_err};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
+use tonic::Status;
+use tonic::transport::Channel;
+use tonic::transport::server::Router;
+
+use super::work_dir::Folder;
+use super::{Ports, Worker};
+use crate::ballista::session;
+use crate::block::BlockStore;
+use crate::metrics::MetricsServer;
+use crate::protocol::blocks_server::BlocksServer;
+use crate::protocol::connection::{self, said};
+use crate::protocol::control_stream::{ControlStream, Handler, ToScheduler, to_scheduler};
+use crate::protocol::messages::{self, FromWorker, from_worker, to_worker};
+use crate::worker::engine::TaskEngine;
+use crate::worker::metrics::BusyMeter;
+use crate::worker::tasks::{self, TaskService, TaskThreads};
+
+/// How often a worker says that it is full.
+const TELL_FULL_EVERY: Duration = Duration::from_millis(100);
+
+/// How often a worker looks how busy its accelerators are.
+const TELL_BUSY_EVERY: Duration = Duration::from_secs(1);
+
+/// It has a name, a folder, a port and a connection to the scheduler, which does not know of it yet.
+pub(super) struct Bound {
+    id: String,
+    channel: Channel,
+    port: TcpListener,
+    advertised: Ports,
+    folder: Folder,
+}
+
+impl Bound {
+    /// # Errors
+    /// If it cannot use its folder, reach the scheduler or listen.
+    pub(super) async fn new(worker: &Worker) -> Result<Self> {
+        let id = new_id();
+        let folder = Folder::create(&worker.work_dir, &id)?;
+        let channel = worker.connect().await?;
+        let (port, number) = listen(SocketAddr::new(worker.bind, worker.port)).await?;
+        tracing::info!(worker = %id, "listens on port {number}");
+        let advertised = worker.advertised.or(number);
+        Ok(Self { id, channel, port, advertised, folder })
+    }
+
+    /// Answers whoever asks on its port.
+    ///
+    /// # Errors
+    /// If there are no threads for its tasks.
+    pub(super) fn serve(self, worker: &Worker) -> Result<Serving> {
+        let Self { id, channel, port, advertised, folder } = self;
+        let bytes_max = worker.work_limit.unwrap_or(u64::MAX);
+        let store = Arc::new(BlockStore::new(id.clone(), folder.path.clone(), bytes_max));
+        let outbox = to_scheduler();
+        let devices = Arc::clone(&worker.devices);
+        let engine = Arc::new(TaskEngine::new(devices, Arc::clone(&store), outbox.0.clone()));
+        let registration = worker.registration(&id, advertised);
+        let (its_engine, its_store) = (Arc::clone(&engine), Arc::clone(&store));
+        let executor = worker.executor(registration, folder.text(), its_engine, its_store);
+        let executor = Arc::new(executor);
+        let description = worker.describe(&id, advertised.blocks);
+        let threads = TaskThreads::start(&description.inventory)?;
+        let (stop, stopped) = mpsc::channel(1);
+        let its_store = Arc::clone(&store);
+        let (tasks, ends) =
+            TaskService::new(Arc::clone(&executor), engine, its_store, &threads, stop);
+        let routes = routes(tasks, Arc::clone(&store), &folder);
+        let port = SpawnedTask::spawn(connection::serve(routes, port, worker.tls.clone()));
+        let site = Site { _port: port, _threads: threads, executor, store, _folder: folder };
+        Ok(Serving { site, channel, description, outbox, ends, stopped })
+    }
+}
+
+/// What runs tasks and serves what they wrote, until the worker ends. Dropped in this order: the
+/// folder goes last.
+struct Site {
+    _port: SpawnedTask<Result<(), tonic::transport::Error>>,
+    _threads: TaskThreads,
+    executor: Arc<Executor>,
+    store: Arc<BlockStore>,
+    _folder: Folder,
+}
+
+/// It answers on its port, and nobody knows.
+pub(super) struct Serving {
+    site: Site,
+    channel: Channel,
+    description: messages::Worker,
+    outbox: (ToScheduler, mpsc::Receiver<FromWorker>),
+    /// How tasks ended.
+    ends: mpsc::Receiver<TaskStatus>,
+    /// The scheduler wants no more of this worker, and why.
+    stopped: mpsc::Receiver<String>,
+}
+
+impl Serving {
+    /// Tells the scheduler that it is there, and from then on what happens.
+    ///
+    /// # Errors
+    /// If the scheduler refuses it, or nothing can be measured where somebody wants figures.
+    pub(super) async fn attach(self, worker: &Worker) -> Result<Attached> {
+        let Self { site, channel, description, outbox, ends, stopped } = self;
+        let refused = |status: Status| worker.refused(&said(&status));
+        let limit = session::MESSAGE_BYTES as usize;
+        let mut scheduler = SchedulerGrpcClient::new(channel.clone())
+            .max_encoding_message_size(limit)
+            .max_decoding_message_size(limit);
+        let (executor, store) = (Arc::clone(&site.executor), Arc::clone(&site.store));
+        let may_leave = Arc::new(Notify::new());
+        let handler = FromScheduler { executor, store, may_leave: Arc::clone(&may_leave) };
+        let control = ControlStream::open(channel, description, outbox, handler);
+        let control = control.await.map_err(refused)?;
+        let metadata = Some(site.executor.metadata.clone());
+        let registered = scheduler.register_executor(RegisterExecutorParams { metadata }).await;
+        registered.map_err(refused)?;
+        let id = site.store.worker().to_owned();
+        let busy = BusyMeter::new(Arc::clone(&worker.devices));
+        let talking = [
+            SpawnedTask::spawn(tasks::report(scheduler.clone(), id, ends)),
+            SpawnedTask::spawn(tasks::live(scheduler.clone(), Arc::clone(&site.executor))),
+            SpawnedTask::spawn(tell_when_full(Arc::clone(&site.store), control.to_scheduler())),
+            SpawnedTask::spawn(tell_busy(busy, control.to_scheduler())),
+        ];
+        let metrics = worker.serve_metrics(&site.executor, &site.store).await?;
+        Ok(Attached {
+            _metrics: metrics,
+            _talking: talking,
+            control,
+            scheduler,
+            stopped,
+            may_leave,
+            site,
+        })
+    }
+}
+
+/// The scheduler gives it tasks.
+pub(super) struct Attached {
+    _metrics: Option<MetricsServer>,
+    _talking: [SpawnedTask<()>; 4],
+    control: ControlStream,
+    scheduler: SchedulerGrpcClient<Channel>,
+    stopped: mpsc::Receiver<String>,
+    /// The scheduler needs nothing of it any more.
+    may_leave: Arc<Notify>,
+    site: Site,
+}
+
+impl Attached {
+    pub(super) fn id(&self) -> &str {
+        self.site.store.worker()
+    }
+
+    /// Works until `stop` is ready.
+    ///
+    /// # Errors
+    /// If the scheduler is gone, or wants no more of it.
+    pub(super) async fn work(
+        mut self,
+        worker: &Worker,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Draining> {
+        let problem = tokio::select! {
+            () = stop => return Ok(Draining(self)),
+            why = self.control.closed() => why,
+            why = self.stopped.recv() => {
+                format!("told this worker to stop: {}", why.unwrap_or_default())
+            }
+        };
+        Err(worker.refused(&problem))
+    }
+}
+
+/// It takes nothing new, and will leave.
+pub(super) struct Draining(Attached);
+
+impl Draining {
+    /// Finishes what runs and serves what is still to be read, as long as it may wait for that.
+    pub(super) async fn leave(self, worker: &Worker) {
+        let Self(mut attached) = self;
+        // Its heartbeats go on as before: Ballista takes a worker that says it terminates for gone.
+        attached.control.drain();
+        tokio::select! {
+            () = attached.may_leave.notified() => {}
+            why = attached.control.closed() => {
+                tracing::warn!("the scheduler at {}: {why}", worker.scheduler);
+            }
+            () = tokio::time::sleep(worker.drain_limit) => tracing::warn!(
+                "what this worker runs or holds was still needed after {:?}; it is made again \
+                 elsewhere",
+                worker.drain_limit
+            ),
+        }
+        let executor_id = attached.id().to_owned();
+        let params = ExecutorStoppedParams { executor_id, reason: "it drained".to_owned() };
+        attached.scheduler.executor_stopped(params).await.ok();
+    }
+}
+
+/// Does what the scheduler says.
+struct FromScheduler {
+    executor: Arc<Executor>,
+    store: Arc<BlockStore>,
+    may_leave: Arc<Notify>,
+}
+
+#[tonic::async_trait]
+impl Handler for FromScheduler {
+    async fn handle(&self, say: to_worker::Say) {
+        match say {
+            to_worker::Say::Cancel(task) => {
+                let job = JobId::new(&task.job);
+                let (stage, id) = (task.stage as usize, task.task as usize);
+                if let Err(error) = self.executor.cancel_task(job, stage, id).await {
+                    tracing::warn!(job = %task.job, stage, task = id, "cannot be stopped: {error}");
+                }
+            }
+            to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
+            to_worker::Say::Forget(job) => self.store.forget(&job),
+            to_worker::Say::Leave(_) => self.may_leave.notify_one(),
+            to_worker::Say::Welcome(_) => {}
+        }
+    }
+}
+
+/// Unique per process start: a worker that comes back is another worker.
+fn new_id() -> String {
+    format!("w-{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Asks the scheduler to free what it keeps here for later, whenever a task waits for room.
+async fn tell_when_full(store: Arc<BlockStore>, to_scheduler: ToScheduler) {
+    loop {
+        store.wanted().await;
+        to_scheduler.say(from_worker::Say::Full(messages::Full {}));
+        tokio::time::sleep(TELL_FULL_EVERY).await;
+    }
+}
+
+/// Tells the scheduler how busy the accelerators are, when that has changed.
+async fn tell_busy(mut meter: BusyMeter, to_scheduler: ToScheduler) {
+    let mut told = 0;
+    loop {
+        tokio::time::sleep(TELL_BUSY_EVERY).await;
+        let milli = meter.milli();
+        if std::mem::replace(&mut told, milli) != milli {
+            to_scheduler.say(from_worker::Say::Busy(messages::Busy { milli }));
+        }
+    }
+}
+
+/// All that others may ask of a worker: the scheduler, to run tasks; other workers and sessions,
+/// what tasks wrote.
+fn routes(tasks: TaskService, store: Arc<BlockStore>, folder: &Folder) -> Router {
+    let limit = session::MESSAGE_BYTES as usize;
+    let shuffles = FlightServiceServer::new(BallistaFlightService::new(folder.text()));
+    create_grpc_server(&GrpcServerConfig::default())
+        .add_service(shuffles.max_decoding_message_size(limit).max_encoding_message_size(limit))
+        .add_service(BlocksServer::new(store))
+        .add_service(
+            ExecutorGrpcServer::new(tasks)
+                .max_decoding_message_size(limit)
+                .max_encoding_message_size(limit),
+        )
+}
+
+/// A port, and its number.
+async fn listen(address: SocketAddr) -> Result<(TcpListener, u16)> {
+    let failed = |error| exec_datafusion_err!("cannot listen on {address}: {error}");
+    let port = TcpListener::bind(address).await.map_err(failed)?;
+    let number = port.local_addr().map_err(failed)?.port();
+    Ok((port, number))
+}

@@ -1,0 +1,155 @@
+//! What a worker and the scheduler say to each other for as long as the worker lives.
+
+use prost::Message;
+
+use super::Worker;
+use crate::protocol::location::FileId;
+
+/// From a worker to the scheduler.
+#[derive(Clone, PartialEq, Message)]
+pub struct FromWorker {
+    /// Nothing if it says what this version does not know.
+    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4, 5")]
+    pub say: Option<from_worker::Say>,
+}
+
+/// What [`FromWorker`] says.
+pub mod from_worker {
+    /// One of these, in the order in which they were said.
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Say {
+        /// The first message, and only that: who it is.
+        #[prost(message, tag = "1")]
+        Hello(super::Hello),
+        /// It takes no more tasks and will leave.
+        #[prost(message, tag = "2")]
+        Draining(super::Draining),
+        /// A block is complete, though its task may go on.
+        #[prost(message, tag = "3")]
+        Sealed(super::Sealed),
+        /// A task waits for room for its blocks.
+        #[prost(message, tag = "4")]
+        Full(super::Full),
+        /// What its accelerators did since it said so before.
+        #[prost(message, tag = "5")]
+        Busy(super::Busy),
+    }
+}
+
+/// What the accelerators of a worker did.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Busy {
+    /// How many of them computed, on average, in thousandths.
+    #[prost(uint32, tag = "1")]
+    pub milli: u32,
+}
+
+/// A task waits for room for its blocks.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Full {}
+
+/// A block is complete.
+#[derive(Clone, PartialEq, Message)]
+pub struct Sealed {
+    /// The job that it belongs to.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Which of the job's blocks it is.
+    #[prost(message, required, tag = "2")]
+    pub id: FileId,
+    /// Size of its file.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Its rows, as its writer counted them.
+    #[prost(uint64, tag = "4")]
+    pub rows: u64,
+    /// CRC-32 of its file.
+    #[prost(uint32, tag = "5")]
+    pub checksum: u32,
+}
+
+/// The first message of a worker.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// The worker's [`PROTOCOL`](super::PROTOCOL).
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// Its version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// Who it is, and what it has.
+    #[prost(message, required, tag = "3")]
+    pub worker: Worker,
+}
+
+/// A worker takes no more tasks.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Draining {}
+
+/// From the scheduler to a worker.
+#[derive(Clone, PartialEq, Message)]
+pub struct ToWorker {
+    /// Nothing if it says what this version does not know.
+    #[prost(oneof = "to_worker::Say", tags = "1, 2, 3, 4, 5")]
+    pub say: Option<to_worker::Say>,
+}
+
+/// What [`ToWorker`] says.
+pub mod to_worker {
+    /// One of these, in the order in which they were said.
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Say {
+        /// The worker is known.
+        #[prost(message, tag = "1")]
+        Welcome(super::Welcome),
+        /// A task is to stop.
+        #[prost(message, tag = "2")]
+        Cancel(super::Cancel),
+        /// A block is needed no more.
+        #[prost(message, tag = "3")]
+        Free(super::Free),
+        /// All blocks of this job are needed no more.
+        #[prost(string, tag = "4")]
+        Forget(String),
+        /// Nothing that a draining worker runs or holds is needed any more.
+        #[prost(message, tag = "5")]
+        Leave(super::Leave),
+    }
+}
+
+/// A task is to stop.
+#[derive(Clone, PartialEq, Message)]
+pub struct Cancel {
+    /// The job that it belongs to.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Its stage, by its place in the job.
+    #[prost(uint32, tag = "2")]
+    pub stage: u32,
+    /// Its place among all attempts of the stage.
+    #[prost(uint32, tag = "3")]
+    pub task: u32,
+}
+
+/// A block is needed no more.
+#[derive(Clone, PartialEq, Message)]
+pub struct Free {
+    /// The job that it belongs to.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Which of the job's blocks it is.
+    #[prost(message, required, tag = "2")]
+    pub id: FileId,
+}
+
+/// A draining worker may go.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Leave {}
+
+/// The answer to [`Hello`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Welcome {
+    /// The scheduler's version, for people.
+    #[prost(string, tag = "1")]
+    pub version: String,
+}

@@ -1,0 +1,168 @@
+//! Stages as they come to be: what was cut off becomes a stage, and a reader stands in its place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::physical_expr::LexOrdering;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use forebay_planner::ForebayConfig;
+
+use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
+use crate::graph::{EdgeKind, EdgeSpec, Granularity, StageId, StageSpec};
+use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
+use crate::stages::traits::{
+    gives_rows_for_nothing, is_replayable, model_rows, name, needs, own_partitions,
+};
+
+/// Tasks of a stage that may start before it is known how much one of them writes.
+const FIRST_TASKS: u64 = 4;
+
+/// A plan of which some stages are cut off.
+#[derive(Default)]
+pub(crate) struct Stages {
+    pub(crate) config: ForebayConfig,
+    pub(crate) staged: StagedPlan,
+    /// By Ballista's numbers of stages: the order in which a stage's units are merged, or the client's
+    /// rows come. A cut may have taken away what it came from.
+    pub(crate) orders: HashMap<usize, LexOrdering>,
+}
+
+/// A piece of a stage, and what it reads.
+pub(crate) struct Piece {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    pub(crate) inputs: Vec<Input>,
+}
+
+/// A stage that a piece reads.
+pub(crate) struct Input {
+    pub(crate) from: StageId,
+    pub(crate) kind: EdgeKind,
+    /// Nothing of a hash shuffle, of which Ballista knows how it is read.
+    pub(crate) reads: Option<Reads>,
+}
+
+impl Piece {
+    /// Whether its partitions come from other stages' blocks, as many as there will be.
+    pub(crate) fn streams(&self) -> bool {
+        self.inputs.iter().any(|input| input.reads == Some(Reads::Unit))
+    }
+
+    /// A plan above the blocks of one stage.
+    fn of_blocks(
+        plan: Arc<dyn ExecutionPlan>,
+        from: StageId,
+        kind: EdgeKind,
+        reads: Reads,
+    ) -> Self {
+        Self { plan, inputs: vec![Input { from, kind, reads: Some(reads) }] }
+    }
+}
+
+impl Stages {
+    /// Makes a stage of a piece, which writes blocks.
+    pub(crate) fn add_block_stage(&mut self, piece: Piece, size: BlockSize) -> Result<StageId> {
+        let size = if self.config.dynamic_blocks { size } else { BlockSize::WHOLE };
+        let plan = Arc::new(BlockWriterExec::new(piece.plan, size));
+        self.add(Piece { plan, inputs: piece.inputs })
+    }
+
+    pub(crate) fn block_size(&self) -> BlockSize {
+        BlockSize::up_to(self.config.block_bytes as u64)
+    }
+
+    /// Makes a stage of a piece whose root writes.
+    pub(crate) fn add(&mut self, piece: Piece) -> Result<StageId> {
+        let id = StageId(self.staged.stages.len() as u32);
+        let streams = piece.streams();
+        let Piece { plan: root, inputs } = piece;
+        let child = root.children().first().copied().cloned();
+        let partitions = match child {
+            _ if streams => own_partitions(&root),
+            Some(child) => child.output_partitioning().partition_count(),
+            None => 1,
+        };
+        let bytes = self.config.block_bytes as u64;
+        let mut spec = StageSpec::new(name(&root), needs(&root)?, partitions as u32)
+            .with_group_bytes_max(bytes)
+            .with_group_rows_max(model_rows(&root))
+            .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
+        spec.replayable = is_replayable(&root);
+        spec.runs_on_nothing = streams && gives_rows_for_nothing(&root);
+        let mut reads = HashMap::new();
+        for input in inputs {
+            self.add_edge(input.from, id, input.kind);
+            reads.extend(input.reads.map(|how| (input.from, how)));
+        }
+        self.staged.stages.push(PlannedStage { plan: root, reads });
+        self.staged.spec.stages.push(spec);
+        Ok(id)
+    }
+
+    /// The client reads the last stage while it runs.
+    pub(crate) fn add_client(&mut self) {
+        let id = StageId(self.staged.stages.len() as u32);
+        let Some(from) = id.0.checked_sub(1).map(StageId) else { return };
+        let bytes = self.config.block_bytes as u64;
+        self.staged.spec.stages.push(StageSpec::client().with_group_bytes_max(bytes));
+        self.add_edge(from, id, self.streaming(from));
+    }
+
+    fn add_edge(&mut self, from: StageId, to: StageId, kind: EdgeKind) {
+        let edge = EdgeSpec::new(from, to, kind);
+        let edges = &mut self.staged.spec.edges;
+        edges.push(edge.with_budget_bytes(self.config.edge_budget as u64));
+        if !kind.is_blocking() && !self.config.stream_stages {
+            // The stage waits as if for a shuffle.
+            edges.push(EdgeSpec::new(from, to, EdgeKind::Blocking));
+        }
+    }
+
+    /// How the output of a stage can be read while it runs.
+    fn streaming(&self, from: StageId) -> EdgeKind {
+        let is_replayable = self.staged.spec.stages[from.0 as usize].replayable;
+        EdgeKind::Streaming(if is_replayable { Granularity::Block } else { Granularity::Unit })
+    }
+
+    /// Makes a stage of a piece, and a streaming edge from it.
+    pub(crate) fn stream(&mut self, piece: Piece, size: BlockSize) -> Result<Piece> {
+        let was = Arc::clone(&piece.plan);
+        let from = self.add_block_stage(piece, size)?;
+        Ok(Piece::of_blocks(reader(from, &was), from, self.streaming(from), Reads::Unit))
+    }
+
+    /// The same for a reader that may rely on the piece's order: a unit keeps it.
+    pub(crate) fn stream_in_order(&mut self, piece: Piece) -> Result<Piece> {
+        let order = piece.plan.output_ordering().cloned();
+        let Piece { plan: reader, inputs } = self.stream(piece, self.block_size())?;
+        let keeps_units = inputs.iter().all(|input| input.kind == UNIT);
+        let plan = match order.filter(|_| keeps_units) {
+            Some(order) => Arc::new(SortPreservingMergeExec::new(order, reader)),
+            None => reader,
+        };
+        Ok(Piece { plan, inputs })
+    }
+
+    /// Makes a stage of a piece, and one partition of all that it writes, in its order.
+    pub(crate) fn collect(&mut self, piece: Piece) -> Result<Piece> {
+        let was = Arc::clone(&piece.plan);
+        let from = self.add_block_stage(piece, self.block_size())?;
+        let reader = reader(from, &was);
+        let all: Arc<dyn ExecutionPlan> = match was.output_ordering() {
+            Some(order) => Arc::new(SortPreservingMergeExec::new(order.clone(), reader)),
+            None => Arc::new(CoalescePartitionsExec::new(reader)),
+        };
+        Ok(Piece::of_blocks(all, from, EdgeKind::Blocking, Reads::AllApart))
+    }
+}
+
+/// A task reads what one task wrote, when that has ended.
+pub(crate) const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
+
+/// A leaf that reads blocks of a stage, with the schema of `plan`. Which ones is known when a task is
+/// bound.
+pub(crate) fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    Arc::new(BlockReaderExec::new(from.0, plan.schema(), vec![vec![]]))
+}
