@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::LIBTORCH_VERSION;
 use super::shim::{self, LinearChoice};
+use crate::files;
 
 /// In the folder of what is learned.
 const FILE: &str = "linear-kernels.toml";
@@ -135,14 +136,11 @@ fn read(path: &Path) -> Machines {
     })
 }
 
-/// Written whole or not at all.
 fn write(path: &Path, machines: &Machines) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(toml::to_string(machines).map_err(io::Error::other)?.as_bytes())?;
-    file.persist(path)?;
-    Ok(())
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    files::replace(path, toml::to_string(machines).map_err(io::Error::other)?.as_bytes())
 }
 
 #[cfg(test)]
