@@ -9,10 +9,10 @@ use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 use tokio::signal::ctrl_c;
 
-use super::commands::After;
+use super::batch::{self, After};
 use super::input::{self, SqlInput};
 use super::names::Names;
-use super::{FAILED, Shell, batch, errors, scan};
+use super::{FAILED, Shell, errors, scan};
 
 const PROMPT: &str = "forebay> ";
 const HISTORY_ENTRIES_MAX: usize = 10_000;

@@ -24,7 +24,7 @@ use tempfile::NamedTempFile;
 use tokio::sync::OnceCell;
 use url::Url;
 
-use super::open::retries;
+use super::retries::retries;
 
 const NAME: &str = "HTTP";
 /// Bytes of files that are kept whole, for one server.

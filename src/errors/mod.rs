@@ -1,5 +1,7 @@
 //! Error messages for people: what went wrong, without the wrappings it travelled in.
 
+pub(crate) mod store;
+
 use std::error::Error;
 
 use arrow::error::ArrowError;
@@ -7,7 +9,7 @@ use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
 use forebay_engine::RemoteError;
 
-use crate::stores::in_words;
+use store::in_words;
 
 /// The message without the kinds of errors that DataFusion puts before it.
 pub fn readable(error: &DataFusionError) -> String {
