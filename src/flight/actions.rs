@@ -1,9 +1,17 @@
-//! Messages of Flight's session actions, which the arrow crates do not have yet. Names and numbers
-//! are those of the Arrow Flight protocol.
+//! Actions of our own, and messages of Flight's session actions, which the arrow crates do not have yet.
+//! Their names and numbers are those of the Arrow Flight protocol.
 
 use std::collections::HashMap;
 
 use prost::Message;
+
+/// Tells how much of the session's query is done: from 0 to 1, as text. It tells nothing if nobody knows,
+/// or if the session reads several queries or none. Clients that can poll ask for a flight's `PollInfo`;
+/// this is for those that cannot, as ADBC's and pyarrow's.
+pub(super) const PROGRESS: &str = "forebay.progress";
+
+/// Ends a stream, whose name is its body.
+pub(super) const CLOSE_STREAM: &str = "forebay.stream.close";
 
 /// The value of an option.
 #[derive(Clone, PartialEq, Message)]

@@ -14,12 +14,14 @@ use prost::Message;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::service::{CLOSE_STREAM, Service, encoded};
+use super::actions::{CLOSE_STREAM, PROGRESS};
+use super::client::Client;
+use super::clients::set_cookie;
+use super::service::{Service, encoded};
 use super::session::Session;
-use super::sessions::set_cookie;
-use super::{progress, stream};
+use super::stream;
 
-/// Finds the session of each call and hands it to [`Service`].
+/// Finds the client of each call and hands the call to [`Service`].
 #[derive(Clone)]
 pub(super) struct Front(pub(super) Service);
 
@@ -30,11 +32,11 @@ impl Front {
     async fn entered<T>(
         &self,
         mut request: Request<T>,
-    ) -> Result<(Request<T>, Arc<Session>), Status> {
-        let sessions = &self.0.sessions;
-        let session = sessions.of(request.metadata(), request.extensions()).await?;
-        request.extensions_mut().insert(Arc::clone(&session));
-        Ok((request, session))
+    ) -> Result<(Request<T>, Arc<Client>), Status> {
+        let clients = &self.0.clients;
+        let client = clients.of(request.metadata(), request.extensions()).await?;
+        request.extensions_mut().insert(Arc::clone(&client));
+        Ok((request, client))
     }
 }
 
@@ -76,7 +78,7 @@ impl FlightService for Front {
         &self,
         request: Request<Streaming<HandshakeRequest>>,
     ) -> Answer<Self::HandshakeStream> {
-        let login = &self.0.sessions.login;
+        let login = &self.0.clients.login;
         let token = login.greet(request.metadata(), request.extensions()).await?;
         let answer =
             HandshakeResponse { protocol_version: 0, payload: token.clone().into_bytes().into() };
@@ -92,24 +94,24 @@ impl FlightService for Front {
     }
 
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Answer<FlightInfo> {
-        let (request, session) = self.entered(request).await?;
+        let (request, client) = self.entered(request).await?;
         let (metadata, extensions, descriptor) = request.into_parts();
         if let [kind, definition] = descriptor.path.as_slice()
             && kind == stream::PATH
         {
             let definition = definition.clone();
-            let flight = self.0.stream(&session, descriptor, &definition).await?;
-            return Ok(with_cookie(&session, Response::new(flight)));
+            let flight = self.0.stream(&client.session, descriptor, &definition).await?;
+            return Ok(with_cookie(&client.session, Response::new(flight)));
         }
         let request = Request::from_parts(metadata, extensions, as_command(descriptor)?);
         let response = self.0.get_flight_info(request).await?;
-        Ok(with_cookie(&session, response))
+        Ok(with_cookie(&client.session, response))
     }
 
     async fn poll_flight_info(&self, request: Request<FlightDescriptor>) -> Answer<PollInfo> {
-        let (request, session) = self.entered(request).await?;
-        let (flight, query) = self.0.polled(&session, as_command(request.into_inner())?).await?;
-        let is_ready = query.begin(&session).await?;
+        let (request, client) = self.entered(request).await?;
+        let (flight, query) = self.0.polled(&client, as_command(request.into_inner())?).await?;
+        let is_ready = query.begin(&client.session).await?;
         // What to poll for next is what will be read: its ticket.
         let ticket = flight.endpoint.first().and_then(|endpoint| endpoint.ticket.clone());
         let next = ticket.map(|ticket| FlightDescriptor::new_cmd(ticket.ticket));
@@ -119,36 +121,36 @@ impl FlightService for Front {
             progress: query.progress(),
             expiration_time: None,
         };
-        Ok(with_cookie(&session, Response::new(info)))
+        Ok(with_cookie(&client.session, Response::new(info)))
     }
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Answer<SchemaResult> {
-        let (request, session) = self.entered(request).await?;
+        let (request, client) = self.entered(request).await?;
         let (metadata, extensions, descriptor) = request.into_parts();
         let request = Request::from_parts(metadata, extensions, as_command(descriptor)?);
-        let schema = match self.0.schema(&session, request.get_ref()).await? {
+        let schema = match self.0.schema(&client, request.get_ref()).await? {
             Some(schema) => encoded(&schema)?,
             None => self.0.get_flight_info(request).await?.into_inner().schema,
         };
-        Ok(with_cookie(&session, Response::new(SchemaResult { schema })))
+        Ok(with_cookie(&client.session, Response::new(SchemaResult { schema })))
     }
 
     async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
-        let (request, session) = self.entered(request).await?;
+        let (request, client) = self.entered(request).await?;
         let response = self.0.do_get(request).await?;
-        Ok(with_cookie(&session, response))
+        Ok(with_cookie(&client.session, response))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {
-        let (request, session) = self.entered(request).await?;
+        let (request, client) = self.entered(request).await?;
         let response = self.0.do_put(request).await?;
-        Ok(with_cookie(&session, response))
+        Ok(with_cookie(&client.session, response))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Answer<Self::DoActionStream> {
-        let (request, session) = self.entered(request).await?;
+        let (request, client) = self.entered(request).await?;
         let response = self.0.do_action(request).await?;
-        Ok(with_cookie(&session, response))
+        Ok(with_cookie(&client.session, response))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Answer<Self::ListActionsStream> {
@@ -160,7 +162,7 @@ impl FlightService for Front {
             ("SetSessionOptions", "Sets options of the session, as SET does"),
             ("GetSessionOptions", "Lists the options of the session"),
             ("CloseSession", "Ends the session and its queries"),
-            (progress::ACTION, "Tells how much of the session's query is done"),
+            (PROGRESS, "Tells how much of the session's query is done"),
             (CLOSE_STREAM, "Ends the stream of this name, in all its epochs"),
         ];
         let action = |(kind, text): (&str, &str)| {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - [`FlightServer`]: a port, and what is behind it
-//! - `front`, `sessions`, `session`: whose call it is; `login`, `users`, `seal`: who that is;
+//! - `front`, `clients`, `client`, `session`: whose call it is; `login`, `users`, `seal`: who that is;
 //!   `rights`: what it may do; `slots`: how much at a time
 //! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
 //!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`,
@@ -19,10 +19,13 @@
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
 mod actions;
+mod client;
+mod clients;
 mod delivery;
 mod encode;
 mod front;
 mod ingest;
+mod limits;
 mod login;
 mod metadata;
 mod opaque;
@@ -34,7 +37,6 @@ mod rights;
 mod seal;
 mod service;
 mod session;
-mod sessions;
 mod sizes;
 mod slots;
 mod sql_info;
@@ -61,12 +63,13 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::ForebayContext;
+use clients::Clients;
 use forebay_scheduler::protocol::tls::choose_crypto;
 use front::Front;
+pub use limits::Limits;
 use login::Directory;
 use rights::Roots;
 use service::Service;
-use sessions::Sessions;
 pub use users::{Role, Users};
 
 /// Messages from clients may be so long: rows to write, and texts of statements.
@@ -78,48 +81,6 @@ const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often it is looked for sessions that nobody uses any more, and users that have been removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
-
-/// What all clients together, and each of them, may have at a time.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Sessions. When there are so many, of whoever has most the one ends that was not used for
-    /// longest.
-    pub sessions_max: usize,
-    /// Queries that run of one user, in all its sessions, or where nobody is asked who he is of one
-    /// session. One user never has all of [`Self::queries_max`].
-    pub queries_per_client_max: usize,
-    /// Queries of all clients that run.
-    pub queries_max: usize,
-    /// Prepared statements of one client, and queries that it has not read.
-    pub statements_max: usize,
-    /// Bytes of one result.
-    pub result_bytes_max: Option<u64>,
-    /// A query ends whose client has taken none of its rows for so long.
-    pub read_timeout: Duration,
-    /// After so long without a call a session ends.
-    pub session_timeout: Duration,
-    /// After so long without use a statement is forgotten.
-    pub statement_timeout: Duration,
-    /// Whether there are several clients, of which none may take what the others need: options, sizes
-    /// and plans have bounds then.
-    pub is_shared: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            sessions_max: 1000,
-            queries_per_client_max: 16,
-            queries_max: 256,
-            statements_max: 1000,
-            result_bytes_max: None,
-            read_timeout: Duration::from_secs(5 * 60),
-            session_timeout: Duration::from_secs(30 * 60),
-            statement_timeout: Duration::from_secs(10 * 60),
-            is_shared: true,
-        }
-    }
-}
 
 /// Files of the certificate that clients see (PEM).
 #[derive(Clone, Debug)]
@@ -225,9 +186,9 @@ impl FlightServer {
             }
             server = server.tls_config(config).map_err(|error| said(&error))?;
         }
-        let sessions = Sessions::new(self.context, self.directory, self.roots, self.limits);
-        let sessions = Arc::new(sessions);
-        let service = Front(Service { sessions: Arc::clone(&sessions) });
+        let clients = Clients::new(self.context, self.directory, self.roots, self.limits);
+        let clients = Arc::new(clients);
+        let service = Front(Service { clients: Arc::clone(&clients) });
         let service = FlightServiceServer::new(service)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
@@ -237,8 +198,8 @@ impl FlightServer {
         let serving = SpawnedTask::spawn(async move {
             serving.await.map_err(|error| exec_datafusion_err!("Flight SQL stopped: {error}"))
         });
-        let sweeping = SpawnedTask::spawn(sweep(Arc::clone(&sessions)));
-        Ok(Listening { address, sessions, stop, serving, _sweeping: sweeping })
+        let sweeping = SpawnedTask::spawn(sweep(Arc::clone(&clients)));
+        Ok(Listening { address, clients, stop, serving, _sweeping: sweeping })
     }
 }
 
@@ -251,7 +212,7 @@ impl fmt::Debug for FlightServer {
 /// A server that listens, until it is dropped.
 pub struct Listening {
     address: SocketAddr,
-    sessions: Arc<Sessions>,
+    clients: Arc<Clients>,
     stop: CancellationToken,
     serving: SpawnedTask<Result<()>>,
     _sweeping: SpawnedTask<()>,
@@ -284,18 +245,18 @@ impl Listening {
     /// # Errors
     /// Why it had to stop before that.
     pub async fn drain(mut self) -> Result<()> {
-        self.sessions.slots.drain().await;
+        self.clients.slots.drain().await;
         // The last rows are still on their way.
         self.stop.cancel();
         self.stopped().await
     }
 }
 
-async fn sweep(sessions: Arc<Sessions>) {
+async fn sweep(clients: Arc<Clients>) {
     let mut every = tokio::time::interval(SWEEP_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        sessions.sweep();
+        clients.sweep();
     }
 }

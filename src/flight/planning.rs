@@ -19,7 +19,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::login::ANYONE;
 use super::session::Session;
 
 /// Statements that are planned at a time, of all users and of one: what one does not get is left for
@@ -73,10 +72,7 @@ impl Turns {
 
 /// Whose turn it is: a user's in all its sessions, and a session's where nobody is asked for a name.
 fn user(session: &Session) -> String {
-    match session.who.name == ANYONE {
-        true => session.id.to_string(),
-        false => session.who.name.clone(),
-    }
+    session.slots.user().map_or_else(|| session.id.to_string(), str::to_owned)
 }
 
 /// Parses or plans something for a client, when it is its turn.
@@ -127,15 +123,16 @@ async fn on_thread<T: Send + 'static>(
 
 fn too_long(has_turn: bool) -> DataFusionError {
     let seconds = PATIENCE.as_secs();
-    match has_turn {
-        true => plan_datafusion_err!(
+    if has_turn {
+        plan_datafusion_err!(
             "the statement was not planned within {seconds} seconds; write it in parts, or shorter \
              expressions"
-        ),
-        false => plan_datafusion_err!(
+        )
+    } else {
+        plan_datafusion_err!(
             "the statement was not planned, as others were before it for {seconds} seconds: a user \
              has {THREADS_OF_ONE_MAX} planned at a time, and all together {THREADS_MAX}"
-        ),
+        )
     }
 }
 

@@ -1,7 +1,4 @@
 //! How much of a query is done.
-//!
-//! Clients that can poll ask for a flight's `PollInfo`. The action here is for those that cannot, as
-//! ADBC's and pyarrow's.
 
 use std::sync::Arc;
 
@@ -9,21 +6,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use forebay_engine::InferenceExec;
 use forebay_scheduler::client::cluster_exec::ClusterExec;
-
-use super::session::Session;
-
-/// The action that tells how much of the session's query is done: from 0 to 1, as text. It tells
-/// nothing if nobody knows, or if the session reads several queries or none.
-pub(super) const ACTION: &str = "forebay.progress";
-
-/// What the action answers.
-pub(super) fn told(session: &Session) -> Vec<u8> {
-    let done = match session.queries_read().as_slice() {
-        [query] => query.progress(),
-        _ => None,
-    };
-    done.map_or_else(Vec::new, |done| done.to_string().into_bytes())
-}
 
 /// From 0 to 1: of a job its units, of a plan in this process the rows that its models or scans have
 /// given; nothing if nobody knows how many there are.

@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use uuid::Uuid;
 
 use super::delivery::{Messages, Patience, deliver};
 use super::encode::encode;
@@ -153,12 +152,12 @@ impl Query {
         Ok(has_rows)
     }
 
-    /// Its rows, as Flight sends them. Dropping the stream ends the query; after the last row the
-    /// session, which knows it by `id`, forgets it.
+    /// Its rows, as Flight sends them. Dropping the stream ends the query; `when_read` is called after
+    /// the last row.
     pub(super) async fn read(
         self: &Arc<Self>,
         session: &Arc<Session>,
-        id: Option<Uuid>,
+        when_read: impl FnOnce() + Send + 'static,
     ) -> Result<Messages, Status> {
         self.was_read.store(true, Ordering::Relaxed);
         let begun = self.begun.lock().take();
@@ -179,7 +178,7 @@ impl Query {
             messages: encoded.map_err(status::of_flight).boxed(),
             is_read: Arc::clone(&self.is_read),
             session: Arc::clone(session),
-            id,
+            when_read: Some(Box::new(when_read)),
             _slot: slot,
         };
         self.is_read.store(true, Ordering::Relaxed);
@@ -269,8 +268,7 @@ struct Rows {
     messages: Messages,
     is_read: Arc<AtomicBool>,
     session: Arc<Session>,
-    /// Under which the session remembers it, if it does.
-    id: Option<Uuid>,
+    when_read: Option<Box<dyn FnOnce() + Send>>,
     _slot: Option<Slot>,
 }
 
@@ -279,9 +277,10 @@ impl Stream for Rows {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.messages.poll_next_unpin(context);
-        if let (Poll::Ready(None), Some(id)) = (&next, self.id) {
-            // Its plan is of no use any more, and clients ask for many.
-            self.session.forget_query(id);
+        if matches!(next, Poll::Ready(None))
+            && let Some(when_read) = self.when_read.take()
+        {
+            when_read();
         }
         next
     }

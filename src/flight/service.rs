@@ -27,30 +27,32 @@ use prost::bytes::Bytes;
 use tonic::{Extensions, Request, Response, Status};
 
 use super::actions::{
-    CloseSessionResult, CloseStatus, GetSessionOptionsResult, OptionError, OptionErrorValue,
-    OptionValue, SetSessionOptionsRequest, SetSessionOptionsResult,
+    CLOSE_STREAM, CloseSessionResult, CloseStatus, GetSessionOptionsResult, OptionError,
+    OptionErrorValue, OptionValue, PROGRESS, SetSessionOptionsRequest, SetSessionOptionsResult,
 };
+use super::client::Client;
+use super::clients::Clients;
 use super::encode::encode;
 use super::query::{self, Query};
 use super::session::Session;
-use super::sessions::Sessions;
 use super::statement::{Kind, Prepared};
-use super::{ingest, metadata, progress, sql_info, status};
+use super::{ingest, metadata, sql_info, status};
 
-/// Answers Flight SQL. Every request has its session in its extensions.
+/// Answers Flight SQL. Every request has its client in its extensions.
 #[derive(Clone)]
 pub(super) struct Service {
-    pub(super) sessions: Arc<Sessions>,
+    pub(super) clients: Arc<Clients>,
 }
-
-/// The action that ends a stream, whose name is its body.
-pub(super) const CLOSE_STREAM: &str = "forebay.stream.close";
 
 type Rows = <Service as FlightService>::DoGetStream;
 
-fn session(extensions: &Extensions) -> Result<Arc<Session>, Status> {
-    let found = extensions.get::<Arc<Session>>().cloned();
+fn client(extensions: &Extensions) -> Result<Arc<Client>, Status> {
+    let found = extensions.get::<Arc<Client>>().cloned();
     found.ok_or_else(|| Status::internal("a call came without its session"))
+}
+
+fn session(extensions: &Extensions) -> Result<Arc<Session>, Status> {
+    client(extensions).map(|client| Arc::clone(&client.session))
 }
 
 /// What a metadata request gives, with the request as its own ticket.
@@ -97,29 +99,29 @@ impl Service {
     /// A query that is to be read.
     async fn offer(
         &self,
-        session: &Arc<Session>,
+        client: &Client,
         prepared: Arc<Prepared>,
         descriptor: FlightDescriptor,
     ) -> Result<(FlightInfo, Arc<Query>), Status> {
-        let query = Query::new(session, prepared).await?;
-        let id = session.keep_query(Arc::clone(&query));
-        let ticket = self.ticket(session, id).as_any().encode_to_vec();
+        let query = Query::new(&client.session, prepared).await?;
+        let id = client.keep_query(Arc::clone(&query));
+        let ticket = self.ticket(&client.session, id).as_any().encode_to_vec();
         Ok((info(ticket.into(), query.schema(), descriptor)?, query))
     }
 
     /// What a statement gives, without running it.
     pub(super) async fn schema(
         &self,
-        session: &Arc<Session>,
+        client: &Client,
         descriptor: &FlightDescriptor,
     ) -> Result<Option<SchemaRef>, Status> {
         let Ok(any) = Any::decode(&*descriptor.cmd) else { return Ok(None) };
         let unknown = |_| Status::invalid_argument("the command of the descriptor is damaged");
         if let Some(command) = any.unpack::<CommandStatementQuery>().map_err(unknown)? {
-            return Ok(Some(Prepared::new(session, &command.query).await?.schema));
+            return Ok(Some(Prepared::new(&client.session, &command.query).await?.schema));
         }
         if let Some(command) = any.unpack::<CommandPreparedStatementQuery>().map_err(unknown)? {
-            let prepared = session.prepared(&command.prepared_statement_handle)?;
+            let prepared = client.prepared(&command.prepared_statement_handle)?;
             return Ok(Some(Arc::clone(&prepared.schema)));
         }
         Ok(None)
@@ -128,23 +130,23 @@ impl Service {
     /// What a client polls for: a new query, or one that it was told of before.
     pub(super) async fn polled(
         &self,
-        session: &Arc<Session>,
+        client: &Client,
         descriptor: FlightDescriptor,
     ) -> Result<(FlightInfo, Arc<Query>), Status> {
         let unknown = |_| Status::invalid_argument("polled for what is no Flight SQL command");
         let any = Any::decode(&*descriptor.cmd)
             .map_err(|_| Status::invalid_argument("the command of the descriptor is damaged"))?;
         if let Some(ticket) = any.unpack::<TicketStatementQuery>().map_err(unknown)? {
-            let (_, _, query) = self.by_ticket(session, &ticket.statement_handle)?;
+            let (_, _, query) = self.by_ticket(&client.session, &ticket.statement_handle)?;
             return Ok((info(descriptor.cmd.clone(), query.schema(), descriptor)?, query));
         }
         if let Some(command) = any.unpack::<CommandStatementQuery>().map_err(unknown)? {
-            let prepared = Arc::new(Prepared::new(session, &command.query).await?);
-            return self.offer(session, prepared, descriptor).await;
+            let prepared = Arc::new(Prepared::new(&client.session, &command.query).await?);
+            return self.offer(client, prepared, descriptor).await;
         }
         if let Some(command) = any.unpack::<CommandPreparedStatementQuery>().map_err(unknown)? {
-            let prepared = session.prepared(&command.prepared_statement_handle)?;
-            return self.offer(session, prepared, descriptor).await;
+            let prepared = client.prepared(&command.prepared_statement_handle)?;
+            return self.offer(client, prepared, descriptor).await;
         }
         Err(Status::invalid_argument(format!("{} cannot be polled", any.type_url)))
     }
@@ -213,9 +215,9 @@ impl FlightSqlService for Service {
         command: CommandStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        let session = session(request.extensions())?;
-        let prepared = Arc::new(Prepared::new(&session, &command.query).await?);
-        Ok(Response::new(self.offer(&session, prepared, request.into_inner()).await?.0))
+        let client = client(request.extensions())?;
+        let prepared = Arc::new(Prepared::new(&client.session, &command.query).await?);
+        Ok(Response::new(self.offer(&client, prepared, request.into_inner()).await?.0))
     }
 
     async fn get_flight_info_prepared_statement(
@@ -223,9 +225,9 @@ impl FlightSqlService for Service {
         command: CommandPreparedStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        let session = session(request.extensions())?;
-        let prepared = session.prepared(&command.prepared_statement_handle)?;
-        Ok(Response::new(self.offer(&session, prepared, request.into_inner()).await?.0))
+        let client = client(request.extensions())?;
+        let prepared = client.prepared(&command.prepared_statement_handle)?;
+        Ok(Response::new(self.offer(&client, prepared, request.into_inner()).await?.0))
     }
 
     async fn do_get_statement(
@@ -237,8 +239,11 @@ impl FlightSqlService for Service {
         if let Some((stream, reader)) = self.stream_of(&caller, &ticket.statement_handle)? {
             return Ok(Response::new(stream.read(reader)?));
         }
-        let (session, id, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
-        Ok(Response::new(query.read(&session, Some(id)).await?))
+        let (client, id, query) = self.by_ticket(&caller, &ticket.statement_handle)?;
+        let session = Arc::clone(&client.session);
+        // Its plan is of no use any more then, and clients ask for many.
+        let forget = move || drop(client.forget_query(id));
+        Ok(Response::new(query.read(&session, forget).await?))
     }
 
     async fn do_get_prepared_statement(
@@ -246,10 +251,10 @@ impl FlightSqlService for Service {
         command: CommandPreparedStatementQuery,
         request: Request<Ticket>,
     ) -> Result<Response<Rows>, Status> {
-        let session = session(request.extensions())?;
-        let prepared = session.prepared(&command.prepared_statement_handle)?;
-        let query = Query::new(&session, prepared).await?;
-        Ok(Response::new(query.read(&session, None).await?))
+        let client = client(request.extensions())?;
+        let prepared = client.prepared(&command.prepared_statement_handle)?;
+        let query = Query::new(&client.session, prepared).await?;
+        Ok(Response::new(query.read(&client.session, || ()).await?))
     }
 
     async fn do_action_create_prepared_statement(
@@ -257,8 +262,8 @@ impl FlightSqlService for Service {
         query: ActionCreatePreparedStatementRequest,
         request: Request<Action>,
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
-        let session = session(request.extensions())?;
-        let prepared = Prepared::new(&session, &query.query).await?;
+        let client = client(request.extensions())?;
+        let prepared = Prepared::new(&client.session, &query.query).await?;
         // Those of JDBC take a statement that has columns for a query. How many rows an update
         // changed, which are its rows for others, is told apart.
         let dataset_schema = match prepared.kind {
@@ -266,7 +271,7 @@ impl FlightSqlService for Service {
             Kind::Definition | Kind::Update => encoded(&Schema::empty())?,
         };
         let parameter_schema = encoded(&prepared.asked_parameters())?;
-        let id = session.keep_prepared(prepared)?;
+        let id = client.keep_prepared(prepared)?;
         Ok(ActionCreatePreparedStatementResult {
             prepared_statement_handle: Bytes::copy_from_slice(id.as_bytes()),
             dataset_schema,
@@ -279,7 +284,7 @@ impl FlightSqlService for Service {
         query: ActionClosePreparedStatementRequest,
         request: Request<Action>,
     ) -> Result<(), Status> {
-        session(request.extensions())?.close_prepared(&query.prepared_statement_handle);
+        client(request.extensions())?.close_prepared(&query.prepared_statement_handle);
         Ok(())
     }
 
@@ -288,8 +293,8 @@ impl FlightSqlService for Service {
         query: CommandPreparedStatementQuery,
         request: Request<PeekableFlightDataStream>,
     ) -> Result<DoPutPreparedStatementResult, Status> {
-        let session = session(request.extensions())?;
-        let prepared = session.prepared(&query.prepared_statement_handle)?;
+        let client = client(request.extensions())?;
+        let prepared = client.prepared(&query.prepared_statement_handle)?;
         let values = ingest::all(request.into_inner()).await?;
         or_status(prepared.bind(&values))?;
         Ok(DoPutPreparedStatementResult {
@@ -302,13 +307,13 @@ impl FlightSqlService for Service {
         query: CommandPreparedStatementUpdate,
         request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
-        let session = session(request.extensions())?;
-        let prepared = session.prepared(&query.prepared_statement_handle)?;
+        let client = client(request.extensions())?;
+        let prepared = client.prepared(&query.prepared_statement_handle)?;
         let values = ingest::all(request.into_inner()).await?;
         if values.iter().any(|batch| batch.num_rows() > 0) {
             or_status(prepared.bind(&values))?;
         }
-        query::count_changed(&session, &prepared).await
+        query::count_changed(&client.session, &prepared).await
     }
 
     async fn do_put_statement_update(
@@ -337,10 +342,8 @@ impl FlightSqlService for Service {
     ) -> Result<ActionCancelQueryResult, Status> {
         let session = session(request.extensions())?;
         let flight = decoded::<FlightInfo>(&query.info, "the flight to cancel")?;
-        let result = match self.cancel(&session, &flight)? {
-            true => CancelStatus::Cancelled,
-            false => CancelStatus::NotCancellable,
-        };
+        let is_over = self.cancel(&session, &flight)?;
+        let result = if is_over { CancelStatus::Cancelled } else { CancelStatus::NotCancellable };
         // The older action has the same numbers.
         Ok(ActionCancelQueryResult { result: result as i32 })
     }
@@ -349,13 +352,13 @@ impl FlightSqlService for Service {
         &self,
         request: Request<Action>,
     ) -> Result<Response<<Self as FlightService>::DoActionStream>, Status> {
-        let session = session(request.extensions())?;
+        let client = client(request.extensions())?;
+        let session = &client.session;
         let action = request.into_inner();
         let body = match action.r#type.as_str() {
             "CancelFlightInfo" => {
                 let request = decoded::<CancelFlightInfoRequest>(&action.body, &action.r#type)?;
-                let found =
-                    request.info.map(|flight| self.cancel(&session, &flight)).transpose()?;
+                let found = request.info.map(|flight| self.cancel(session, &flight)).transpose()?;
                 let status = match found {
                     Some(true) => CancelStatus::Cancelled,
                     _ => CancelStatus::NotCancellable,
@@ -363,18 +366,20 @@ impl FlightSqlService for Service {
                 CancelFlightInfoResult { status: status as i32 }.encode_to_vec()
             }
             "CloseSession" => {
-                self.sessions.close(session.id);
+                self.clients.close(session.id);
                 CloseSessionResult { status: CloseStatus::Closed as i32 }.encode_to_vec()
             }
             "SetSessionOptions" => {
                 let request = decoded(&action.body, &action.r#type)?;
-                self.set_options(&session, request).await.encode_to_vec()
+                self.set_options(session, request).await.encode_to_vec()
             }
-            "GetSessionOptions" => options(&session).encode_to_vec(),
-            progress::ACTION => progress::told(&session),
+            "GetSessionOptions" => options(session).encode_to_vec(),
+            PROGRESS => {
+                client.progress().map_or_else(Vec::new, |done| done.to_string().into_bytes())
+            }
             CLOSE_STREAM => {
                 let name = String::from_utf8_lossy(&action.body);
-                if !self.sessions.streams.close(&session.who, &name) {
+                if !self.clients.streams.close(&session.who, &name) {
                     return Err(Status::not_found(format!("there is no stream '{name}'")));
                 }
                 vec![]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use super::Limits;
+use super::limits::Limits;
 use super::threads::Threads;
 
 /// What all sessions share.
@@ -119,6 +119,11 @@ impl Share {
         let running = [self.all.running.enter(), self.running.enter()];
         let [Some(of_server), Some(of_session)] = running else { return Err(ending()) };
         Ok(Slot { _own: own, _of_all: of_all, _running: [of_server, of_session] })
+    }
+
+    /// Whose it is, where everyone is asked who he is.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
     }
 
     /// Where its user's queries run.

@@ -11,7 +11,7 @@ mod attempts;
 mod directory;
 mod remembered;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,18 +22,18 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use datafusion::common::runtime::SpawnedTask;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::metadata::MetadataMap;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Extensions, Status};
 use uuid::Uuid;
 
 use super::seal::Seal;
-use super::sessions::address;
 use super::users::{Identity, Role, Users};
 use attempts::{Attempt, Attempts};
 pub(super) use directory::Directory;
 use remembered::Remembered;
 
 /// Who is asked nothing.
-pub(super) const ANYONE: &str = "anonymous";
+const ANYONE: &str = "anonymous";
 
 /// Of a user and a password. RFC 7617 wants padding, and Go's client of Flight SQL sends none.
 const CREDENTIALS: GeneralPurpose = GeneralPurpose::new(
@@ -47,10 +47,20 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// Passwords that are checked at a time.
 const CHECKS_MAX: usize = 2;
 
-/// Whom a call comes from, and the key of its session if the token has one.
-type Caller = (Identity, Option<String>);
+/// Whom a call comes from.
+pub(super) struct Caller {
+    pub(super) who: Identity,
+    /// By which its session is found, if its token is one of a handshake.
+    pub(super) session_key: Option<String>,
+}
 
-/// Knows callers.
+impl From<Identity> for Caller {
+    fn from(who: Identity) -> Self {
+        Self { who, session_key: None }
+    }
+}
+
+/// Finds out who calls, by what the call brings along.
 pub(super) struct Login {
     /// Without it, everyone may do everything.
     directory: Option<Directory>,
@@ -92,21 +102,20 @@ impl Login {
         metadata: &MetadataMap,
         extensions: &Extensions,
     ) -> Result<Caller, Status> {
-        let Some(directory) = &self.directory else { return Ok((anyone(), None)) };
+        let Some(directory) = &self.directory else { return Ok(anyone().into()) };
         let header = metadata.get("authorization").and_then(|value| value.to_str().ok());
         if let Some(token) = header.and_then(|header| scheme(header, "bearer")) {
             let users = directory.now();
-            if let Some(caller) = self.by_session_token(&users, token) {
-                return caller;
+            if let Some(caller) = self.by_session_token(&users, token)? {
+                return Ok(caller);
             }
-            let who = users.by_token(token).map(|who| (who, None));
             let wrong = || Status::unauthenticated("the token is wrong, or good no more");
-            return who.ok_or_else(wrong);
+            return users.by_token(token).map(Caller::from).ok_or_else(wrong);
         }
         if let Some(basic) = header.and_then(|header| scheme(header, "basic")) {
             let from = address(extensions).map(|address| address.ip());
             let from = from.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-            return Ok((self.by_password(directory.now(), basic, from).await?, None));
+            return Ok(self.by_password(directory.now(), basic, from).await?.into());
         }
         Err(Status::unauthenticated(
             "this server wants to know who you are: give a user and a password, or a token",
@@ -161,14 +170,32 @@ impl Login {
         metadata: &MetadataMap,
         extensions: &Extensions,
     ) -> Result<String, Status> {
-        let (who, _) = self.identify(metadata, extensions).await?;
+        let who = self.identify(metadata, extensions).await?.who;
         let expires = now_s() + TOKEN_LIFETIME.as_secs();
         let text = format!("{expires}:{}:{}:{}:{}", Uuid::new_v4(), who.role, who.mark, who.name);
         Ok(BASE64_URL_SAFE_NO_PAD.encode(self.seal.sign(text.as_bytes())))
     }
 
-    /// What a token of [`Self::greet`] says; nothing if it is none.
-    fn by_session_token(&self, users: &Users, token: &str) -> Option<Result<Caller, Status>> {
+    /// Who has a token of [`Self::greet`]; nobody if it is none.
+    ///
+    /// # Errors
+    /// If it is one, and good no more.
+    fn by_session_token(&self, users: &Users, token: &str) -> Result<Option<Caller>, Status> {
+        let Some((expires, caller)) = self.read(token) else { return Ok(None) };
+        if expires < now_s() {
+            return Err(Status::unauthenticated("the token has expired; log in again"));
+        }
+        if !users.knows(&caller.who) {
+            return Err(Status::unauthenticated(format!(
+                "'{}' was removed or changed since this token was given; log in again",
+                caller.who.name
+            )));
+        }
+        Ok(Some(caller))
+    }
+
+    /// What a token of [`Self::greet`] says: until when it is good, and whose it is.
+    fn read(&self, token: &str) -> Option<(u64, Caller)> {
         let signed = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
         let text = String::from_utf8(self.seal.verify(&signed)?.to_vec()).ok()?;
         let mut parts = text.splitn(5, ':');
@@ -177,17 +204,15 @@ impl Login {
         let role: Role = parts.next()?.parse().ok()?;
         let mark = parts.next()?.parse().ok()?;
         let who = Identity { name: parts.next()?.to_owned(), role, mark };
-        if expires < now_s() {
-            return Some(Err(Status::unauthenticated("the token has expired; log in again")));
-        }
-        if !users.knows(&who) {
-            return Some(Err(Status::unauthenticated(format!(
-                "'{}' was removed or changed since this token was given; log in again",
-                who.name
-            ))));
-        }
-        Some(Ok((who, Some(key))))
+        Some((expires, Caller { who, session_key: Some(key) }))
     }
+}
+
+/// The address of the other end.
+pub(super) fn address(extensions: &Extensions) -> Option<SocketAddr> {
+    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+    let tls = || extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr();
+    plain.or_else(tls)
 }
 
 fn wrong() -> Status {

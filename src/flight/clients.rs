@@ -5,33 +5,33 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_scheduler::Owner;
 use parking_lot::Mutex;
 use tonic::metadata::MetadataMap;
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Extensions, Status};
 use uuid::Uuid;
 
-use super::login::{Directory, Login};
+use super::client::Client;
+use super::limits::Limits;
+use super::login::{Caller, Directory, Login, address};
 use super::opaque::Opaque;
 use super::rights::{self, Roots};
 use super::seal::Seal;
 use super::session::Session;
 use super::slots::Slots;
+use super::status;
 use super::stream::{Definition, Stream, Streams};
 use super::users::{Identity, Role};
-use super::{Limits, status};
 use crate::ForebayContext;
 
 /// The cookie that says which session a call belongs to. Clients that keep cookies send it back.
 const COOKIE: &str = "forebay_session";
 
-/// All clients.
-pub(super) struct Sessions {
+/// All clients, and what they share.
+pub(super) struct Clients {
     /// What every session starts as.
     template: Opaque<ForebayContext>,
     pub(super) login: Arc<Login>,
@@ -45,12 +45,13 @@ pub(super) struct Sessions {
 
 #[derive(Default)]
 struct Open {
-    sessions: HashMap<Uuid, Arc<Session>>,
+    /// By their sessions.
+    clients: HashMap<Uuid, Arc<Client>>,
     /// By connection, or by the token of a handshake.
     by_key: HashMap<String, Uuid>,
 }
 
-impl Sessions {
+impl Clients {
     pub(super) fn new(
         template: ForebayContext,
         directory: Option<Directory>,
@@ -69,19 +70,19 @@ impl Sessions {
         }
     }
 
-    /// The session that a call belongs to; a new one if there is none yet.
+    /// The client that a call comes from; a new one if there is none yet.
     pub(super) async fn of(
         &self,
         metadata: &MetadataMap,
         extensions: &Extensions,
-    ) -> Result<Arc<Session>, Status> {
-        let (who, token) = self.login.identify(metadata, extensions).await?;
+    ) -> Result<Arc<Client>, Status> {
+        let Caller { who, session_key } = self.login.identify(metadata, extensions).await?;
         let cookie = cookie(metadata);
         // The address of the other end is the connection.
-        let key = token.or_else(|| address(extensions).map(|address| address.to_string()));
-        if let Some(session) = self.find(cookie, key.as_deref(), &who) {
-            session.touch();
-            return Ok(session);
+        let key = session_key.or_else(|| address(extensions).map(|address| address.to_string()));
+        if let Some(client) = self.find(cookie, key.as_deref(), &who) {
+            client.session.touch();
+            return Ok(client);
         }
         if cookie.is_some() && key.is_none() {
             return Err(Status::unauthenticated("this session has ended"));
@@ -89,16 +90,11 @@ impl Sessions {
         self.open(who, key)
     }
 
-    fn find(
-        &self,
-        cookie: Option<Uuid>,
-        key: Option<&str>,
-        who: &Identity,
-    ) -> Option<Arc<Session>> {
+    fn find(&self, cookie: Option<Uuid>, key: Option<&str>, who: &Identity) -> Option<Arc<Client>> {
         let open = self.open.lock();
-        let by_cookie = cookie.and_then(|id| open.sessions.get(&id));
-        let by_key = || key.and_then(|key| open.sessions.get(open.by_key.get(key)?));
-        by_cookie.or_else(by_key).filter(|session| session.who == *who).cloned()
+        let by_cookie = cookie.and_then(|id| open.clients.get(&id));
+        let by_key = || key.and_then(|key| open.clients.get(open.by_key.get(key)?));
+        by_cookie.or_else(by_key).filter(|client| client.session.who == *who).cloned()
     }
 
     /// What a client starts with.
@@ -115,24 +111,25 @@ impl Sessions {
         Ok(Session::new(who, context, self.roots.clone(), self.limits, slots))
     }
 
-    fn open(&self, who: Identity, key: Option<String>) -> Result<Arc<Session>, Status> {
-        let session = Arc::new(self.new_session(who)?);
+    fn open(&self, who: Identity, key: Option<String>) -> Result<Arc<Client>, Status> {
+        let client = Arc::new(Client::new(self.new_session(who)?));
         let mut open = self.open.lock();
-        if open.sessions.len() >= self.limits.sessions_max {
-            let Some(session) = open.dispensable() else {
+        if open.clients.len() >= self.limits.sessions_max {
+            let Some(dispensable) = open.dispensable() else {
                 return Err(Status::resource_exhausted(format!(
                     "this server has {} sessions, as many as it may, and all of them run queries",
                     self.limits.sessions_max
                 )));
             };
-            open.close(session);
+            open.close(dispensable);
         }
-        open.sessions.insert(session.id, Arc::clone(&session));
+        let session = &client.session;
+        open.clients.insert(session.id, Arc::clone(&client));
         if let Some(key) = key {
             open.by_key.insert(key, session.id);
         }
         tracing::info!("session {} of '{}' begins", session.id, session.who.name);
-        Ok(session)
+        Ok(client)
     }
 
     /// The stream that a reader wants, which its first reader makes. It has a session of its own, so
@@ -149,9 +146,9 @@ impl Sessions {
         self.streams.add(Stream::new(session, definition).await?)
     }
 
-    /// The session of this id, for a client that is the same.
-    pub(super) fn by_id(&self, id: Uuid, who: &Identity) -> Option<Arc<Session>> {
-        self.open.lock().sessions.get(&id).filter(|session| session.who == *who).cloned()
+    /// The client of this session, if that is who calls.
+    pub(super) fn by_id(&self, id: Uuid, who: &Identity) -> Option<Arc<Client>> {
+        self.open.lock().clients.get(&id).filter(|client| client.session.who == *who).cloned()
     }
 
     /// Ends a session, and its queries.
@@ -162,9 +159,10 @@ impl Sessions {
     /// Ends sessions that have not been used for long, or whose user is not one any more, and drops
     /// what nobody asks for.
     pub(super) fn sweep(&self) {
-        let sessions: Vec<_> = self.open.lock().sessions.values().cloned().collect();
-        for session in sessions {
-            session.sweep();
+        let clients: Vec<_> = self.open.lock().clients.values().cloned().collect();
+        for client in clients {
+            client.sweep();
+            let session = &client.session;
             if session.is_idle(self.limits.session_timeout) || !self.login.knows(&session.who) {
                 self.close(session.id);
             }
@@ -179,10 +177,11 @@ impl Open {
     /// whoever has most.
     fn dispensable(&self) -> Option<Uuid> {
         let mut of_users = HashMap::<_, usize>::new();
-        for session in self.sessions.values() {
+        let sessions = || self.clients.values().map(|client| &client.session);
+        for session in sessions() {
             *of_users.entry(session.who.name.as_str()).or_default() += 1;
         }
-        let idle = self.sessions.values().filter(|session| session.is_idle(Duration::ZERO));
+        let idle = sessions().filter(|session| session.is_idle(Duration::ZERO));
         let sessions_of = |session: &Session| of_users.get(session.who.name.as_str()).copied();
         let least = idle.max_by_key(|session| (sessions_of(session), Reverse(session.last_used())));
         least.map(|session| session.id)
@@ -190,9 +189,9 @@ impl Open {
 
     fn close(&mut self, id: Uuid) -> bool {
         self.by_key.retain(|_, session| *session != id);
-        let Some(session) = self.sessions.remove(&id) else { return false };
-        session.closed.cancel();
-        tracing::info!("session {id} of '{}' ends", session.who.name);
+        let Some(client) = self.clients.remove(&id) else { return false };
+        client.session.closed.cancel();
+        tracing::info!("session {id} of '{}' ends", client.session.who.name);
         true
     }
 }
@@ -209,11 +208,4 @@ fn cookie(metadata: &MetadataMap) -> Option<Uuid> {
         let (name, value) = pair.trim().split_once('=')?;
         (name == COOKIE).then(|| Uuid::parse_str(value.trim_matches('"')).ok())?
     })
-}
-
-/// The address of the other end.
-pub(super) fn address(extensions: &Extensions) -> Option<SocketAddr> {
-    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-    let tls = || extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr();
-    plain.or_else(tls)
 }
