@@ -7,46 +7,21 @@
 //! ```
 //!
 //! - [`FlightServer`]: a port, and what is behind it
-//! - `front`, `clients`, `client`, `session`: whose call it is; `login`, `users`, `seal`: who that is;
-//!   `rights`: what it may do; `slots`: how much at a time
-//! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
-//!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`,
-//!   `sql_info`: what there is; `actions`: messages that arrow-flight lacks
-//! - `planning`: where statements become plans; `threads`: where these run; `sizes`, `options`: what none
-//!   may ask for
-//! - `ingest`: rows that clients send; `stream`: rows for many training clients
+//! - `service`: the calls; `protocol`: their messages; `status`: errors as gRPC has them
+//! - `access`: who calls, and what that one may do; `limits`: what one of many may take
+//! - `statements`: from text to rows
+//! - `stream`: the rows of one query for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
-mod actions;
-mod client;
-mod clients;
-mod delivery;
-mod encode;
-mod front;
-mod ingest;
+mod access;
 mod limits;
-mod login;
-mod metadata;
 mod opaque;
-mod options;
-mod planning;
-mod progress;
-mod query;
-mod rights;
-mod seal;
+mod protocol;
 mod service;
-mod session;
-mod sizes;
-mod slots;
-mod sql_info;
-mod statement;
+mod statements;
 mod status;
 mod stream;
-mod threads;
-mod tickets;
-mod users;
-mod uses;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -63,14 +38,14 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::ForebayContext;
-use clients::Clients;
+use access::login::Directory;
+use access::rights::Roots;
+pub use access::users::{Role, Users};
 use forebay_scheduler::protocol::tls::choose_crypto;
-use front::Front;
 pub use limits::Limits;
-use login::Directory;
-use rights::Roots;
-use service::Service;
-pub use users::{Role, Users};
+use service::clients::Clients;
+use service::flight_sql::Service;
+use service::front::Front;
 
 /// Messages from clients may be so long: rows to write, and texts of statements.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;

@@ -1,0 +1,82 @@
+//! What a ticket stands for. All are signed, and worth nothing to another user.
+
+use std::sync::Arc;
+
+use arrow_flight::sql::{ProstMessageExt, TicketStatementQuery};
+use arrow_flight::{FlightDescriptor, FlightInfo};
+use prost::Message;
+use tonic::Status;
+use uuid::Uuid;
+
+use super::client::Client;
+use super::flight_sql::{Service, info};
+use crate::flight::statements::query::Query;
+use crate::flight::statements::session::Session;
+use crate::flight::stream::{Definition, Stream};
+
+/// A stream, and which of its readers it is for.
+type StreamTicket = (Arc<Stream>, Option<u32>);
+
+impl Service {
+    /// The ticket of a query: signed, for this session.
+    pub(super) fn ticket(&self, session: &Session, query: Uuid) -> TicketStatementQuery {
+        let text = [session.id.into_bytes(), query.into_bytes()].concat();
+        TicketStatementQuery { statement_handle: self.clients.seal.sign(&text).into() }
+    }
+
+    /// What a reader of a stream is to read: its ticket is the stream, and which reader it is.
+    pub(super) async fn stream(
+        &self,
+        session: &Session,
+        descriptor: FlightDescriptor,
+        definition: &str,
+    ) -> Result<FlightInfo, Status> {
+        let definition = Definition::parse(definition)?;
+        let stream = self.clients.stream(&session.who, &definition).await?;
+        let reader = definition.reader.unwrap_or(u32::MAX).to_le_bytes();
+        let text = [&stream.id.into_bytes()[..], &reader].concat();
+        let ticket =
+            TicketStatementQuery { statement_handle: self.clients.seal.sign(&text).into() };
+        info(ticket.as_any().encode_to_vec().into(), stream.schema(), descriptor)
+    }
+
+    /// The stream of a ticket, and which reader it is for, if it is a ticket for a stream.
+    pub(super) fn stream_of(
+        &self,
+        caller: &Session,
+        handle: &[u8],
+    ) -> Result<Option<StreamTicket>, Status> {
+        let Some((id, reader)) = self.clients.seal.verify(handle).and_then(|text| {
+            let (id, reader) = text.split_at_checked(16)?;
+            let reader = u32::from_le_bytes(reader.try_into().ok()?);
+            Some((Uuid::from_slice(id).ok()?, reader))
+        }) else {
+            return Ok(None);
+        };
+        let stream = self.clients.streams.by_id(id, &caller.who);
+        let stream =
+            stream.ok_or_else(|| Status::not_found("the stream of this ticket is gone"))?;
+        Ok(Some((stream, Some(reader).filter(|reader| *reader != u32::MAX))))
+    }
+
+    /// What a ticket stands for, if it is ours and this client's.
+    pub(super) fn by_ticket(
+        &self,
+        caller: &Session,
+        handle: &[u8],
+    ) -> Result<(Arc<Client>, Uuid, Arc<Query>), Status> {
+        let forged = || Status::permission_denied("this ticket was not given by this server");
+        let text = self.clients.seal.verify(handle).ok_or_else(forged)?;
+        let (session, query) = text.split_at_checked(16).ok_or_else(forged)?;
+        let session = Uuid::from_slice(session).map_err(|_| forged())?;
+        let id = Uuid::from_slice(query).map_err(|_| forged())?;
+        let client = self.clients.by_id(session, &caller.who);
+        let client =
+            client.ok_or_else(|| Status::not_found("the session of this ticket has ended"))?;
+        let query = client.query(id);
+        let query = query.ok_or_else(|| {
+            Status::not_found("this ticket is good no more: it was not read in time, or closed")
+        })?;
+        Ok((client, id, query))
+    }
+}
