@@ -35,9 +35,10 @@ use crate::flight::protocol::actions::{
 };
 use crate::flight::protocol::encode::encode;
 use crate::flight::protocol::{metadata, sql_info};
+use crate::flight::statements::plan::Kind;
 use crate::flight::statements::query::{self, Query};
 use crate::flight::statements::session::Session;
-use crate::flight::statements::statement::{Kind, Prepared};
+use crate::flight::statements::statement::Prepared;
 use crate::flight::status;
 
 /// Answers Flight SQL. Every request has its client in its extensions.

@@ -23,9 +23,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use super::plan::{Execution, Kind};
 use super::progress;
 use super::session::Session;
-use super::statement::{Bound, Execution, Kind, Prepared};
+use super::statement::{Bound, Prepared};
 use crate::flight::limits::slots::Slot;
 use crate::flight::protocol::delivery::{Messages, Patience, deliver};
 use crate::flight::protocol::encode::encode;
