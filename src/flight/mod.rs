@@ -43,8 +43,8 @@ use access::rights::Roots;
 pub use access::users::{Role, Users};
 use forebay_scheduler::protocol::tls::choose_crypto;
 pub use limits::Limits;
+use service::Service;
 use service::clients::Clients;
-use service::flight_sql::Service;
 use service::front::Front;
 
 /// Messages from clients may be so long: rows to write, and texts of statements.

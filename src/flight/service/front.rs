@@ -14,10 +14,11 @@ use prost::Message;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::Service;
 use super::client::Client;
 use super::clients::set_cookie;
-use super::flight_sql::{Service, encoded};
 use crate::flight::protocol::actions::{CLOSE_STREAM, PROGRESS};
+use crate::flight::protocol::answers::encoded;
 use crate::flight::statements::session::Session;
 use crate::flight::stream;
 

@@ -8,8 +8,9 @@ use prost::Message;
 use tonic::Status;
 use uuid::Uuid;
 
+use super::Service;
 use super::client::Client;
-use super::flight_sql::{Service, info};
+use crate::flight::protocol::answers::info;
 use crate::flight::statements::query::Query;
 use crate::flight::statements::session::Session;
 use crate::flight::stream::{Definition, Stream};
