@@ -202,7 +202,11 @@ fn folder(report: &mut Report, name: &str, path: &Path, variable: &str) {
     let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
     let fix = format!("make it writable, or set {variable} to another folder");
     if !existing.is_dir() {
-        return report.problem(name, format!("{shown}: {} is no folder", existing.display()), fix);
+        return report.problem(
+            name,
+            format!("{shown}: {} is not a folder", existing.display()),
+            fix,
+        );
     }
     if let Err(error) = tempfile_in(existing) {
         return report.problem(name, format!("{shown} cannot be written: {error}"), fix);

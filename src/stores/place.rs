@@ -84,7 +84,7 @@ impl Place {
             }
             scheme => {
                 return plan_err!(
-                    "{url}: '{scheme}' is no kind of store that is read or written here; known are s3, \
+                    "{url}: '{scheme}' is not a kind of store that is read or written here; known are s3, \
                      gs, oss, cos, http, https and file"
                 );
             }

@@ -102,7 +102,7 @@ fn file_url(text: &str, path: &Path) -> Result<Url> {
         true => Url::from_directory_path(&plain),
         false => Url::from_file_path(&plain),
     };
-    url.or_else(|()| plan_err!("'{text}' is no absolute path"))
+    url.or_else(|()| plan_err!("'{text}' is not an absolute path"))
 }
 
 /// Whether a statement may be run at all by this client, as far as its text says.

@@ -102,7 +102,7 @@ impl Users {
         let users: Self = toml::from_str(&text).map_err(|error| said(&error.message().trim()))?;
         for (name, user) in &users.users {
             PasswordHash::new(&user.password).map_err(|error| {
-                said(&format!("the password of '{name}' is no Argon2 hash: {error}"))
+                said(&format!("the password of '{name}' is not an Argon2 hash: {error}"))
             })?;
         }
         Ok(users)
@@ -166,14 +166,14 @@ impl Users {
         self.check_name(name)?;
         let mut secret = [0; 32];
         OsRng.fill_bytes(&mut secret);
-        let token = format!("forebay-{}", hex(&secret));
+        let token = format!("forebay-{}", hex::encode(secret));
         self.tokens.insert(name.to_owned(), Token { role, sha256: hash(&token) });
         Ok(token)
     }
 
     fn check_name(&self, name: &str) -> Result<()> {
         if name.is_empty() || name.contains(':') {
-            return exec_err!("'{name}' is no name: it is empty, or has a colon in it");
+            return exec_err!("'{name}' is not a valid name: it is empty, or has a colon in it");
         }
         Ok(())
     }
@@ -229,11 +229,7 @@ impl Users {
 }
 
 fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(token.as_bytes()))
 }
 
 impl std::str::FromStr for Role {
@@ -244,7 +240,7 @@ impl std::str::FromStr for Role {
             "read" => Ok(Self::Read),
             "write" => Ok(Self::Write),
             "admin" => Ok(Self::Admin),
-            _ => exec_err!("'{text}' is no role: expected read, write or admin"),
+            _ => exec_err!("'{text}' is not a valid role: expected read, write or admin"),
         }
     }
 }
@@ -303,7 +299,7 @@ mod tests {
         let path = folder.path().join("users.toml");
         for (text, part) in [
             ("[users.ada]\nrole = 'god'\npassword = ''", "unknown variant `god`"),
-            ("[users.ada]\nrole = 'read'\npassword = 'plain'", "no Argon2 hash"),
+            ("[users.ada]\nrole = 'read'\npassword = 'plain'", "not an Argon2 hash"),
             ("[usres.ada]", "unknown field"),
         ] {
             fs::write(&path, text).unwrap();

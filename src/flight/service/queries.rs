@@ -56,7 +56,7 @@ impl Service {
         client: &Client,
         descriptor: FlightDescriptor,
     ) -> Result<(FlightInfo, Arc<Query>), Status> {
-        let unknown = |_| Status::invalid_argument("polled for what is no Flight SQL command");
+        let unknown = |_| Status::invalid_argument("polled for what is not a Flight SQL command");
         let any = Any::decode(&*descriptor.cmd)
             .map_err(|_| Status::invalid_argument("the command of the descriptor is damaged"))?;
         if let Some(ticket) = any.unpack::<TicketStatementQuery>().map_err(unknown)? {

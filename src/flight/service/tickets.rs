@@ -10,19 +10,24 @@ use uuid::Uuid;
 
 use super::Service;
 use super::client::Client;
+use crate::flight::access::seal::{QueryTicket, Sealed, StreamTicket};
 use crate::flight::protocol::answers::info;
 use crate::flight::statements::query::Query;
 use crate::flight::statements::session::Session;
 use crate::flight::stream::{Definition, Stream};
 
-/// A stream, and which of its readers it is for.
-type StreamTicket = (Arc<Stream>, Option<u32>);
+/// A stream, and which of its readers a ticket is for.
+type ToRead = (Arc<Stream>, Option<u32>);
 
 impl Service {
     /// The ticket of a query: signed, for this session.
     pub(super) fn ticket(&self, session: &Session, query: Uuid) -> TicketStatementQuery {
-        let text = [session.id.into_bytes(), query.into_bytes()].concat();
-        TicketStatementQuery { statement_handle: self.clients.seal.sign(&text).into() }
+        let (session, query) = (session.id.into_bytes().to_vec(), query.into_bytes().to_vec());
+        self.sealed(Sealed::Query(QueryTicket { session, query }))
+    }
+
+    fn sealed(&self, sealed: Sealed) -> TicketStatementQuery {
+        TicketStatementQuery { statement_handle: self.clients.seal.close(sealed).into() }
     }
 
     /// What a reader of a stream is to read: its ticket is the stream, and which reader it is.
@@ -34,10 +39,9 @@ impl Service {
     ) -> Result<FlightInfo, Status> {
         let definition = Definition::parse(definition)?;
         let stream = self.clients.stream(&session.who, &definition).await?;
-        let reader = definition.reader.unwrap_or(u32::MAX).to_le_bytes();
-        let text = [&stream.id.into_bytes()[..], &reader].concat();
+        let id = stream.id.into_bytes().to_vec();
         let ticket =
-            TicketStatementQuery { statement_handle: self.clients.seal.sign(&text).into() };
+            self.sealed(Sealed::Stream(StreamTicket { stream: id, reader: definition.reader }));
         info(ticket.as_any().encode_to_vec().into(), stream.schema(), descriptor)
     }
 
@@ -46,18 +50,13 @@ impl Service {
         &self,
         caller: &Session,
         handle: &[u8],
-    ) -> Result<Option<StreamTicket>, Status> {
-        let Some((id, reader)) = self.clients.seal.verify(handle).and_then(|text| {
-            let (id, reader) = text.split_at_checked(16)?;
-            let reader = u32::from_le_bytes(reader.try_into().ok()?);
-            Some((Uuid::from_slice(id).ok()?, reader))
-        }) else {
-            return Ok(None);
-        };
-        let stream = self.clients.streams.by_id(id, &caller.who);
+    ) -> Result<Option<ToRead>, Status> {
+        let Some(Sealed::Stream(ticket)) = self.clients.seal.open(handle) else { return Ok(None) };
+        let found = Uuid::from_slice(&ticket.stream).ok();
+        let stream = found.and_then(|id| self.clients.streams.by_id(id, &caller.who));
         let stream =
             stream.ok_or_else(|| Status::not_found("the stream of this ticket is gone"))?;
-        Ok(Some((stream, Some(reader).filter(|reader| *reader != u32::MAX))))
+        Ok(Some((stream, ticket.reader)))
     }
 
     /// What a ticket stands for, if it is ours and this client's.
@@ -67,10 +66,11 @@ impl Service {
         handle: &[u8],
     ) -> Result<(Arc<Client>, Uuid, Arc<Query>), Status> {
         let forged = || Status::permission_denied("this ticket was not given by this server");
-        let text = self.clients.seal.verify(handle).ok_or_else(forged)?;
-        let (session, query) = text.split_at_checked(16).ok_or_else(forged)?;
-        let session = Uuid::from_slice(session).map_err(|_| forged())?;
-        let id = Uuid::from_slice(query).map_err(|_| forged())?;
+        let Some(Sealed::Query(ticket)) = self.clients.seal.open(handle) else {
+            return Err(forged());
+        };
+        let session = Uuid::from_slice(&ticket.session).map_err(|_| forged())?;
+        let id = Uuid::from_slice(&ticket.query).map_err(|_| forged())?;
         let client = self.clients.by_id(session, &caller.who);
         let client =
             client.ok_or_else(|| Status::not_found("the session of this ticket has ended"))?;

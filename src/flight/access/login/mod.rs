@@ -26,7 +26,7 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Extensions, Status};
 use uuid::Uuid;
 
-use super::seal::Seal;
+use super::seal::{Seal, Sealed, SessionToken};
 use super::users::{Identity, Role, Users};
 use attempts::{Attempt, Attempts};
 pub(in crate::flight) use directory::Directory;
@@ -171,9 +171,14 @@ impl Login {
         extensions: &Extensions,
     ) -> Result<String, Status> {
         let who = self.identify(metadata, extensions).await?.who;
-        let expires = now_s() + TOKEN_LIFETIME.as_secs();
-        let text = format!("{expires}:{}:{}:{}:{}", Uuid::new_v4(), who.role, who.mark, who.name);
-        Ok(BASE64_URL_SAFE_NO_PAD.encode(self.seal.sign(text.as_bytes())))
+        let token = SessionToken {
+            expires_s: now_s() + TOKEN_LIFETIME.as_secs(),
+            session_key: Uuid::new_v4().to_string(),
+            name: who.name,
+            role: who.role.to_string(),
+            mark: who.mark,
+        };
+        Ok(BASE64_URL_SAFE_NO_PAD.encode(self.seal.close(Sealed::Token(token))))
     }
 
     /// Who has a token of [`Self::greet`]; nobody if it is none.
@@ -197,14 +202,10 @@ impl Login {
     /// What a token of [`Self::greet`] says: until when it is good, and whose it is.
     fn read(&self, token: &str) -> Option<(u64, Caller)> {
         let signed = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
-        let text = String::from_utf8(self.seal.verify(&signed)?.to_vec()).ok()?;
-        let mut parts = text.splitn(5, ':');
-        let expires: u64 = parts.next()?.parse().ok()?;
-        let key = parts.next()?.to_owned();
-        let role: Role = parts.next()?.parse().ok()?;
-        let mark = parts.next()?.parse().ok()?;
-        let who = Identity { name: parts.next()?.to_owned(), role, mark };
-        Some((expires, Caller { who, session_key: Some(key) }))
+        let Sealed::Token(token) = self.seal.open(&signed)? else { return None };
+        let who = Identity { name: token.name, role: token.role.parse().ok()?, mark: token.mark };
+        let caller = Caller { who, session_key: Some(token.session_key) };
+        Some((token.expires_s, caller))
     }
 }
 
