@@ -208,7 +208,8 @@ fn folder(report: &mut Report, name: &str, path: &Path, variable: &str) {
             fix,
         );
     }
-    if let Err(error) = tempfile_in(existing) {
+    // Permissions alone do not tell.
+    if let Err(error) = tempfile::tempfile_in(existing) {
         return report.problem(name, format!("{shown} cannot be written: {error}"), fix);
     }
     let missing = if path.exists() { "" } else { "not there yet, " };
@@ -220,13 +221,6 @@ fn folder(report: &mut Report, name: &str, path: &Path, variable: &str) {
         Ok(free) => report.fact(name, format!("{shown} ({missing}{} free)", ByteSize(free))),
         Err(error) => report.fact(name, format!("{shown} ({missing}free space unknown: {error})")),
     }
-}
-
-/// Whether a file can be made there; permissions alone do not tell.
-fn tempfile_in(folder: &Path) -> std::io::Result<()> {
-    let path = folder.join(format!(".forebay-doctor-{}", std::process::id()));
-    fs::write(&path, b"")?;
-    fs::remove_file(&path)
 }
 
 fn models(report: &mut Report, context: &ForebayContext) {
