@@ -11,7 +11,7 @@ use forebay_udf::model::{RuntimeKind, packages_dir};
 use forebay_udf::runtime::{onnx, torch};
 use nix::sys::statvfs::statvfs;
 
-use crate::shell::errors;
+use crate::terminal::errors;
 use crate::version;
 use crate::{model_cmd, on_path};
 

@@ -10,6 +10,7 @@ mod on_path;
 mod serve;
 mod shell;
 mod signals;
+mod terminal;
 mod tls;
 mod user_cmd;
 mod version;

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stdin};
 use datafusion::common::{Result, exec_err};
 use forebay::flight::Users;
 
-use crate::shell::errors;
+use crate::terminal::errors;
 use crate::{UserArgs, UserCommand};
 
 /// Runs a command; returns the exit status.

@@ -11,8 +11,8 @@ use forebay::{Accelerator, Devices, Inventory, Worker};
 use tokio_util::sync::CancellationToken;
 
 use crate::shell::EMULATED_MEMORY_BYTES;
-use crate::shell::errors;
 use crate::signals::obeying;
+use crate::terminal::errors;
 use crate::{GpuChoice, ResourceArgs, WorkerArgs};
 
 /// Runs a worker until it is told to leave; returns the exit status.

@@ -28,7 +28,7 @@ use nix::sys::statvfs::statvfs;
 use tokio::signal::ctrl_c;
 
 use self::source::{Source, WHEEL};
-use crate::shell::errors;
+use crate::terminal::errors;
 use crate::{AddArgs, ColorChoice, DemoArgs, ShellArgs, TlsArgs, model_cmd, shell};
 
 /// What demo.sql calls the model, and with it the catalog.

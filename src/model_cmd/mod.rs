@@ -13,7 +13,7 @@ use forebay::ForebayContext;
 use forebay_planner::sql::statement::CreateModel;
 use forebay_planner::sql::{ModelStatement, Statement};
 
-use crate::shell::errors;
+use crate::terminal::errors;
 use crate::{AddArgs, ModelCommand};
 
 /// Runs one of the commands; returns the exit status.

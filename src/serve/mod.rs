@@ -17,8 +17,8 @@ use forebay::{ForebayBuilder, ForebayContext, Scheduler};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::shell::errors;
 use crate::signals::obeying;
+use crate::terminal::errors;
 use crate::{FlightArgs, ServeArgs, worker};
 
 /// The token of whoever started a private server; as for the shell, secrets stay off command lines.

@@ -13,7 +13,8 @@ use super::commands::{self, Left};
 use super::output::PIPE_CLOSED;
 use super::scan::{self, Part};
 use super::statement::Work;
-use super::{CANCELLED, FAILED, Shell, errors};
+use super::{CANCELLED, FAILED, Shell};
+use crate::terminal::errors;
 
 /// Lines of standard input that are read ahead.
 const LINES_WAITING_MAX: usize = 64;

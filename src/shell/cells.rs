@@ -12,7 +12,7 @@ use arrow::util::display::{
 };
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::escape;
+use crate::terminal::escape;
 
 /// Longer lists show their first elements and how many there are.
 const ELEMENTS_MAX: usize = 16;

@@ -12,7 +12,8 @@ use tokio::signal::ctrl_c;
 use super::batch::{self, After};
 use super::input::{self, SqlInput};
 use super::names::Names;
-use super::{FAILED, Shell, errors, scan};
+use super::{FAILED, Shell, scan};
+use crate::terminal::errors;
 
 const PROMPT: &str = "forebay> ";
 const HISTORY_ENTRIES_MAX: usize = 10_000;

@@ -8,12 +8,12 @@ fn steers(c: char) -> bool {
 }
 
 /// Appends the character as it may be seen: `\u{1b}`, `\t`, `\n`.
-pub(super) fn push(text: &mut String, c: char) {
+pub(crate) fn push(text: &mut String, c: char) {
     if steers(c) { text.extend(c.escape_debug()) } else { text.push(c) }
 }
 
 /// A text whose lines may stay lines.
-pub(super) fn lines(text: &str) -> String {
+pub(crate) fn lines(text: &str) -> String {
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
         if c == '\n' { seen.push(c) } else { push(&mut seen, c) }
@@ -22,7 +22,7 @@ pub(super) fn lines(text: &str) -> String {
 }
 
 /// A message, which may also have tabs.
-pub(super) fn message(text: &str) -> String {
+pub(crate) fn message(text: &str) -> String {
     lines(&text.replace('\t', "    "))
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn print(error: &DataFusionError) {
 }
 
 /// `error: place: …`. A message may quote values, which may hold anything.
-pub(super) fn print_at(place: &str, error: &DataFusionError) {
+pub(crate) fn print_at(place: &str, error: &DataFusionError) {
     eprintln!("error: {}", escape::message(&format!("{place}{}", readable(error))));
 }
 
