@@ -17,9 +17,10 @@ use forebay::{ForebayBuilder, ForebayContext, Scheduler};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::args::serve::{FlightArgs, ServeArgs};
 use crate::signals::obeying;
 use crate::terminal::errors;
-use crate::{FlightArgs, ServeArgs, worker};
+use crate::worker;
 
 /// The token of whoever started a private server; as for the shell, secrets stay off command lines.
 const TOKEN: &str = "FOREBAY_TOKEN";

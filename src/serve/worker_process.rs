@@ -15,7 +15,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use crate::{ResourceArgs, ServeArgs, TlsArgs};
+use crate::args::cluster::{ResourceArgs, TlsArgs};
+use crate::args::serve::ServeArgs;
 
 /// How long to wait before a worker that died is replaced: twice as long each time, until one has
 /// worked for a while. The longest is shorter than the shortest `--worker-timeout`, after which

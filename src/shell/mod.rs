@@ -41,17 +41,15 @@ use datafusion_cli::print_options::PrintOptions;
 use forebay::stores::Stores;
 use forebay::{ForebayContext, Inventory};
 
+use crate::args::cluster::EMULATED_MEMORY_BYTES;
+use crate::args::shell::{ColorChoice, ShellArgs};
 use crate::terminal::errors;
-use crate::{ColorChoice, ShellArgs};
 use progress::Reader;
 use server::Server;
 
 /// Exit statuses beside 0.
 const FAILED: i32 = 1;
 const CANCELLED: i32 = 130;
-
-/// Memory of one emulated accelerator.
-pub(crate) const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
 
 /// A session and how it prints.
 pub(crate) struct Shell {
