@@ -1,6 +1,7 @@
 //! Error messages for people: what went wrong, without the wrappings it travelled in.
 
 pub(crate) mod store;
+mod words;
 
 use std::error::Error;
 
@@ -10,18 +11,13 @@ use datafusion::sql::sqlparser::parser::ParserError;
 use forebay_engine::RemoteError;
 
 use store::in_words;
+use words::plain;
 
 /// The message without the kinds of errors that DataFusion puts before it.
 pub fn readable(error: &DataFusionError) -> String {
     match error {
-        DataFusionError::Configuration(text) if STORES.iter().any(|store| text == store) => {
-            "a server reads with the keys of its own environment, or of its --init file; OPTIONS about a \
-             store are for sessions that read it themselves"
-                .to_owned()
-        }
-        DataFusionError::Plan(text)
-        | DataFusionError::Execution(text)
-        | DataFusionError::Configuration(text) => plain(text),
+        DataFusionError::Configuration(text) => words::of_option(text),
+        DataFusionError::Plan(text) | DataFusionError::Execution(text) => plain(text),
         DataFusionError::NotImplemented(text) => format!("not supported: {}", plain(text)),
         DataFusionError::ResourcesExhausted(text) => format!("out of memory: {}", plain(text)),
         DataFusionError::SQL(error, _) => syntax(error),
@@ -34,7 +30,7 @@ pub fn readable(error: &DataFusionError) -> String {
         DataFusionError::Shared(error) => readable(error),
         DataFusionError::Context(context, error) => in_context(context, &readable(error)),
         DataFusionError::Collection(errors) => collection(errors),
-        DataFusionError::Internal(text) if text.starts_with(UNFINISHED) => {
+        DataFusionError::Internal(text) if words::is_of_unfinished(text) => {
             "a file could not be finished, and a part of it may be there; the log of the process that \
              wrote it says why"
                 .to_owned()
@@ -42,13 +38,6 @@ pub fn readable(error: &DataFusionError) -> String {
         other => plain(&other.to_string()),
     }
 }
-
-/// What DataFusion says of `OPTIONS` about stores where nobody reads them.
-const STORES: [&str; 2] =
-    ["Could not find config namespace \"aws\"", "Could not find config namespace \"gcp\""];
-
-/// All that DataFusion says when the last bytes of a file cannot be written.
-const UNFINISHED: &str = "Error encountered while finalizing writes!";
 
 fn syntax(error: &ParserError) -> String {
     match error {
@@ -62,12 +51,26 @@ fn syntax(error: &ParserError) -> String {
 fn arrow(error: &ArrowError) -> String {
     match error {
         ArrowError::ExternalError(error) => external(error.as_ref()),
-        ArrowError::IoError(text, _) => text.clone(),
-        other => {
-            let text = other.to_string();
-            // `Cast error: …`, `Compute error: …`: the kind says nothing that the text does not.
-            text.split_once(" error: ").map_or(text.clone(), |(_, message)| message.to_owned())
-        }
+        // The kind says nothing that the text does not.
+        ArrowError::IoError(text, _)
+        | ArrowError::CastError(text)
+        | ArrowError::MemoryError(text)
+        | ArrowError::ParseError(text)
+        | ArrowError::SchemaError(text)
+        | ArrowError::ComputeError(text)
+        | ArrowError::CsvError(text)
+        | ArrowError::JsonError(text)
+        | ArrowError::AvroError(text)
+        | ArrowError::IpcError(text)
+        | ArrowError::InvalidArgumentError(text)
+        | ArrowError::ParquetError(text)
+        | ArrowError::CDataInterface(text) => text.clone(),
+        ArrowError::NotYetImplemented(_)
+        | ArrowError::DivideByZero
+        | ArrowError::ArithmeticOverflow(_)
+        | ArrowError::DictionaryKeyOverflowError
+        | ArrowError::RunEndIndexOverflowError
+        | ArrowError::OffsetOverflowError(_) => error.to_string(),
     }
 }
 
@@ -101,32 +104,6 @@ fn collection(errors: &[DataFusionError]) -> String {
     }
 }
 
-/// A message without the wrappings that were printed into it on the way.
-fn plain(text: &str) -> String {
-    let end = text.find(DataFusionError::BACK_TRACE_SEP).unwrap_or(text.len());
-    let text = about_arguments(&text[..end]).trim_end();
-    // Whoever names no catalog and no schema need not read them.
-    text.replace("Error during planning: ", "").replace("'datafusion.public.", "'")
-}
-
-/// What a call's arguments should have been: the function's own words if it has any, and otherwise the
-/// signatures that there are, without the failed attempt at each that is printed before them.
-fn about_arguments(text: &str) -> &str {
-    let Some(start) = text.find(NO_FUNCTION) else { return text };
-    let (attempts, signatures) = text.split_at(start);
-    match attempts.split_once(OWN_WORDS) {
-        // Nothing but a placeholder stands where its signature would.
-        Some((_, own)) if signatures.trim_end().ends_with("(UserDefined)") => {
-            let own = own.strip_prefix("Execution error: ").unwrap_or(own).trim_end();
-            own.strip_suffix('.').unwrap_or(own)
-        }
-        _ => signatures,
-    }
-}
-
-const NO_FUNCTION: &str = "No function matches the given name";
-const OWN_WORDS: &str = "user-defined coercion failed with: ";
-
 fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
@@ -146,26 +123,6 @@ mod tests {
         assert_eq!(readable(&DataFusionError::External(Box::new(wrapped))), "table 'x' not found");
         let both = DataFusionError::Collection(vec![plan(), plan()]);
         assert_eq!(readable(&both), "table 'x' not found (and 1 more)");
-    }
-
-    #[test]
-    fn messages_within_messages_are_plain() {
-        let plan = |text: &str| readable(&DataFusionError::Plan(text.to_owned()));
-        let text = "Internal error: Function 'f' failed … No function matches the given name 'f'.";
-        assert_eq!(plan(text), "No function matches the given name 'f'.");
-        assert_eq!(plan("table 'datafusion.public.x' not found"), "table 'x' not found");
-    }
-
-    #[test]
-    fn a_function_says_itself_what_it_expects() {
-        let plan = |text: &str| readable(&DataFusionError::Plan(text.to_owned()));
-        let own = "Execution error: Function 'f' user-defined coercion failed with: \
-                   Error during planning: f has 0 arguments, expected f(x).";
-        let rest = "No function matches the given name 'f'. Candidate functions:\n\t";
-        let only = format!("{own} {rest}f(UserDefined)");
-        assert_eq!(plan(&only), "f has 0 arguments, expected f(x)");
-        let several = format!("{own} {rest}f(UserDefined)\n\tf(Int64)");
-        assert!(plan(&several).starts_with("No function matches"), "{}", plan(&several));
     }
 
     #[test]
