@@ -62,7 +62,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(2);
 pub struct FlightTls {
     /// The certificate, and others that its authority needs.
     pub certificate: Vec<u8>,
-    /// Its key.
+    /// The private key of the first certificate.
     pub key: Vec<u8>,
     /// The authority that clients must have certificates from, if they must have one.
     pub clients: Option<Vec<u8>>,
@@ -131,7 +131,7 @@ impl FlightServer {
         self
     }
 
-    /// Connections are encrypted.
+    /// Encrypts all connections; without this, passwords and tokens can be read on the way.
     #[must_use]
     pub fn with_tls(mut self, tls: FlightTls) -> Self {
         self.tls = Some(tls);
@@ -200,7 +200,7 @@ impl fmt::Debug for Listening {
 }
 
 impl Listening {
-    /// Where it listens.
+    /// Where it listens: with the port that was free, if it was told to take one.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -166,9 +166,10 @@ impl DisplayIndex for ShortList<'_> {
             f.write_str(if at > 0 { ", " } else { "" })?;
             write!(f, "{}", self.values.value(element))?;
         }
-        match is_long {
-            true => write!(f, ", …] ({})", range.len())?,
-            false => f.write_str("]")?,
+        if is_long {
+            write!(f, ", …] ({})", range.len())?;
+        } else {
+            f.write_str("]")?;
         }
         Ok(())
     }

@@ -98,9 +98,10 @@ fn file_url(text: &str, path: &Path) -> Result<Url> {
             plain = real;
         }
     }
-    let url = match text.ends_with('/') {
-        true => Url::from_directory_path(&plain),
-        false => Url::from_file_path(&plain),
+    let url = if text.ends_with('/') {
+        Url::from_directory_path(&plain)
+    } else {
+        Url::from_file_path(&plain)
     };
     url.or_else(|()| plan_err!("'{text}' is not an absolute path"))
 }

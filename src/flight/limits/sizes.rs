@@ -24,15 +24,15 @@ const ARGUMENTS: &[(&str, usize, i64)] =
 pub(in crate::flight) fn check(plan: &LogicalPlan) -> Result<()> {
     let mut nodes = 0;
     // By an error, so that it ends: a few tables that each use the one before twice are millions.
-    let mut count = || match nodes < NODES_MAX {
-        true => {
-            nodes += 1;
-            Ok(())
+    let mut count = || {
+        nodes += 1;
+        if nodes <= NODES_MAX {
+            return Ok(());
         }
-        false => plan_err!(
+        plan_err!(
             "the plan of the statement has more than {NODES_MAX} operators, functions and tables, the \
              most that this server takes; write it in parts, with tables between them"
-        ),
+        )
     };
     plan.apply_with_subqueries(|node| {
         count()?;

@@ -129,15 +129,14 @@ impl Attempt {
     /// It was right, or wrong.
     pub(super) fn ends(self, was_right: bool) {
         let mut state = self.attempts.state.lock();
-        match was_right {
+        if was_right {
             // Other users' failures from the same address stay.
-            true => drop(state.failures.remove(&self.user)),
-            false => {
-                let now = Instant::now();
-                state.count(self.user, now);
-                state.count(Key::Address(self.address), now);
-            }
+            state.failures.remove(&self.user);
+            return;
         }
+        let now = Instant::now();
+        state.count(self.user, now);
+        state.count(Key::Address(self.address), now);
     }
 }
 

@@ -40,7 +40,7 @@ impl Stamp {
 }
 
 impl Directory {
-    /// These, for ever.
+    /// These users for as long as the server runs: no file changes them.
     pub(in crate::flight) fn of(users: Users) -> Self {
         let seen = Seen { users: Arc::new(users), stamp: None };
         Self { file: None, seen: Arc::new(Mutex::new(seen)) }
