@@ -7,9 +7,9 @@ use url::Url;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     S3,
-    /// Alibaba's.
+    /// Object Storage Service of Alibaba's cloud.
     Oss,
-    /// Tencent's.
+    /// Cloud Object Storage of Tencent's cloud.
     Cos,
     Gcs,
     Web,

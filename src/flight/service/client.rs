@@ -86,10 +86,16 @@ impl Client {
     /// How much of the query is done that is being read at this moment, from 0 to 1: nothing if nobody
     /// knows, or if several are read or none.
     pub(super) fn progress(&self) -> Option<f64> {
+        match self.queries_read().as_slice() {
+            [query] => query.progress(),
+            _ => None,
+        }
+    }
+
+    fn queries_read(&self) -> Vec<Arc<Query>> {
         let state = self.state.lock();
-        let mut read = state.queries.values().filter(|(query, _)| query.is_read());
-        let (first, second) = (read.next(), read.next());
-        first.filter(|_| second.is_none()).and_then(|(query, _)| query.progress())
+        let read = state.queries.values().filter(|(query, _)| query.is_read());
+        read.map(|(query, _)| Arc::clone(query)).collect()
     }
 
     pub(super) fn forget_query(&self, id: Uuid) -> Option<Arc<Query>> {

@@ -3,8 +3,8 @@
 //!
 //! A thread that plans cannot be ended from outside. So each user has a few of them at a time, is told
 //! after a while that it takes too long, and waits for a turn until the thread is done. How long that
-//! can be is bounded by what a statement may consist of: `planner/src/sql/depth.rs`, `uses`
-//! and `sizes`.
+//! can be is bounded by what a statement may consist of: `planner/src/sql/depth.rs`, `limits::uses` and
+//! `limits::sizes`.
 
 use std::collections::HashMap;
 use std::future::Future;
