@@ -25,6 +25,7 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
         }
     }
     assert!(!found.is_empty(), "no sources below {}", folders.len());
+    found.sort();
     found
 }
 
