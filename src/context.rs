@@ -32,15 +32,68 @@ pub struct ForebayContext {
     session: SessionContext,
     catalog: Arc<Catalog>,
     devices: Arc<Devices>,
-    /// The cluster whose workers of the moment statements are planned for.
-    plans_for: Option<Cluster>,
-    /// The cluster of this session alone.
-    standalone: Option<Arc<Standalone>>,
-    /// Where its queries run, if not in this process.
-    cluster: Option<Cluster>,
     functions: Functions,
+    runs: Runs,
+}
+
+/// Where the queries of a session run.
+#[derive(Clone)]
+enum Runs {
+    InThisProcess,
+    OnCluster(OnCluster),
+}
+
+#[derive(Clone)]
+struct OnCluster {
+    cluster: Cluster,
+    /// Whether statements are planned for its workers of the moment; otherwise for what was given.
+    follows_workers: bool,
     /// The number of partitions that nobody chose: it follows the cluster's cores.
     partitions: Option<Arc<AtomicUsize>>,
+    /// Keeps a cluster running that is this session's alone.
+    _own: Option<Arc<Standalone>>,
+}
+
+impl Runs {
+    fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Self::InThisProcess => None,
+            Self::OnCluster(on) => Some(&on.cluster),
+        }
+    }
+
+    /// What sees to it that the plans of a session run there.
+    fn plan_with(&self, builder: SessionStateBuilder) -> SessionStateBuilder {
+        match self {
+            // What workers see to for plans that come to them.
+            Self::InThisProcess => builder.with_physical_optimizer_rule(Arc::new(CheckArrowFiles)),
+            Self::OnCluster(on) => builder
+                .with_physical_optimizer_rule(Arc::new(Distribute::new(on.cluster.clone())))
+                .with_query_planner(Arc::new(ClusterQueryPlanner)),
+        }
+    }
+
+    /// The same for another session, which follows the cluster by itself.
+    fn for_another(&self) -> Self {
+        let mut runs = self.clone();
+        if let Self::OnCluster(OnCluster { partitions: Some(partitions), .. }) = &mut runs {
+            let cores = partitions.load(Ordering::Relaxed);
+            *partitions = Arc::new(AtomicUsize::new(cores));
+        }
+        runs
+    }
+}
+
+impl OnCluster {
+    /// The partitions of the next statement, if nobody has chosen how many.
+    fn follow(&self, cpus: u32, options: &mut ConfigOptions) {
+        let Some(partitions) = &self.partitions else { return };
+        let cores = cpus.max(1) as usize;
+        let before = partitions.swap(cores, Ordering::Relaxed);
+        if options.execution.target_partitions == before {
+            options.execution.target_partitions = cores;
+        }
+    }
 }
 
 impl ForebayContext {
@@ -71,7 +124,7 @@ impl ForebayContext {
         Self::builder().standalone().await
     }
 
-    /// With choices.
+    /// A session with other devices, another catalog, other options or on a cluster.
     pub fn builder() -> ForebayBuilder {
         ForebayBuilder::default()
     }
@@ -104,23 +157,16 @@ impl ForebayContext {
 
     /// Workers come and go: a statement is planned for those that are there.
     pub(crate) async fn look_around(&self) -> Result<()> {
-        if let Some(cluster) = &self.plans_for {
-            let inventory = pooled(&cluster.workers().await?);
+        if let Runs::OnCluster(on) = &self.runs
+            && on.follows_workers
+        {
+            let inventory = pooled(&on.cluster.workers().await?);
             let state = self.session.state_ref();
             let mut state = state.write();
-            self.follow(inventory.cpus, state.config_mut().options_mut());
+            on.follow(inventory.cpus, state.config_mut().options_mut());
             state.config_mut().set_extension(Arc::new(Devices::new(inventory)));
         }
         Ok(())
-    }
-
-    fn follow(&self, cpus: u32, options: &mut ConfigOptions) {
-        let Some(partitions) = &self.partitions else { return };
-        let cores = cpus.max(1) as usize;
-        let before = partitions.swap(cores, Ordering::Relaxed);
-        if options.execution.target_partitions == before {
-            options.execution.target_partitions = cores;
-        }
     }
 
     /// Another session with the same tables, models, devices and cluster, and with options,
@@ -140,18 +186,9 @@ impl ForebayContext {
             .with_default_features();
         let builder = self.functions.clone().register(builder);
         let builder = install(builder, Arc::clone(&catalog), Arc::clone(&self.devices));
-        let builder = match &self.cluster {
-            Some(cluster) => on_cluster(builder, cluster),
-            None => in_process(builder),
-        };
-        let partitions =
-            self.partitions.as_ref().map(|partitions| partitions.load(Ordering::Relaxed));
-        Ok(Self {
-            session: SessionContext::new_with_state(builder.build()),
-            catalog,
-            partitions: partitions.map(|partitions| Arc::new(AtomicUsize::new(partitions))),
-            ..self.clone()
-        })
+        let builder = self.runs.plan_with(builder);
+        let session = SessionContext::new_with_state(builder.build());
+        Ok(Self { session, catalog, runs: self.runs.for_another(), ..self.clone() })
     }
 
     /// `CREATE OR REPLACE TEMPORARY MODEL name LOCATION location`: a model for this session.
@@ -192,26 +229,18 @@ impl ForebayContext {
         catalog: Arc<Catalog>,
         devices: Arc<Devices>,
         functions: Functions,
-        cluster: Option<Cluster>,
+        runs: Runs,
         reads_urls: bool,
     ) -> Result<Self> {
-        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster.clone());
+        let cluster = runs.cluster().cloned();
+        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster);
         let tables_of = &state.config().options().catalog.default_catalog;
         if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
             tables_of.register_schema(tables::NAME, Arc::new(tables))?;
         }
         let session = SessionContext::new_with_state(state);
         let session = if reads_urls { UrlTables::enable(session) } else { session };
-        Ok(Self {
-            session,
-            catalog,
-            devices,
-            plans_for: None,
-            standalone: None,
-            cluster,
-            functions,
-            partitions: None,
-        })
+        Ok(Self { session, catalog, devices, functions, runs })
     }
 }
 
@@ -219,18 +248,6 @@ impl fmt::Debug for ForebayContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForebayContext").field("catalog", &self.catalog).finish_non_exhaustive()
     }
-}
-
-/// What runs plans on a cluster.
-fn on_cluster(builder: SessionStateBuilder, cluster: &Cluster) -> SessionStateBuilder {
-    builder
-        .with_physical_optimizer_rule(Arc::new(Distribute::new(cluster.clone())))
-        .with_query_planner(Arc::new(ClusterQueryPlanner))
-}
-
-/// What workers see to for plans that come to them.
-fn in_process(builder: SessionStateBuilder) -> SessionStateBuilder {
-    builder.with_physical_optimizer_rule(Arc::new(CheckArrowFiles))
 }
 
 /// Choices for a [`ForebayContext`].
@@ -328,8 +345,9 @@ impl ForebayBuilder {
             remember_kernels_in(folder);
         }
         let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
-        let state = in_process(self.state(&catalog, &devices)?).build();
-        ForebayContext::with_state(state, catalog, devices, functions, None, reads_urls)
+        let runs = Runs::InThisProcess;
+        let state = runs.plan_with(self.state(&catalog, &devices)?).build();
+        ForebayContext::with_state(state, catalog, devices, functions, runs, reads_urls)
     }
 
     /// The session, with its queries running on the cluster of the scheduler at `host:port`.
@@ -339,8 +357,31 @@ impl ForebayBuilder {
     /// is not one.
     pub async fn connect(mut self, scheduler: &str) -> Result<ForebayContext> {
         let cluster = Cluster::connect(scheduler, self.tls.take()).await?;
+        self.on(cluster, None).await
+    }
+
+    /// The session, with its queries running on a cluster of its own in this process.
+    ///
+    /// # Errors
+    /// If it cannot start, or the catalog's folder is not one.
+    pub async fn standalone(mut self) -> Result<ForebayContext> {
+        let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
+        let devices = Arc::new(devices);
+        let runtime = self.open_runtime()?;
+        self.runtime = Some(Arc::clone(&runtime));
+        let own = Standalone::start(devices, runtime, self.functions.clone()).await?;
+        // Nothing of it leaves this process.
+        let cluster = Cluster::connect(&own.address(), None).await?;
+        self.on(cluster, Some(Arc::new(own))).await
+    }
+
+    async fn on(
+        mut self,
+        cluster: Cluster,
+        own: Option<Arc<Standalone>>,
+    ) -> Result<ForebayContext> {
         let given = self.inventory.take();
-        let plans_for = given.is_none().then(|| cluster.clone());
+        let follows_workers = given.is_none();
         let inventory = match given {
             Some(inventory) => inventory,
             None => pooled(&cluster.workers().await?),
@@ -357,28 +398,9 @@ impl ForebayBuilder {
         self.config = Some(plans_for_cluster(config));
         let devices = Arc::new(Devices::new(inventory));
         let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
-        let state = on_cluster(self.state(&catalog, &devices)?, &cluster).build();
-        let cluster = Some(cluster);
-        let context =
-            ForebayContext::with_state(state, catalog, devices, functions, cluster, reads_urls)?;
-        Ok(ForebayContext { plans_for, partitions, ..context })
-    }
-
-    /// The session, with its queries running on a cluster of its own in this process.
-    ///
-    /// # Errors
-    /// If it cannot start, or the catalog's folder is not one.
-    pub async fn standalone(mut self) -> Result<ForebayContext> {
-        let devices = Devices::new(self.inventory.take().unwrap_or_else(Inventory::detect));
-        let devices = Arc::new(devices);
-        let runtime = self.open_runtime()?;
-        self.runtime = Some(Arc::clone(&runtime));
-        // Nothing of it leaves this process.
-        self.tls = None;
-        let standalone = Standalone::start(devices, runtime, self.functions.clone()).await?;
-        let mut context = self.connect(&standalone.address()).await?;
-        context.standalone = Some(Arc::new(standalone));
-        Ok(context)
+        let runs = Runs::OnCluster(OnCluster { cluster, follows_workers, partitions, _own: own });
+        let state = runs.plan_with(self.state(&catalog, &devices)?).build();
+        ForebayContext::with_state(state, catalog, devices, functions, runs, reads_urls)
     }
 
     fn open_runtime(&self) -> Result<Arc<RuntimeEnv>> {

@@ -11,7 +11,7 @@ use forebay_udf::model::{RuntimeKind, packages_dir};
 use forebay_udf::runtime::{onnx, torch};
 use nix::sys::statvfs::statvfs;
 
-use crate::shell::errors;
+use crate::terminal::errors;
 use crate::version;
 use crate::{model_cmd, on_path};
 
@@ -202,9 +202,14 @@ fn folder(report: &mut Report, name: &str, path: &Path, variable: &str) {
     let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
     let fix = format!("make it writable, or set {variable} to another folder");
     if !existing.is_dir() {
-        return report.problem(name, format!("{shown}: {} is no folder", existing.display()), fix);
+        return report.problem(
+            name,
+            format!("{shown}: {} is not a folder", existing.display()),
+            fix,
+        );
     }
-    if let Err(error) = tempfile_in(existing) {
+    // Permissions alone do not tell.
+    if let Err(error) = tempfile::tempfile_in(existing) {
         return report.problem(name, format!("{shown} cannot be written: {error}"), fix);
     }
     let missing = if path.exists() { "" } else { "not there yet, " };
@@ -216,13 +221,6 @@ fn folder(report: &mut Report, name: &str, path: &Path, variable: &str) {
         Ok(free) => report.fact(name, format!("{shown} ({missing}{} free)", ByteSize(free))),
         Err(error) => report.fact(name, format!("{shown} ({missing}free space unknown: {error})")),
     }
-}
-
-/// Whether a file can be made there; permissions alone do not tell.
-fn tempfile_in(folder: &Path) -> std::io::Result<()> {
-    let path = folder.join(format!(".forebay-doctor-{}", std::process::id()));
-    fs::write(&path, b"")?;
-    fs::remove_file(&path)
 }
 
 fn models(report: &mut Report, context: &ForebayContext) {

@@ -9,7 +9,7 @@ pub fn catalog() -> PathBuf {
         .unwrap_or_else(|| data_home().unwrap_or_else(|| PathBuf::from(".forebay")).join("catalog"))
 }
 
-/// The shell's history.
+/// The file of the shell's history; neither it nor its folder need be there.
 pub fn history() -> PathBuf {
     data_home().unwrap_or_else(|| PathBuf::from(".forebay")).join("history")
 }

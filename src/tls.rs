@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use datafusion::common::{Result, exec_err};
 use forebay::Tls;
 
-use crate::{ListenArgs, TlsArgs};
+use crate::args::cluster::{ListenArgs, TlsArgs};
 
 impl TlsArgs {
     /// What the files say, if there are any.

@@ -5,8 +5,8 @@ use std::io::{IsTerminal, stdin};
 use datafusion::common::{Result, exec_err};
 use forebay::flight::Users;
 
-use crate::shell::errors;
-use crate::{UserArgs, UserCommand};
+use crate::args::user::{UserArgs, UserCommand};
+use crate::terminal::errors;
 
 /// Runs a command; returns the exit status.
 pub(crate) fn run(command: UserCommand) -> i32 {

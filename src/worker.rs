@@ -10,10 +10,9 @@ use forebay::stores::Stores;
 use forebay::{Accelerator, Devices, Inventory, Worker};
 use tokio_util::sync::CancellationToken;
 
-use crate::shell::EMULATED_MEMORY_BYTES;
-use crate::shell::errors;
+use crate::args::cluster::{EMULATED_MEMORY_BYTES, GpuChoice, ResourceArgs, WorkerArgs};
 use crate::signals::obeying;
-use crate::{GpuChoice, ResourceArgs, WorkerArgs};
+use crate::terminal::errors;
 
 /// Runs a worker until it is told to leave; returns the exit status.
 pub(crate) async fn run(args: WorkerArgs) -> i32 {

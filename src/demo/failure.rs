@@ -7,12 +7,12 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::StatusCode;
 use url::Url;
 
-/// One attempt's end.
+/// Why one of several attempts to download something failed.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     pub(super) problem: String,
     pub(super) may_pass: bool,
-    /// Nobody answered.
+    /// Whether no connection came about; then the message says what proxy was tried.
     pub(super) is_unreachable: bool,
     /// It is the disk that failed.
     pub(super) disk: Option<io::Error>,

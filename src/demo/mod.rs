@@ -28,8 +28,12 @@ use nix::sys::statvfs::statvfs;
 use tokio::signal::ctrl_c;
 
 use self::source::{Source, WHEEL};
-use crate::shell::errors;
-use crate::{AddArgs, ColorChoice, DemoArgs, ShellArgs, TlsArgs, model_cmd, shell};
+use crate::args::DemoArgs;
+use crate::args::cluster::TlsArgs;
+use crate::args::model::AddArgs;
+use crate::args::shell::{ColorChoice, ShellArgs};
+use crate::terminal::errors;
+use crate::{model_cmd, shell};
 
 /// What demo.sql calls the model, and with it the catalog.
 const MODEL: &str = "minilm";

@@ -62,7 +62,7 @@ fn web(name: &str, text: &str) -> Result<Url> {
     match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(url),
         Ok(_) => exec_err!("{name} is {text}; expected a URL that begins with https:// or http://"),
-        Err(error) => exec_err!("{name} is {text}, which is no URL: {error}"),
+        Err(error) => exec_err!("{name} is {text}, which is not a valid URL: {error}"),
     }
 }
 

@@ -7,44 +7,21 @@
 //! ```
 //!
 //! - [`FlightServer`]: a port, and what is behind it
-//! - `front`, `sessions`, `session`: whose call it is; `login`, `users`, `seal`: who that is;
-//!   `rights`: what it may do; `slots`: how much at a time
-//! - `service`: Flight SQL's calls; `tickets`: what they stand for; `statement`, `query`, `progress`:
-//!   from text to rows; `encode`, `delivery`: rows as messages, until they are read; `metadata`,
-//!   `sql_info`: what there is; `actions`: messages that arrow-flight lacks
-//! - `planning`: where statements become plans; `threads`: where these run; `sizes`, `options`: what none
-//!   may ask for
-//! - `ingest`: rows that clients send; `stream`: rows for many training clients
+//! - `service`: the calls; `protocol`: their messages; `status`: errors as gRPC has them
+//! - `access`: who calls, and what that one may do; `limits`: what one of many may take
+//! - `statements`: from text to rows
+//! - `stream`: the rows of one query for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
-mod actions;
-mod delivery;
-mod encode;
-mod front;
-mod ingest;
-mod login;
-mod metadata;
+mod access;
+mod limits;
 mod opaque;
-mod options;
-mod planning;
-mod progress;
-mod query;
-mod rights;
-mod seal;
+mod protocol;
 mod service;
-mod session;
-mod sessions;
-mod sizes;
-mod slots;
-mod sql_info;
-mod statement;
+mod statements;
 mod status;
 mod stream;
-mod threads;
-mod tickets;
-mod users;
-mod uses;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -61,13 +38,14 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::ForebayContext;
+use access::login::Directory;
+use access::rights::Roots;
+pub use access::users::{Role, Users};
 use forebay_scheduler::protocol::tls::choose_crypto;
-use front::Front;
-use login::Directory;
-use rights::Roots;
+pub use limits::Limits;
 use service::Service;
-use sessions::Sessions;
-pub use users::{Role, Users};
+use service::clients::Clients;
+use service::front::Front;
 
 /// Messages from clients may be so long: rows to write, and texts of statements.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -79,54 +57,12 @@ const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(20);
 /// How often it is looked for sessions that nobody uses any more, and users that have been removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
 
-/// What all clients together, and each of them, may have at a time.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Sessions. When there are so many, of whoever has most the one ends that was not used for
-    /// longest.
-    pub sessions_max: usize,
-    /// Queries that run of one user, in all its sessions, or where nobody is asked who he is of one
-    /// session. One user never has all of [`Self::queries_max`].
-    pub queries_per_client_max: usize,
-    /// Queries of all clients that run.
-    pub queries_max: usize,
-    /// Prepared statements of one client, and queries that it has not read.
-    pub statements_max: usize,
-    /// Bytes of one result.
-    pub result_bytes_max: Option<u64>,
-    /// A query ends whose client has taken none of its rows for so long.
-    pub read_timeout: Duration,
-    /// After so long without a call a session ends.
-    pub session_timeout: Duration,
-    /// After so long without use a statement is forgotten.
-    pub statement_timeout: Duration,
-    /// Whether there are several clients, of which none may take what the others need: options, sizes
-    /// and plans have bounds then.
-    pub is_shared: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            sessions_max: 1000,
-            queries_per_client_max: 16,
-            queries_max: 256,
-            statements_max: 1000,
-            result_bytes_max: None,
-            read_timeout: Duration::from_secs(5 * 60),
-            session_timeout: Duration::from_secs(30 * 60),
-            statement_timeout: Duration::from_secs(10 * 60),
-            is_shared: true,
-        }
-    }
-}
-
 /// Files of the certificate that clients see (PEM).
 #[derive(Clone, Debug)]
 pub struct FlightTls {
     /// The certificate, and others that its authority needs.
     pub certificate: Vec<u8>,
-    /// Its key.
+    /// The private key of the first certificate.
     pub key: Vec<u8>,
     /// The authority that clients must have certificates from, if they must have one.
     pub clients: Option<Vec<u8>>,
@@ -195,7 +131,7 @@ impl FlightServer {
         self
     }
 
-    /// Connections are encrypted.
+    /// Encrypts all connections; without this, passwords and tokens can be read on the way.
     #[must_use]
     pub fn with_tls(mut self, tls: FlightTls) -> Self {
         self.tls = Some(tls);
@@ -226,9 +162,9 @@ impl FlightServer {
             }
             server = server.tls_config(config).map_err(|error| said(&error))?;
         }
-        let sessions = Sessions::new(self.context, self.directory, self.roots, self.limits);
-        let sessions = Arc::new(sessions);
-        let service = Front(Service { sessions: Arc::clone(&sessions) });
+        let clients = Clients::new(self.context, self.directory, self.roots, self.limits);
+        let clients = Arc::new(clients);
+        let service = Front(Service { clients: Arc::clone(&clients) });
         let service = FlightServiceServer::new(service)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
@@ -238,8 +174,8 @@ impl FlightServer {
         let serving = SpawnedTask::spawn(async move {
             serving.await.map_err(|error| exec_datafusion_err!("Flight SQL stopped: {error}"))
         });
-        let sweeping = SpawnedTask::spawn(sweep(Arc::clone(&sessions)));
-        Ok(Listening { address, sessions, stop, serving, _sweeping: sweeping })
+        let sweeping = SpawnedTask::spawn(sweep(Arc::clone(&clients)));
+        Ok(Listening { address, clients, stop, serving, _sweeping: sweeping })
     }
 }
 
@@ -252,7 +188,7 @@ impl fmt::Debug for FlightServer {
 /// A server that listens, until it is dropped.
 pub struct Listening {
     address: SocketAddr,
-    sessions: Arc<Sessions>,
+    clients: Arc<Clients>,
     stop: CancellationToken,
     serving: SpawnedTask<Result<()>>,
     _sweeping: SpawnedTask<()>,
@@ -265,7 +201,7 @@ impl fmt::Debug for Listening {
 }
 
 impl Listening {
-    /// Where it listens.
+    /// Where it listens: with the port that was free, if it was told to take one.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -285,18 +221,18 @@ impl Listening {
     /// # Errors
     /// Why it had to stop before that.
     pub async fn drain(mut self) -> Result<()> {
-        self.sessions.slots.drain().await;
+        self.clients.slots.drain().await;
         // The last rows are still on their way.
         self.stop.cancel();
         self.stopped().await
     }
 }
 
-async fn sweep(sessions: Arc<Sessions>) {
+async fn sweep(clients: Arc<Clients>) {
     let mut every = tokio::time::interval(SWEEP_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        sessions.sweep();
+        clients.sweep();
     }
 }

@@ -9,7 +9,7 @@ use datafusion::error::DataFusionError;
 use forebay_engine::ErrorKind;
 use tonic::{Code, Status};
 
-use super::rights::Denied;
+use super::access::rights::Denied;
 use crate::errors::readable;
 
 /// An error of DataFusion or Forebay, with the code by which clients tell what they may do.

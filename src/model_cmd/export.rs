@@ -8,7 +8,7 @@ use datafusion::common::exec_err;
 use datafusion::error::Result;
 use forebay_udf::model::Package;
 
-use crate::ExportArgs;
+use crate::args::model::ExportArgs;
 
 /// Names the Python that the exporter runs in; the command that `pip` installs sets it to its own.
 const PYTHON: &str = "FOREBAY_PYTHON";

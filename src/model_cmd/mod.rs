@@ -13,8 +13,8 @@ use forebay::ForebayContext;
 use forebay_planner::sql::statement::CreateModel;
 use forebay_planner::sql::{ModelStatement, Statement};
 
-use crate::shell::errors;
-use crate::{AddArgs, ModelCommand};
+use crate::args::model::{AddArgs, ModelCommand};
+use crate::terminal::errors;
 
 /// Runs one of the commands; returns the exit status.
 pub(crate) async fn run(command: ModelCommand, catalog: Option<PathBuf>) -> i32 {

@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
-use forebay::{ForebayBuilder, ForebayContext, Scheduler};
+use forebay::{ForebayBuilder, ForebayContext, RunningScheduler, Scheduler, Tls};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::shell::errors;
+use crate::args::serve::{FlightArgs, ServeArgs};
 use crate::signals::obeying;
-use crate::{FlightArgs, ServeArgs, worker};
+use crate::terminal::errors;
+use crate::worker;
+use worker_process::OwnWorker;
 
 /// The token of whoever started a private server; as for the shell, secrets stay off command lines.
 const TOKEN: &str = "FOREBAY_TOKEN";
@@ -37,9 +38,10 @@ pub(crate) async fn run(args: ServeArgs, catalog: Option<PathBuf>) -> i32 {
 
 async fn serve(args: ServeArgs, catalog: Option<PathBuf>, stop: CancellationToken) -> Result<()> {
     check(&args.flight, args.listen.insecure)?;
-    match args.embedded {
-        true => Box::pin(serve_embedded(args, catalog, stop)).await,
-        false => Box::pin(serve_cluster(args, catalog, stop)).await,
+    if args.embedded {
+        Box::pin(serve_embedded(args, catalog, stop)).await
+    } else {
+        Box::pin(serve_cluster(args, catalog, stop)).await
     }
 }
 
@@ -50,11 +52,8 @@ async fn serve_embedded(
 ) -> Result<()> {
     let runtime = worker::runtime(args.resources.memory_limit)?;
     // One that is private is asked by whoever started it, and reads what that one names.
-    let builder = match args.private {
-        true => builder(catalog)?,
-        false => builder(catalog)?.without_url_tables(),
-    };
-    let builder = builder.with_runtime(runtime);
+    let builder = builder(catalog)?.with_runtime(runtime);
+    let builder = if args.private { builder } else { builder.without_url_tables() };
     let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
     let owner = args.private.then(private_users).transpose()?;
     let mut flight = open(context, &args.flight, owner).await?;
@@ -64,11 +63,11 @@ async fn serve_embedded(
         () = end_of_input(), if args.private => {}
         ended = flight.stopped() => return ended,
     }
-    match args.private {
+    if args.private {
         // Nobody waits for its queries but whoever wants it to end.
-        true => Ok(()),
-        false => in_time(args.resources.drain_limit, flight.drain()).await,
+        return Ok(());
     }
+    in_time(args.resources.drain_limit, flight.drain()).await
 }
 
 /// Waits for what runs, but not for ever.
@@ -111,41 +110,22 @@ async fn serve_cluster(
     stop: CancellationToken,
 ) -> Result<()> {
     let tls = args.tls.open()?;
-    let metrics = args.metrics.map(|address| ("--metrics", address));
-    let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
-    args.listen.check(&ports, tls.as_ref())?;
     let host = args.host.clone().unwrap_or_else(|| host(args.bind.ip()));
-    let scheduler = Scheduler {
-        bind: args.bind,
-        host: host.clone(),
-        worker_timeout: Duration::from_secs(args.worker_timeout),
-        metrics: args.metrics,
-        tls: tls.clone(),
-        ..Scheduler::new(worker::runtime(None)?)
-    };
-    let scheduler = scheduler.start().await?;
+    let scheduler = start_scheduler(&args, &host, tls.as_ref()).await?;
     // This process reaches itself however others do.
     let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
     let address = format!("{own}:{}", scheduler.address().port());
     let runtime = worker::runtime(args.resources.memory_limit)?;
     let builder = builder(catalog)?.without_url_tables().with_runtime(runtime);
-    let context = match &tls {
-        Some(tls) => builder.with_tls(tls.clone()).connect(&address).await?,
+    let context = match tls {
+        Some(tls) => builder.with_tls(tls).connect(&address).await?,
         None => builder.connect(&address).await?,
     };
-    let drain_limit = args.resources.drain_limit;
-    let (leave, told_to_leave) = oneshot::channel::<()>();
-    let (works, has_worked) = oneshot::channel();
     // Before the first statement, which may need it.
-    let mut working = args.worker.then(|| {
-        let line = worker_process::command_line(&args, &address, &host);
-        let may_leave = async { drop(told_to_leave.await) };
-        SpawnedTask::spawn(worker_process::keep(line, works, may_leave))
-    });
-    if working.is_some() {
+    let mut worker = args.worker.then(|| OwnWorker::start(&args, &address, &host));
+    if let Some(worker) = &mut worker {
         tokio::select! {
-            Ok(()) = has_worked => {}
-            ended = ended(&mut working) => return ended,
+            works = worker.works() => if !works? { return Ok(()) },
             () = stop.cancelled() => return Ok(()),
         }
     }
@@ -154,25 +134,44 @@ async fn serve_cluster(
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
         () = stop.cancelled() => {}
-        ended = ended(&mut working) => return ended,
+        ended = ended(&mut worker) => return ended,
         ended = flight.stopped() => return ended,
     }
     // Queries end before what runs them.
     let drain = async {
         flight.drain().await?;
         scheduler.drain().await;
-        drop(leave);
-        if working.is_some() { ended(&mut working).await } else { Ok(()) }
+        match worker {
+            Some(worker) => worker.leave().await,
+            None => Ok(()),
+        }
     };
-    in_time(drain_limit, drain).await
+    in_time(args.resources.drain_limit, drain).await
+}
+
+async fn start_scheduler(
+    args: &ServeArgs,
+    host: &str,
+    tls: Option<&Tls>,
+) -> Result<RunningScheduler> {
+    let metrics = args.metrics.map(|address| ("--metrics", address));
+    let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
+    args.listen.check(&ports, tls)?;
+    let scheduler = Scheduler {
+        bind: args.bind,
+        host: host.to_owned(),
+        worker_timeout: Duration::from_secs(args.worker_timeout),
+        metrics: args.metrics,
+        tls: tls.cloned(),
+        ..Scheduler::new(worker::runtime(None)?)
+    };
+    scheduler.start().await
 }
 
 /// How the worker of this server ended, if it has one.
-async fn ended(working: &mut Option<SpawnedTask<Result<()>>>) -> Result<()> {
-    match working {
-        Some(working) => {
-            working.await.map_err(|error| exec_datafusion_err!("the worker: {error}"))?
-        }
+async fn ended(worker: &mut Option<OwnWorker>) -> Result<()> {
+    match worker {
+        Some(worker) => worker.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,7 +16,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use crate::{ResourceArgs, ServeArgs, TlsArgs};
+use crate::args::cluster::{ResourceArgs, TlsArgs};
+use crate::args::serve::ServeArgs;
 
 /// How long to wait before a worker that died is replaced: twice as long each time, until one has
 /// worked for a while. The longest is shorter than the shortest `--worker-timeout`, after which
@@ -24,13 +26,66 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(800);
 const A_WHILE: Duration = Duration::from_secs(60);
 
+/// The worker of this server. It ends with this process, however that one ends, as every worker does with
+/// its scheduler.
+pub(super) struct OwnWorker {
+    keeping: SpawnedTask<Result<()>>,
+    has_worked: oneshot::Receiver<()>,
+    /// Dropped to tell it to leave.
+    stays: oneshot::Sender<()>,
+}
+
+impl OwnWorker {
+    /// Starts one that offers what `serve` was told to, to the scheduler at this address, and is reached
+    /// by this name.
+    pub(super) fn start(args: &ServeArgs, scheduler: &str, host: &str) -> Self {
+        let line = command_line(args, scheduler, host);
+        let (works, has_worked) = oneshot::channel();
+        let (stays, told_to_leave) = oneshot::channel();
+        let may_leave = async { drop(told_to_leave.await) };
+        Self { keeping: SpawnedTask::spawn(keep(line, works, may_leave)), has_worked, stays }
+    }
+
+    /// Waits until it works, or has ended. Says whether it works.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub(super) async fn works(&mut self) -> Result<bool> {
+        tokio::select! {
+            Ok(()) = &mut self.has_worked => Ok(true),
+            ended = joined(&mut self.keeping) => ended.map(|()| false),
+        }
+    }
+
+    /// Waits until there is none any more.
+    ///
+    /// # Errors
+    /// If it did not leave as it was told to.
+    pub(super) async fn ended(&mut self) -> Result<()> {
+        joined(&mut self.keeping).await
+    }
+
+    /// Tells it to leave, and waits until it has.
+    ///
+    /// # Errors
+    /// As [`Self::ended`].
+    pub(super) async fn leave(self) -> Result<()> {
+        let Self { mut keeping, stays, .. } = self;
+        drop(stays);
+        joined(&mut keeping).await
+    }
+}
+
+async fn joined(keeping: &mut SpawnedTask<Result<()>>) -> Result<()> {
+    keeping.await.map_err(|error| exec_datafusion_err!("the worker: {error}"))?
+}
+
 /// Keeps a worker of this command line running until `stop` is ready, then tells it to leave and waits
-/// until it has. Says when the first one works. It ends with this process, however that one ends, as
-/// every worker does with its scheduler.
+/// until it has. Says when the first one works.
 ///
 /// # Errors
 /// If no process can be started, or the first ends before it works: it has said why.
-pub(super) async fn keep(
+async fn keep(
     line: Vec<OsString>,
     works: oneshot::Sender<()>,
     stop: impl Future<Output = ()>,
@@ -122,7 +177,7 @@ fn tell_to_leave(worker: &Child) {
 
 /// What starts a worker that offers what `serve` was told to, to the scheduler at this address, and is
 /// reached by this name.
-pub(super) fn command_line(args: &ServeArgs, scheduler: &str, host: &str) -> Vec<OsString> {
+fn command_line(args: &ServeArgs, scheduler: &str, host: &str) -> Vec<OsString> {
     let mut line = Line(vec!["worker".into()]);
     line.add("--scheduler", Some(scheduler));
     line.add("--bind", Some(args.bind.ip()));

@@ -9,16 +9,24 @@ use datafusion::error::{DataFusionError, Result};
 use tokio::signal::ctrl_c;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use super::commands::{self, After};
+use super::commands::{self, Left};
 use super::output::PIPE_CLOSED;
 use super::scan::{self, Part};
 use super::statement::Work;
-use super::{CANCELLED, FAILED, Shell, errors};
+use super::{CANCELLED, FAILED, Shell};
+use crate::terminal::errors;
 
 /// Lines of standard input that are read ahead.
 const LINES_WAITING_MAX: usize = 64;
 /// Files that may include each other.
 const FILES_OPEN_MAX: usize = 16;
+
+/// Whether what follows is still to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    GoOn,
+    Quit,
+}
 
 /// An error, and where its statement is if that is known: `file.sql:12`.
 struct Failure {
@@ -109,7 +117,11 @@ fn steps(shell: &Shell, text: &str) -> Result<Vec<Step>> {
 async fn run_step(shell: &mut Shell, what: What) -> Result<After> {
     match what {
         What::Statement(statement) => shell.run(statement).await.map(|()| After::GoOn),
-        What::Command(command) => commands::run(shell, &command).await,
+        What::Command(command) => match commands::run(shell, &command).await? {
+            Left::Nothing => Ok(After::GoOn),
+            Left::Include(file) => include(shell, &file).await.map(|()| After::GoOn),
+            Left::Quit => Ok(After::Quit),
+        },
     }
 }
 
@@ -148,7 +160,7 @@ async fn run_file(shell: &mut Shell, path: &Path) -> Result<After, Failure> {
 ///
 /// # Errors
 /// That of the first statement that fails, with its place in the message.
-pub(super) async fn include(shell: &mut Shell, path: &Path) -> Result<()> {
+async fn include(shell: &mut Shell, path: &Path) -> Result<()> {
     if shell.files_open == FILES_OPEN_MAX {
         return exec_err!(
             "\\i {}: {FILES_OPEN_MAX} files include each other, which is as many as may",

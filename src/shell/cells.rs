@@ -12,7 +12,7 @@ use arrow::util::display::{
 };
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::escape;
+use crate::terminal::escape;
 
 /// Longer lists show their first elements and how many there are.
 const ELEMENTS_MAX: usize = 16;
@@ -166,9 +166,10 @@ impl DisplayIndex for ShortList<'_> {
             f.write_str(if at > 0 { ", " } else { "" })?;
             write!(f, "{}", self.values.value(element))?;
         }
-        match is_long {
-            true => write!(f, ", …] ({})", range.len())?,
-            false => f.write_str("]")?,
+        if is_long {
+            write!(f, ", …] ({})", range.len())?;
+        } else {
+            f.write_str("]")?;
         }
         Ok(())
     }

@@ -1,18 +1,20 @@
 //! `\d` and its like: datafusion-cli's commands, and a few of ours.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use datafusion::common::{exec_err, plan_err};
 use datafusion::error::Result;
 use datafusion_cli::command::{Command, OutputFormat};
 use datafusion_cli::functions::Function;
 
-use super::{Shell, batch, functions};
+use super::{Shell, functions};
 
-/// What to do after a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
-    GoOn,
+/// What a command leaves to whoever runs statements.
+#[derive(Debug)]
+pub(super) enum Left {
+    Nothing,
+    /// To run the SQL of this file.
+    Include(PathBuf),
     Quit,
 }
 
@@ -45,22 +47,22 @@ const TABLES: &str = "SELECT table_schema AS schema, table_name AS name, table_t
 ///
 /// # Errors
 /// If there is no such command, or it fails.
-pub(super) async fn run(shell: &mut Shell, text: &str) -> Result<After> {
+pub(super) async fn run(shell: &mut Shell, text: &str) -> Result<Left> {
     let words: Vec<&str> = text.trim().trim_end_matches(';').split_whitespace().collect();
     match words.as_slice() {
-        ["q"] => return Ok(After::Quit),
+        ["q"] => return Ok(Left::Quit),
         ["?"] => print_help(),
         ["d"] => shell.run_sql(TABLES).await?,
         ["d", name] => describe(shell, name).await?,
         ["dm"] => shell.run_sql("SHOW MODELS").await?,
         ["dm", name] => describe_model(shell, name).await?,
-        ["i", file] => batch::include(shell, Path::new(file)).await?,
+        ["i", file] => return Ok(Left::Include(PathBuf::from(file))),
         ["h"] => functions::list(),
         ["h", name] if functions::explain(shell, name) => {}
         ["whole", rest @ ..] => whole(shell, rest)?,
         _ => delegate(shell, &words.join(" ")).await?,
     }
-    Ok(After::GoOn)
+    Ok(Left::Nothing)
 }
 
 fn whole(shell: &mut Shell, words: &[&str]) -> Result<()> {

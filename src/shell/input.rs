@@ -18,7 +18,7 @@ use super::scan;
 /// What people type who have not read that a statement ends with `;`, and the command they mean.
 const BARE_WORDS: &[(&str, &str)] = &[("exit", "\\q"), ("quit", "\\q"), ("help", "\\?")];
 
-/// Hooks for rustyline.
+/// What the line editor asks while SQL is typed: completions, colors, and whether it is complete.
 pub(super) struct SqlInput {
     pub(super) names: Names,
     highlighter: Box<dyn Highlighter>,

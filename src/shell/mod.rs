@@ -3,11 +3,10 @@
 //! - [`batch`] and [`repl`]: where statements come from, and what an error or Ctrl-C does there
 //! - [`statement`]: runs one statement and prints its rows; [`server`]: runs it elsewhere
 //! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come;
-//!   [`table`]: tables, of [`cells`], in which [`escape`] leaves nothing that steers a terminal;
-//!   [`output`]: where both write to
+//!   [`table`]: tables, of [`cells`]; [`output`]: where both write to
 //! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like;
 //!   [`functions`]: `\h`
-//! - [`scan`]: where statements begin and end; [`errors`]: messages for people
+//! - [`scan`]: where statements begin and end
 //!
 //! Editing, highlighting and commands are those of datafusion-cli's library. Its loops are not: they
 //! parse with DataFusion's parser, which knows no models. Nor are its tables, which make text of whole
@@ -17,8 +16,6 @@ mod batch;
 mod cells;
 mod commands;
 mod complete;
-pub(crate) mod errors;
-mod escape;
 mod functions;
 mod input;
 mod names;
@@ -44,16 +41,15 @@ use datafusion_cli::print_options::PrintOptions;
 use forebay::stores::Stores;
 use forebay::{ForebayContext, Inventory};
 
-use crate::{ColorChoice, ShellArgs};
+use crate::args::cluster::EMULATED_MEMORY_BYTES;
+use crate::args::shell::{ColorChoice, ShellArgs};
+use crate::terminal::errors;
 use progress::Reader;
 use server::Server;
 
 /// Exit statuses beside 0.
 const FAILED: i32 = 1;
 const CANCELLED: i32 = 130;
-
-/// Memory of one emulated accelerator.
-pub(crate) const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
 
 /// A session and how it prints.
 pub(crate) struct Shell {

@@ -10,6 +10,8 @@ use datafusion::common::exec_datafusion_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
 
+use crate::exit::end;
+
 /// What a shell reports for a process that died of SIGPIPE.
 pub(super) const PIPE_CLOSED: i32 = 141;
 
@@ -74,6 +76,6 @@ impl Write for PipeOut {
 
 fn end_if_closed(error: &io::Error) {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        crate::end(PIPE_CLOSED);
+        end(PIPE_CLOSED);
     }
 }

@@ -288,9 +288,10 @@ fn share(rows_done: usize, rows_expected: Option<usize>) -> Option<f64> {
 
 fn new_bar(has_length: bool) -> ProgressBar {
     let target = ProgressDrawTarget::stderr();
-    let (bar, template) = match has_length {
-        true => (ProgressBar::new(BAR_LENGTH), "{bar:20} {percent}% {wide_msg}"),
-        false => (ProgressBar::no_length(), "{spinner} {wide_msg}"),
+    let (bar, template) = if has_length {
+        (ProgressBar::new(BAR_LENGTH), "{bar:20} {percent}% {wide_msg}")
+    } else {
+        (ProgressBar::no_length(), "{spinner} {wide_msg}")
     };
     bar.set_draw_target(target);
     let style = ProgressStyle::with_template(template);

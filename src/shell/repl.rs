@@ -9,10 +9,11 @@ use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 use tokio::signal::ctrl_c;
 
-use super::commands::After;
+use super::batch::{self, After};
 use super::input::{self, SqlInput};
 use super::names::Names;
-use super::{FAILED, Shell, batch, errors, scan};
+use super::{FAILED, Shell, scan};
+use crate::terminal::errors;
 
 const PROMPT: &str = "forebay> ";
 const HISTORY_ENTRIES_MAX: usize = 10_000;

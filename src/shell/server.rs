@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use crate::ShellArgs;
+use crate::args::shell::ShellArgs;
 
 /// How often a server is asked how far a query is.
 const ASKED_EVERY: Duration = Duration::from_millis(500);

@@ -17,7 +17,7 @@ const PLACES_MIN: usize = 8;
 /// How a table is printed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// Rows at most.
+    /// The most rows that it shows; lines of dots stand for those behind them.
     pub(super) rows: usize,
     /// Places on a line, if there is a terminal.
     pub(super) width: Option<usize>,
@@ -83,10 +83,10 @@ impl Table<'_> {
         places: &[usize],
         mut seen: impl FnMut(&[String]) -> Result<()>,
     ) -> Result<()> {
-        let options = match self.look.whole {
-            true => self.options.clone(),
-            false => self.options.clone().with_formatter_factory(Some(&Shorten)),
-        };
+        let mut options = self.options.clone();
+        if !self.look.whole {
+            options = options.with_formatter_factory(Some(&Shorten));
+        }
         let mut left = self.look.rows;
         for batch in self.batches {
             let formatters = batch.columns().iter().map(|column| {

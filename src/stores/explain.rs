@@ -10,32 +10,10 @@ use object_store::path::Path;
 
 use super::place::{Kind, Place};
 use crate::errors::readable;
+use crate::errors::store::{Explained, causes};
 
 /// Of what a server said.
 const SAID_MAX: usize = 300;
-
-/// The message of an error of a store, without the kind that `object_store` puts in front of it.
-pub(crate) fn in_words(error: &Error) -> String {
-    let explained = causes(error).find(|cause| cause.is::<Explained>());
-    explained.map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// An error, and what it comes from.
-fn causes(error: &Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-    std::iter::successors(Some(error as &(dyn StdError + 'static)), |cause| (*cause).source())
-}
-
-/// An error that names the URL and what to do.
-#[derive(Debug)]
-struct Explained(String);
-
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for Explained {}
 
 impl Place {
     /// The error of a request for `path`, explained; of the kind that its status tells.
@@ -179,6 +157,7 @@ mod tests {
     use url::Url;
 
     use super::*;
+    use crate::errors::store::in_words;
 
     #[derive(Debug)]
     struct Said(&'static str);

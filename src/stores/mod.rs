@@ -7,9 +7,9 @@
 //!
 //! - [`Stores`]: which stores there are; `place`: which can be, and what their users must set
 //! - `options`: what a statement says about one
-//! - `on_demand`: a store that opens with its first request; `open`: how; `web`: web servers, with what
-//!   they lack; `explain`: what went wrong, in words; `markers`: what is no file;
-//!   `versions`: files that DataFusion would take for one another
+//! - `on_demand`: a store that opens with its first request; `open`: how; `retries`: how often it asks;
+//!   `web`: web servers, with what they lack; `explain`: what went wrong, in words; `markers`: what is no
+//!   file; `versions`: files that DataFusion would take for one another
 //! - `url_tables`: tables that queries name by URL
 
 mod explain;
@@ -18,6 +18,7 @@ mod on_demand;
 mod open;
 mod options;
 mod place;
+mod retries;
 mod url_tables;
 mod versions;
 mod web;
@@ -30,7 +31,6 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use object_store::ObjectStore;
 use url::Url;
 
-pub(crate) use explain::in_words;
 use on_demand::OnDemand;
 pub(crate) use options::open_with_options;
 use place::Place;

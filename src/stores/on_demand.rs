@@ -17,11 +17,11 @@ use object_store::{
 };
 use tokio::sync::OnceCell;
 
-use super::explain::in_words;
 use super::markers::without_markers;
 use super::open::open;
 use super::place::Place;
 use super::versions::told_apart;
+use crate::errors::store::in_words;
 
 /// The store of a place.
 #[derive(Clone, Debug)]

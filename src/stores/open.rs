@@ -13,17 +13,12 @@ use datafusion_cli::object_storage::{
 use object_store::aws::{
     AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, resolve_bucket_region,
 };
-use object_store::{
-    ClientConfigKey, ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider,
-};
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, StaticCredentialProvider};
 
 use super::place::{Kind, Place};
+use super::retries::retries;
 use super::web::Web;
 
-/// How often a request is made again, and until when: what passes does so within seconds, and whoever
-/// waits for rows wants to know. A task that waits may hold an accelerator, too.
-const RETRIES_MAX: usize = 4;
-const RETRIES_LIMIT: Duration = Duration::from_secs(20);
 /// For the question where a bucket is. Without an answer it is where the environment says.
 const REGION_LIMIT: Duration = Duration::from_secs(3);
 /// Of servers that are not Amazon's, most of which take any.
@@ -53,11 +48,6 @@ pub(super) async fn open(place: &Place) -> Result<Arc<dyn ObjectStore>> {
         }
         Kind::Web => Arc::new(Web::new(url)?),
     })
-}
-
-/// How often requests are made again.
-pub(super) fn retries() -> RetryConfig {
-    RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRIES_LIMIT, ..RetryConfig::default() }
 }
 
 async fn s3(place: &Place) -> Result<AmazonS3> {

@@ -7,9 +7,9 @@ use url::Url;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     S3,
-    /// Alibaba's.
+    /// Object Storage Service of Alibaba's cloud.
     Oss,
-    /// Tencent's.
+    /// Cloud Object Storage of Tencent's cloud.
     Cos,
     Gcs,
     Web,
@@ -84,7 +84,7 @@ impl Place {
             }
             scheme => {
                 return plan_err!(
-                    "{url}: '{scheme}' is no kind of store that is read or written here; known are s3, \
+                    "{url}: '{scheme}' is not a kind of store that is read or written here; known are s3, \
                      gs, oss, cos, http, https and file"
                 );
             }

@@ -24,7 +24,7 @@ use tempfile::NamedTempFile;
 use tokio::sync::OnceCell;
 use url::Url;
 
-use super::open::retries;
+use super::retries::retries;
 
 const NAME: &str = "HTTP";
 /// Bytes of files that are kept whole, for one server.
@@ -34,7 +34,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long a file that was read whole is believed to be what the server has.
 const BELIEVED_FOR: Duration = Duration::from_secs(1);
 
-/// A web server.
+/// A web server, and the files of it that were read whole.
 #[derive(Debug)]
 pub(super) struct Web {
     http: HttpStore,
@@ -97,9 +97,10 @@ impl Web {
         let Some(slot) = self.slot(&now.location) else { return false };
         let Some(whole) = slot.get() else { return false };
         let is_same = is_same(now, &whole.meta);
-        match is_same {
-            true => *whole.checked.lock() = Instant::now(),
-            false => self.forget(&slot),
+        if is_same {
+            *whole.checked.lock() = Instant::now();
+        } else {
+            self.forget(&slot);
         }
         is_same
     }

@@ -145,9 +145,9 @@ async fn stores_that_there_are_not_are_named() {
     ] {
         let done = async { forebay.sql(sql).await?.collect().await };
         let error = done.await.unwrap_err().to_string();
-        assert!(error.contains("az://box/x.csv: 'az' is no kind of store"), "{sql}: {error}");
+        assert!(error.contains("az://box/x.csv: 'az' is not a kind of store"), "{sql}: {error}");
     }
     let frame = forebay.session().read_csv("az://box/x.csv", CsvReadOptions::new()).await;
     let error = frame.unwrap_err().to_string();
-    assert!(error.contains("'az' is no kind of store"), "{error}");
+    assert!(error.contains("'az' is not a kind of store"), "{error}");
 }

@@ -1,10 +1,15 @@
 //! Rules about the code itself that a machine can check.
 
+mod imports;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LINES_MAX: usize = 600;
+
+/// Where the sources of our crates are.
+const CRATES: [&str; 5] = ["src", "planner/src", "engine/src", "udf/src", "scheduler/src"];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut found = vec![];
@@ -20,11 +25,12 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
         }
     }
     assert!(!found.is_empty(), "no sources below {}", folders.len());
+    found.sort();
     found
 }
 
 fn all_sources() -> Vec<(PathBuf, String)> {
-    ["src", "planner/src", "engine/src", "udf/src", "scheduler/src"].map(sources).concat()
+    CRATES.map(sources).concat()
 }
 
 /// The part of a file that is not tests.
@@ -61,6 +67,19 @@ fn files_are_read_in_one_sitting() {
 }
 
 #[test]
+fn no_file_imports_itself_through_others() {
+    let mut found = String::new();
+    for circle in CRATES.iter().flat_map(|root| imports::circles(root, &sources(root))) {
+        found += "\nfiles that import each other:\n";
+        for (from, to, names) in circle {
+            let names: Vec<_> = names.into_iter().collect();
+            found += &format!("  {from} takes from {to}: {}\n", names.join(", "));
+        }
+    }
+    assert!(found.is_empty(), "{found}Move what both need into a file below them.");
+}
+
+#[test]
 fn fences_between_folders_hold() {
     let torch = "udf/src/runtime/torch";
     let onnx = "udf/src/runtime/onnx";
@@ -93,6 +112,10 @@ fn fences_between_folders_hold() {
         refuse(folder, &[], &outside, "the scheduler's core is pure: time comes in as a value");
     }
     fences_of_the_scheduler();
+    fences_of_flight();
+    for servers in ["src/serve", "src/args", "src/terminal"] {
+        refuse(servers, &[], &["crate::shell"], "servers do not depend on the shell");
+    }
     for folder in ["udf/src", "engine/src", "planner/src", "scheduler/src"] {
         refuse(folder, &[], &["println!", "eprintln!"], "library crates do not print");
     }
@@ -112,6 +135,19 @@ const SCHEDULER: [&str; 11] = [
     "placement",
     "graph",
 ];
+
+/// Folders of `src/flight`, each of which may name those behind it only.
+const FLIGHT: [&str; 6] = ["service", "stream", "statements", "limits", "access", "protocol"];
+
+fn fences_of_flight() {
+    for (number, folder) in FLIGHT.iter().enumerate() {
+        let above: Vec<String> =
+            FLIGHT[..number].iter().map(|above| format!("crate::flight::{above}")).collect();
+        let above: Vec<&str> = above.iter().map(String::as_str).collect();
+        let why = "folders of src/flight name those below them only";
+        refuse(&format!("src/flight/{folder}"), &[], &above, why);
+    }
+}
 
 fn fences_of_the_scheduler() {
     let root = "scheduler/src";

@@ -151,7 +151,7 @@ fn files_are_read_by_url() {
         assert_eq!(rows, format!("n\n{count}\n"), "{pattern}");
     }
     for (url, expected) in [
-        ("az://bucket/a", "error: az://bucket/a: 'az' is no kind of store that is read or "),
+        ("az://bucket/a", "error: az://bucket/a: 'az' is not a kind of store that is read or "),
         ("http://127.0.0.1:9/*", "error: http://127.0.0.1:9/: no answer: Connection refused"),
         ("s3://*/a", "error: 's3://*/a': the name of a bucket or of a server cannot have"),
     ] {

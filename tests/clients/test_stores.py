@@ -430,5 +430,5 @@ def test_unknown_stores_are_named(door, url):
         f"COPY (SELECT 1) TO '{url}'",
     ):
         text = door.fails(statement)
-        assert url[: url.rindex("/")] in text and f"'{scheme}' is no kind of store" in text, text
+        assert url[: url.rindex("/")] in text and f"'{scheme}' is not a kind of store" in text, text
         assert "known are s3, gs, oss, cos, http, https and file" in text, text

@@ -68,7 +68,7 @@ pub(super) fn both_ends(definition: &Definition) -> (Inlet, Outlet) {
     }
 }
 
-/// One reader's end.
+/// One reader's end of a stream. Dropped, nobody waits for it any more.
 #[derive(Debug)]
 pub(super) enum Reader {
     Shard(Receiver),

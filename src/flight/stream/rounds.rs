@@ -47,13 +47,13 @@ impl Rounds {
                     | DataType::List(_)
                     | DataType::LargeList(_)
             );
-        match has_length {
-            true => Ok(()),
-            false => plan_err!(
-                "the column '{name}' is {data_type}, expected a whole number, a text or a list, \
-                 which have a length"
-            ),
+        if has_length {
+            return Ok(());
         }
+        plan_err!(
+            "the column '{name}' is {data_type}, expected a whole number, a text or a list, which have \
+             a length"
+        )
     }
 
     /// A window's rounds, each with a batch for every reader. Every row is in exactly one batch; those

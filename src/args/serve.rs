@@ -1,0 +1,94 @@
+//! `forebay serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::cluster::{ListenArgs, ResourceArgs, TlsArgs};
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:50050", value_name = "ADDRESS:PORT")]
+    pub(crate) bind: SocketAddr,
+    /// Name or address by which workers reach this machine [default: --bind, or if that is all
+    /// addresses, the machine's name]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Also run a worker, in a process of its own, and another one should it die
+    #[arg(long)]
+    pub(crate) worker: bool,
+    /// Run queries in this process, without a scheduler and workers
+    #[arg(long, conflicts_with_all = ["worker", "host", "bind", "metrics", "tls_cert"])]
+    pub(crate) embedded: bool,
+    /// For the program that started this server, and no other: clients show the token that
+    /// FOREBAY_TOKEN has, and the server ends with its standard input, or when told to
+    #[arg(long, requires = "embedded", conflicts_with = "users")]
+    pub(crate) private: bool,
+    /// Seconds without a sign of life after which a worker is lost; queries wait as long for one when
+    /// there is none
+    #[arg(long, default_value_t = 10, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) worker_timeout: u64,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+    #[command(flatten)]
+    pub(crate) flight: FlightArgs,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    #[command(flatten)]
+    pub(crate) resources: ResourceArgs,
+}
+
+/// The door for Arrow Flight SQL clients.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Arrow Flight SQL")]
+pub(crate) struct FlightArgs {
+    /// Where to listen for clients of Arrow Flight SQL; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT")]
+    pub(crate) flight_sql: SocketAddr,
+    /// Run this SQL at the start: tables and models that clients will find
+    #[arg(long, value_name = "FILE")]
+    pub(crate) init: Option<PathBuf>,
+    /// Who may connect, as `forebay user` writes it; read again when it changes [default: everyone
+    /// who can reach the port]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) users: Option<PathBuf>,
+    /// Folder or URL below which clients may name files and packages; may be repeated [default:
+    /// everything, or with --users nothing]
+    #[arg(long = "root", value_name = "FOLDER|URL")]
+    pub(crate) roots: Vec<String>,
+    /// Encrypt connections, and show clients this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "flight_tls_key")]
+    pub(crate) flight_tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "flight_tls_cert")]
+    pub(crate) flight_tls_key: Option<PathBuf>,
+    /// Only clients with a certificate of this authority may connect (PEM)
+    #[arg(long, value_name = "FILE", requires = "flight_tls_cert")]
+    pub(crate) flight_tls_client_ca: Option<PathBuf>,
+    /// Sessions at a time; then of whoever has most the one that was not used for longest ends
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub(crate) max_sessions: usize,
+    /// Queries of all clients at a time
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    pub(crate) max_queries: usize,
+    /// Queries of one user at a time, in all its sessions, and never all of --max-queries; without
+    /// --users, of one session
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    pub(crate) max_queries_per_client: usize,
+    /// Bytes that one result may have, such as 10GB [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_result: Option<bytesize::ByteSize>,
+    /// Seconds after which a query ends of which the client has taken no rows
+    #[arg(long, default_value_t = 300, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) read_timeout: u64,
+    /// Seconds without a call after which a session ends
+    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    pub(crate) session_timeout: u64,
+}

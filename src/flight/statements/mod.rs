@@ -1,0 +1,14 @@
+//! From text to rows, in a session.
+//!
+//! - `session`: in what statements run
+//! - `statement`: for one or many executions; `plan`: parsed, checked and planned; `planning`: on which
+//!   threads; `parameters`: their numbers, types and values
+//! - `query`: runs, and is read; `progress`: how far it is
+
+mod parameters;
+pub(super) mod plan;
+mod planning;
+mod progress;
+pub(super) mod query;
+pub(super) mod session;
+pub(super) mod statement;

@@ -1,0 +1,95 @@
+//! In what the statements of one client are planned and run.
+
+use std::time::{Duration, Instant};
+
+use datafusion::common::{DataFusionError, Result};
+use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
+use forebay_planner::sql::StatementText;
+use forebay_planner::sql::execute::execute_plan;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use uuid::Uuid;
+
+use crate::ForebayContext;
+use crate::flight::access::rights::{Roots, check_plan};
+use crate::flight::access::users::Identity;
+use crate::flight::limits::slots::{Share, Slot};
+use crate::flight::limits::{Limits, options};
+use crate::flight::opaque::Opaque;
+
+/// Who a client is, its options and temporary models, and what it may take.
+pub(in crate::flight) struct Session {
+    pub(in crate::flight) id: Uuid,
+    pub(in crate::flight) who: Identity,
+    pub(in crate::flight) context: Opaque<ForebayContext>,
+    pub(in crate::flight) roots: Roots,
+    pub(in crate::flight) limits: Limits,
+    /// Canceled when the session ends, and with it all that runs for it.
+    pub(in crate::flight) closed: CancellationToken,
+    /// Queries that it may run.
+    pub(in crate::flight) slots: Share,
+    used: Mutex<Instant>,
+}
+
+impl Session {
+    pub(in crate::flight) fn new(
+        who: Identity,
+        context: ForebayContext,
+        roots: Roots,
+        limits: Limits,
+        slots: Share,
+    ) -> Self {
+        Self {
+            id: Uuid::new_v4(),
+            who,
+            context: Opaque::new(context),
+            roots,
+            slots,
+            limits,
+            closed: CancellationToken::new(),
+            used: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// The right to run a query for as long as it is held.
+    pub(in crate::flight) fn slot(&self) -> Result<Slot, Status> {
+        self.slots.take()
+    }
+
+    /// Begins the time anew after which it ends unused.
+    pub(in crate::flight) fn touch(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
+    /// Whether nothing runs, and nothing was asked for so long.
+    pub(in crate::flight) fn is_idle(&self, time: Duration) -> bool {
+        self.slots.is_free() && self.used.lock().elapsed() >= time
+    }
+
+    pub(in crate::flight) fn last_used(&self) -> Instant {
+        *self.used.lock()
+    }
+
+    /// Sets an option, as `SET` would.
+    pub(in crate::flight) async fn set(
+        &self,
+        key: &str,
+        value: &str,
+    ) -> Result<(), DataFusionError> {
+        let set = SetVariable { variable: key.to_owned(), value: value.to_owned() };
+        let plan = LogicalPlan::Statement(Statement::SetVariable(set));
+        check_plan(&self.who, &plan)?;
+        if self.limits.is_shared {
+            options::check(&plan)?;
+        }
+        let text = StatementText(format!("SET {key}"));
+        execute_plan(self.context.session(), plan, text).await.map(|_| ())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
