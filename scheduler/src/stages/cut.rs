@@ -41,6 +41,8 @@ use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec};
 use crate::stages::asked_order::asked_order;
 use crate::stages::input_wants::{Scope, Wants, sorted, wants};
+use crate::stages::joined_stages::joined;
+use crate::stages::kept_joins;
 use crate::stages::traits::{gives_rows_for_nothing, is_light, is_replayable, needs};
 
 /// A plan in stages.
@@ -88,10 +90,11 @@ pub(crate) fn cut(
     let plan = plan.transform_up(limit_merges).data()?;
     let order = asked_order(&plan);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
-    let plan = disguised(plan)?;
+    let plan = disguised(plan)?.transform_up(kept_joins::hidden).data()?;
     let writers = DefaultDistributedPlanner::new()
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
+    let writers = joined(writers)?;
     let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
     let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };
     stages.orders.extend(writers.last().map(|root| root.stage_id()).zip(order));
@@ -149,7 +152,8 @@ type Piece = (Arc<dyn ExecutionPlan>, Inputs);
 
 impl Stages {
     fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
-        let written = undisguised(only_child(writer.children())?)?;
+        let written = only_child(writer.children())?.transform_up(kept_joins::shown).data()?;
+        let written = undisguised(written)?;
         let written = written.transform_up(without_repartition).data()?;
         let order = self.orders.remove(&writer.stage_id());
         let (child, inputs) = self.cut(written, Scope::Own)?;

@@ -3,6 +3,8 @@
 //! - `cut`: where a plan is cut, and what the pieces are
 //! - `traits`: what the operators of a stage say of it: what it needs, whether it can be run again
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
+//! - `kept_joins`: the joins that Ballista's planner does not choose anew
+//! - `joined_stages`: which of its stages are one
 //! - [`asked_order`]: the order in which a query asks for its rows
 //!
 //! Ballista's planner cuts at shuffles; everything else here is ours.
@@ -10,6 +12,11 @@
 pub(crate) mod asked_order;
 mod cut;
 mod input_wants;
+mod joined_stages;
+mod kept_joins;
 mod traits;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cut::{Reads, StagedPlan, cut, holds_model};
