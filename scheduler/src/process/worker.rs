@@ -42,6 +42,7 @@ use crate::protocol::control_stream::{ControlStream, Handler, ToScheduler, to_sc
 use crate::protocol::messages::{self, from_worker, to_worker};
 use crate::protocol::tls::Tls;
 use crate::worker::engine::TaskEngine;
+use crate::worker::joins;
 use crate::worker::metrics::{self, BusyMeter, WorkerFigures};
 use crate::worker::tasks::{self, TaskService, TaskThreads};
 
@@ -187,6 +188,7 @@ impl Worker {
         let engine =
             TaskEngine::new(Arc::clone(&self.devices), Arc::clone(&store), to_scheduler.clone());
         let engine = Arc::new(engine);
+        let tidy = joins::tidy(Arc::clone(engine.tables()));
         let executor = Arc::new(self.executor(
             registration.clone(),
             folder.text(),
@@ -231,6 +233,7 @@ impl Worker {
             SpawnedTask::spawn(live),
             SpawnedTask::spawn(full),
             SpawnedTask::spawn(busy),
+            SpawnedTask::spawn(tidy),
         ];
         let _metrics = self.serve_metrics(&executor, &store).await?;
         on_ready(&id);
