@@ -12,7 +12,8 @@ const PARTITIONS: usize = 8;
 const ROUNDS: usize = 3;
 
 pub(super) async fn tpch() {
-    let scale = std::env::var("FOREBAY_TPCH_SCALE").map_or(1.0, |scale| scale.parse().unwrap());
+    let scale: f64 =
+        std::env::var("FOREBAY_TPCH_SCALE").map_or(1.0, |scale| scale.parse().unwrap());
     let tables = TempDir::new().unwrap();
     tpch::write_tables(tables.path(), scale, PARTITIONS).await;
     let cores = std::thread::available_parallelism().unwrap().get().div_ceil(2);
@@ -26,7 +27,7 @@ pub(super) async fn tpch() {
             session.sql(&tpch::create_table(table, tables.path())).await.unwrap();
         }
     }
-    let queries = (1..=tpch::QUERIES).map(|number| (number.to_string(), tpch::query(number)));
-    let queries: Vec<_> = queries.collect();
+    let query = |number: usize| (number.to_string(), tpch::query(number, scale));
+    let queries: Vec<_> = (1..=tpch::QUERIES).map(query).collect();
     compare("TPC-H", &format!("\"scale\": {scale}"), &queries, sessions, ROUNDS).await;
 }

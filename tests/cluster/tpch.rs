@@ -24,10 +24,24 @@ async fn all_queries_give_what_plain_datafusion_gives() {
         || ForebayContext::builder().with_catalog(Catalog::in_memory()).with_config(config());
     let embedded = builder().build().unwrap();
     let cluster = builder().connect(stage.cluster.address()).await.unwrap();
+    // However small a side is, both are dealt out where one process would have collected one.
+    let threshold = "datafusion.optimizer.hash_join_single_partition_threshold";
+    let by_hash = config().set_u64(threshold, 0).set_u64(&format!("{threshold}_rows"), 0);
+    let by_hash = ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_config(by_hash)
+        .connect(stage.cluster.address())
+        .await
+        .unwrap();
+    let sessions = [
+        (&embedded, "in one process"),
+        (&cluster, "on a cluster"),
+        (&by_hash, "on a cluster, with all joins by hash"),
+    ];
     for name in tpch::TABLES {
         let create = tpch::create_table(name, &tables);
         plain.sql(&create).await.unwrap();
-        for session in [&embedded, &cluster] {
+        for (session, _) in sessions {
             session.sql(&create).await.unwrap();
         }
     }
@@ -35,13 +49,13 @@ async fn all_queries_give_what_plain_datafusion_gives() {
     let begun = stage.cluster.tasks_begun();
     let mut empty = vec![];
     for number in 1..=tpch::QUERIES {
-        let query = tpch::query(number);
+        let query = tpch::query(number, SCALE);
         let expected = plain.sql(&query).await.unwrap().collect().await.unwrap();
         if expected.iter().all(|batch| batch.num_rows() == 0) {
             empty.push(number);
         }
         let expected = pretty_format_batches(&expected).unwrap().to_string();
-        for (session, place) in [(&embedded, "in one process"), (&cluster, "on a cluster")] {
+        for (session, place) in sessions {
             let rows = async { session.sql(&query).await?.collect().await };
             let rows = stage.bounded(rows).await.unwrap();
             let found = pretty_format_batches(&rows).unwrap().to_string();
