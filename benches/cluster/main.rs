@@ -7,6 +7,7 @@
 //! - memory: loads that expand, under memory limits, with each mechanism switched off in turn (the
 //!   memory experiment of the streaming batch model, arXiv 2501.12407, figure 9, at a tenth)
 //! - relational: queries without a model, against stock Ballista
+//! - tpch: TPC-H's 22 queries against stock Ballista, at the scale `FOREBAY_TPCH_SCALE` (1)
 //! - watching: what it costs a scheduler that clients watch many jobs, in CPU time
 //!
 //! `cargo bench --bench cluster`, or some of it: `cargo bench --bench cluster -- overlap`
@@ -37,6 +38,8 @@ use forebay::{
 use tempfile::TempDir;
 
 mod relational;
+mod stock;
+mod tpch;
 mod watching;
 
 /// As in the program.
@@ -63,6 +66,9 @@ fn main() {
         }
         if is_asked("relational") {
             relational::relational().await;
+        }
+        if is_asked("tpch") {
+            tpch::tpch().await;
         }
         if is_asked("watching") {
             watching::watching().await;

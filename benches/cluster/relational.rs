@@ -2,29 +2,18 @@
 //! scheduler and executor with as many cores, in turn. Both read the same Parquet files, plan with as
 //! many partitions, keep shuffles in the same kind of folder, and have no memory limit.
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray};
-use arrow::util::display::{ArrayFormatter, FormatOptions};
-use ballista_core::config::TaskSchedulingPolicy;
-use ballista_core::extension::{SessionConfigExt, SessionStateExt};
-use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
-use ballista_scheduler::cluster::BallistaCluster;
-use ballista_scheduler::config::SchedulerConfig;
-use ballista_scheduler::scheduler_process::start_server;
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion::prelude::ParquetReadOptions;
 use tempfile::TempDir;
 
-use super::{Cluster, Has, median};
+use super::stock::{Stock, compare};
+use super::{Cluster, Has};
 
 /// Rows of `lineitem`; the other tables have as many as TPC-H's have for it.
 const LINES: u64 = 3_000_000;
@@ -77,7 +66,7 @@ const QUERIES: [(&str, &str); 5] = [
     ),
 ];
 
-/// Each query on both in turn; the medians, and their ratio.
+/// On one worker, and on one executor.
 pub(super) async fn relational() {
     let tables = TempDir::new().unwrap();
     let rows = write_tables(tables.path());
@@ -85,8 +74,8 @@ pub(super) async fn relational() {
     let has = Has { cpus: cores as u32, accelerators: 0, work_limit: None };
     let cluster = Cluster::start_in(TempDir::new().unwrap(), &[has]).await;
     let forebay = cluster.session(PARTITIONS).await;
-    let stock = Stock::start(cores).await;
-    let sessions = [forebay.session(), &stock.session];
+    let stock = Stock::start(&[cores], PARTITIONS).await;
+    let sessions = [forebay.session(), stock.session()];
     for session in sessions {
         for table in TABLES {
             let path = tables.path().join(table);
@@ -94,104 +83,9 @@ pub(super) async fn relational() {
             session.register_parquet(table, path.to_str().unwrap(), options).await.unwrap();
         }
     }
-    let (mut seconds, mut all) = (BTreeMap::new(), [0.0; 2]);
-    for round in 0..=ROUNDS {
-        for (query, sql) in QUERIES {
-            let mut results = vec![];
-            for (at, session) in sessions.into_iter().enumerate() {
-                let start = Instant::now();
-                let batches = session.sql(sql).await.unwrap().collect().await.unwrap();
-                let took = start.elapsed().as_secs_f64();
-                results.push(text(&batches));
-                // The first round warms both up.
-                if round > 0 {
-                    seconds.entry((query, at)).or_insert_with(Vec::new).push(took);
-                }
-            }
-            assert!(!results[0].is_empty(), "query {query} gives nothing");
-            assert_eq!(results[0], results[1], "query {query}");
-        }
-    }
-    for (query, _) in QUERIES {
-        let [forebay, stock] = [0, 1].map(|at| median(&seconds[&(query, at)]));
-        all = [all[0] + forebay, all[1] + stock];
-        print(&format!("query {query}"), rows, forebay, stock);
-    }
-    print("all queries", rows, all[0], all[1]);
-}
-
-fn print(name: &str, rows: u64, forebay: f64, stock: f64) {
-    println!(
-        "{{\"name\": \"cluster, relational, {name}\", \"lineitem_rows\": {rows}, \"seconds\": \
-         {forebay:.3}, \"seconds_stock_ballista\": {stock:.3}, \"ratio\": {:.3}}}",
-        forebay / stock
-    );
-}
-
-/// A scheduler and an executor of Ballista's as they come, in this process.
-struct Stock {
-    session: SessionContext,
-    _running: Vec<SpawnedTask<()>>,
-    _folder: TempDir,
-}
-
-impl Stock {
-    async fn start(cores: usize) -> Self {
-        let [scheduler_port, port, grpc_port] = free_ports();
-        let config = SchedulerConfig {
-            bind_port: scheduler_port,
-            ..SchedulerConfig::default().with_scheduler_policy(TaskSchedulingPolicy::PushStaged)
-        };
-        let cluster = BallistaCluster::new_from_config(&config).await.unwrap();
-        let address = (Ipv4Addr::LOCALHOST, scheduler_port).into();
-        let scheduler = SpawnedTask::spawn(async move {
-            start_server(cluster, address, Arc::new(config)).await.unwrap();
-        });
-        let folder = TempDir::new().unwrap();
-        let executor = ExecutorProcessConfig {
-            port,
-            grpc_port,
-            scheduler_host: Ipv4Addr::LOCALHOST.to_string(),
-            scheduler_port,
-            scheduler_connect_timeout_seconds: 10,
-            vcores: cores,
-            task_scheduling_policy: TaskSchedulingPolicy::PushStaged,
-            work_dir: Some(folder.path().to_str().unwrap().to_owned()),
-            memory_pool_size: Some(0),
-            ..ExecutorProcessConfig::default()
-        };
-        let executor = SpawnedTask::spawn(async move {
-            Box::pin(start_executor_process(Arc::new(executor))).await.unwrap();
-        });
-        // It says to nobody here when it is ready; the first query waits for it.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let config = SessionConfig::new_with_ballista().with_target_partitions(PARTITIONS);
-        let state = SessionStateBuilder::new().with_default_features().with_config(config).build();
-        let state = state.upgrade_for_ballista(format!("http://127.0.0.1:{scheduler_port}"));
-        let session = SessionContext::new_with_state(state.unwrap());
-        Self { session, _running: vec![scheduler, executor], _folder: folder }
-    }
-}
-
-/// Ports that nobody has at this moment.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    held.map(|port| port.local_addr().unwrap().port())
-}
-
-/// Rows as text, in no order: what is equal in the order may come in any.
-fn text(batches: &[RecordBatch]) -> Vec<String> {
-    let options = FormatOptions::default();
-    let mut rows = vec![];
-    for batch in batches {
-        let columns = batch.columns().iter();
-        let columns: Vec<_> =
-            columns.map(|column| ArrayFormatter::try_new(column, &options).unwrap()).collect();
-        let row = |row| columns.iter().map(|column| column.value(row).to_string() + "|").collect();
-        rows.extend((0..batch.num_rows()).map(row));
-    }
-    rows.sort();
-    rows
+    let queries = QUERIES.map(|(name, sql)| (name.to_owned(), sql.to_owned()));
+    let data = format!("\"lineitem_rows\": {rows}");
+    compare("relational", &data, &queries, sessions, ROUNDS).await;
 }
 
 const TABLES: [&str; 6] = ["lineitem", "orders", "customer", "supplier", "nation", "region"];

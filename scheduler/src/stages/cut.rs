@@ -34,6 +34,8 @@ use crate::graph::{EdgeKind, Limits};
 use crate::stages::asked_order::asked_order;
 use crate::stages::assembly::{Input, Piece, Stages, UNIT, reader};
 use crate::stages::input_wants::{Scope, Wants, sorted, wants};
+use crate::stages::joined_stages::joined;
+use crate::stages::kept_joins;
 use crate::stages::rewrites::{limit_joins, limit_merges, limit_scans, without_repartition};
 use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
 use crate::stages::traits::{can_be_left_out, holds_model, is_light, task_rows};
@@ -51,10 +53,11 @@ pub(crate) fn cut(
     let plan = plan.transform_up(limit_merges).data()?;
     let order = asked_order(&plan);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
-    let plan = disguised(plan)?;
+    let plan = disguised(plan)?.transform_up(kept_joins::hidden).data()?;
     let writers = DefaultDistributedPlanner::new()
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
+    let writers = joined(writers)?;
     let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
     let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };
     stages.orders.extend(writers.last().map(|root| root.stage_id()).zip(order));
@@ -77,7 +80,8 @@ const KEPT_PART: u64 = 8;
 
 impl Stages {
     fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
-        let written = undisguised(only_child(writer.children())?)?;
+        let written = only_child(writer.children())?.transform_up(kept_joins::shown).data()?;
+        let written = undisguised(written)?;
         let written = written.transform_up(without_repartition).data()?;
         let order = self.orders.remove(&writer.stage_id());
         let Piece { plan: child, inputs } = self.cut(written, Scope::Own)?;

@@ -6,6 +6,8 @@
 //! - `staged`: what comes of it
 //! - `traits`: what the operators of a stage say of it: what it needs, whether it can be run again
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
+//! - `kept_joins`: the joins that Ballista's planner does not choose anew
+//! - `joined_stages`: which of its stages are one
 //! - [`asked_order`]: the order in which a query asks for its rows
 //!
 //! Ballista's planner cuts at shuffles; everything else here is ours.
@@ -14,9 +16,14 @@ pub(crate) mod asked_order;
 mod assembly;
 mod cut;
 mod input_wants;
+mod joined_stages;
+mod kept_joins;
 mod rewrites;
 mod staged;
 mod traits;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cut::cut;
 pub(crate) use staged::{PlannedStage, Reads, StagedPlan};

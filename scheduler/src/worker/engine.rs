@@ -31,12 +31,14 @@ use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec};
 use crate::protocol::control_stream::ToScheduler;
 use crate::protocol::location::FileId;
 use crate::protocol::messages::{self, from_worker};
+use crate::worker::joins::Tables;
 
 /// Runs stages on this worker's devices: those that write blocks itself, others as Ballista does.
 pub(crate) struct TaskEngine {
     devices: Arc<Devices>,
     store: Arc<BlockStore>,
     to_scheduler: ToScheduler,
+    tables: Arc<Tables>,
     inner: DefaultExecutionEngine,
 }
 
@@ -47,7 +49,13 @@ impl TaskEngine {
         store: Arc<BlockStore>,
         to_scheduler: ToScheduler,
     ) -> Self {
-        Self { devices, store, to_scheduler, inner: DefaultExecutionEngine::new() }
+        let (tables, inner) = (Arc::default(), DefaultExecutionEngine::new());
+        Self { devices, store, to_scheduler, tables, inner }
+    }
+
+    /// What its tasks build once for all.
+    pub(crate) fn tables(&self) -> &Arc<Tables> {
+        &self.tables
     }
 
     /// The accelerators that the scheduler gave to the task, or what this worker has for the model.
@@ -104,18 +112,27 @@ impl ExecutionEngine for TaskEngine {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
+        let job = job_id.to_string();
+        let stage = u32::try_from(stage_id).unwrap_or(u32::MAX);
         let plan = self.placed(plan, work_dir)?;
+        // A filter that one side of a join gives the scan of the other is a task's own.
+        let plan = if config.options().optimizer.enable_dynamic_filter_pushdown {
+            plan
+        } else {
+            self.tables.joined(&job, stage, plan)?
+        };
+        let tables = Arc::clone(&self.tables);
         if let Some(writer) = plan.downcast_ref::<BlockWriterExec>() {
             return Ok(Arc::new(BlockTask {
-                job: job_id.to_string(),
-                stage: u32::try_from(stage_id).unwrap_or(u32::MAX),
+                job,
+                stage,
                 writer: writer.clone(),
                 store: Arc::clone(&self.store),
+                tables,
                 to_scheduler: self.to_scheduler.clone(),
             }));
         }
         let shuffle = Arc::clone(&plan);
-        let job = job_id.to_string();
         let inner = self.inner.create_query_stage_exec(
             job_id,
             stage_id,
@@ -125,14 +142,8 @@ impl ExecutionEngine for TaskEngine {
             work_dir,
             config,
         )?;
-        let stage = u32::try_from(stage_id).unwrap_or(u32::MAX);
-        Ok(Arc::new(ShuffleTask {
-            job,
-            stage,
-            inner,
-            plan: shuffle,
-            store: Arc::clone(&self.store),
-        }))
+        let store = Arc::clone(&self.store);
+        Ok(Arc::new(ShuffleTask { job, stage, inner, plan: shuffle, tables, store }))
     }
 }
 
@@ -143,6 +154,7 @@ struct BlockTask {
     stage: u32,
     writer: BlockWriterExec,
     store: Arc<BlockStore>,
+    tables: Arc<Tables>,
     to_scheduler: ToScheduler,
 }
 
@@ -176,9 +188,12 @@ impl QueryStageExecutor for BlockTask {
         };
         let task = u32::try_from(task_id).unwrap_or(u32::MAX);
         log_options(&context);
+        let used = self.tables.used(&self.job, self.stage);
+        let memory = Arc::clone(context.memory_pool());
         let written =
             self.writer.write(&self.store, &self.job, self.stage, task, context, &on_sealed);
         let blocks = written.await.map_err(status::sealed_failure)?;
+        used.ended_well(memory.as_ref());
         Ok(blocks.iter().map(status::to_record).collect())
     }
 
@@ -195,6 +210,7 @@ struct ShuffleTask {
     job: String,
     stage: u32,
     store: Arc<BlockStore>,
+    tables: Arc<Tables>,
     inner: Arc<dyn QueryStageExecutor>,
     plan: Arc<dyn ExecutionPlan>,
 }
@@ -213,6 +229,8 @@ impl QueryStageExecutor for ShuffleTask {
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
         log_options(&context);
+        let used = self.tables.used(&self.job, self.stage);
+        let memory = Arc::clone(context.memory_pool());
         let task = u32::try_from(task_id).unwrap_or(u32::MAX);
         let run = async {
             let mut files = ShuffleFiles::new(&self.store, &self.job, self.stage, task)?;
@@ -224,7 +242,9 @@ impl QueryStageExecutor for ShuffleTask {
             files.keep().await?;
             Ok(written)
         };
-        run.await.map_err(status::sealed_failure)
+        let written = run.await.map_err(status::sealed_failure)?;
+        used.ended_well(memory.as_ref());
+        Ok(written)
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {

@@ -2,8 +2,10 @@
 //!
 //! - [`tasks`]: takes tasks, runs them, says how they ended
 //! - [`engine`]: how one is run: on the worker's own devices
+//! - [`joins`]: hash joins: which side is built, and once for all tasks
 //! - [`metrics`]: what Prometheus reads
 
 pub(crate) mod engine;
+pub(crate) mod joins;
 pub(crate) mod metrics;
 pub(crate) mod tasks;

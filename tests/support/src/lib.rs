@@ -7,4 +7,5 @@ pub mod cluster;
 pub mod disk;
 pub mod proxy;
 pub mod random;
+pub mod tpch;
 pub mod web;

@@ -35,6 +35,7 @@ use crate::protocol::connection::{self, said};
 use crate::protocol::control_stream::{ControlStream, Handler, ToScheduler, to_scheduler};
 use crate::protocol::messages::{self, FromWorker, from_worker, to_worker};
 use crate::worker::engine::TaskEngine;
+use crate::worker::joins;
 use crate::worker::metrics::BusyMeter;
 use crate::worker::tasks::{self, TaskService, TaskThreads};
 
@@ -77,6 +78,7 @@ impl Bound {
         let outbox = to_scheduler();
         let devices = Arc::clone(&worker.devices);
         let engine = Arc::new(TaskEngine::new(devices, Arc::clone(&store), outbox.0.clone()));
+        let tables = joins::tidy(Arc::clone(engine.tables()));
         let registration = worker.registration(&id, advertised);
         let (its_engine, its_store) = (Arc::clone(&engine), Arc::clone(&store));
         let executor = worker.executor(registration, folder.text(), its_engine, its_store);
@@ -89,7 +91,15 @@ impl Bound {
             TaskService::new(Arc::clone(&executor), engine, its_store, &threads, stop);
         let routes = routes(tasks, Arc::clone(&store), &folder);
         let port = SpawnedTask::spawn(connection::serve(routes, port, worker.tls.clone()));
-        let site = Site { _port: port, _threads: threads, executor, store, _folder: folder };
+        let tidying = SpawnedTask::spawn(tables);
+        let site = Site {
+            _port: port,
+            _tidying: tidying,
+            _threads: threads,
+            executor,
+            store,
+            _folder: folder,
+        };
         Ok(Serving { site, channel, description, outbox, ends, stopped })
     }
 }
@@ -98,6 +108,8 @@ impl Bound {
 /// folder goes last.
 struct Site {
     _port: SpawnedTask<Result<(), tonic::transport::Error>>,
+    /// Lets go of tables that joins no longer share.
+    _tidying: SpawnedTask<()>,
     _threads: TaskThreads,
     executor: Arc<Executor>,
     store: Arc<BlockStore>,

@@ -1,0 +1,64 @@
+//! Plans with joins, cut.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use ballista_core::config::BallistaConfig;
+use datafusion::datasource::MemTable;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use super::cut;
+
+/// The names of a query's stages, on `few (k, a)` and `many (k, b)`, of four partitions each. Sides of joins
+/// are read whole by all tasks up to so many rows.
+async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
+    const PARTITIONS: i64 = 4;
+    let config = SessionConfig::new()
+        .with_target_partitions(PARTITIONS as usize)
+        .with_round_robin_repartition(false)
+        .with_option_extension(BallistaConfig::default())
+        .set_bool("datafusion.optimizer.enable_dynamic_filter_pushdown", false)
+        .set_u64("datafusion.optimizer.hash_join_single_partition_threshold", read_whole_max * 8)
+        .set_u64("datafusion.optimizer.hash_join_single_partition_threshold_rows", read_whole_max);
+    let session = SessionContext::new_with_config(config);
+    for (name, column, rows) in [("few", "a", 10), ("many", "b", 1000)] {
+        let part = |at: i64| {
+            let rows = at * rows..(at + 1) * rows;
+            let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(rows.clone()));
+            let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(rows));
+            vec![RecordBatch::try_from_iter([("k", keys), (column, numbers)]).unwrap()]
+        };
+        let parts: Vec<_> = (0..PARTITIONS).map(part).collect();
+        let table = MemTable::try_new(parts[0][0].schema(), parts).unwrap();
+        session.register_table(name, Arc::new(table)).unwrap();
+    }
+    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+    let options = session.copied_config();
+    let staged = cut(&"job".into(), plan, options.options()).unwrap();
+    let stages = staged.spec.stages.into_iter();
+    stages.map(|stage| stage.name).filter(|name| name.contains(" < ")).collect()
+}
+
+const BY_HASH: [&str; 3] = [
+    "SortShuffleWriter < DataSource",
+    "SortShuffleWriter < DataSource",
+    "BlockWriter < HashJoin < UnresolvedShuffle < UnresolvedShuffle",
+];
+
+#[tokio::test]
+async fn sides_that_are_dealt_out_are_not_read_whole() {
+    let query = "SELECT few.a, many.b FROM few JOIN many ON few.k = many.k";
+    assert_eq!(stages(query, 0).await, BY_HASH);
+    let read_whole =
+        ["BlockWriter < DataSource", "BlockWriter < HashJoin < BlockReader < DataSource"];
+    assert_eq!(stages(query, 1_000_000).await, read_whole);
+}
+
+/// Which rows of `few` there are, no task could say that has a part of `many`.
+#[tokio::test]
+async fn a_side_that_cannot_be_read_whole_is_dealt_out_where_it_is_made() {
+    let query = "SELECT * FROM few WHERE EXISTS (SELECT * FROM many WHERE many.k = few.k)";
+    for read_whole_max in [0, 1_000_000] {
+        assert_eq!(stages(query, read_whole_max).await, BY_HASH);
+    }
+}
