@@ -210,7 +210,8 @@ fn rows(plan: &Plan) -> Option<usize> {
 }
 
 fn hash_join(plan: &Plan) -> Result<&HashJoinExec> {
-    plan.downcast_ref().ok_or_else(|| internal_datafusion_err!("{} is not a hash join", plan.name()))
+    plan.downcast_ref()
+        .ok_or_else(|| internal_datafusion_err!("{} is not a hash join", plan.name()))
 }
 
 /// A hash join that is run otherwise than it was planned. To others it is what was planned: its inputs are
