@@ -24,6 +24,7 @@ use arrow::datatypes::Float64Type;
 use datafusion::datasource::MemTable;
 use forebay::prelude::*;
 use forebay::{Catalog, Inventory};
+use forebay_testkit::random::Random;
 
 const PACKAGE: &str = ".forebay/models/all-minilm-l6-v2";
 const SOURCE: &str = ".forebay/models/source/all-minilm-l6-v2";
@@ -45,7 +46,7 @@ async fn run() {
         .build()
         .unwrap();
     forebay.register_model("minilm", PACKAGE).await.unwrap();
-    let mut random = Random(42);
+    let mut random = Random::new(42);
     let unique = texts(&forebay, &mut random).await;
     let copied = with_copies(&unique, &mut random);
     let mut peer = Peer::start();
@@ -120,8 +121,8 @@ async fn texts(forebay: &ForebayContext, random: &mut Random) -> Vec<String> {
         words.extend(glosses.flat_map(|gloss| gloss.split_whitespace()).map(str::to_owned));
     }
     let text = |_| {
-        let count = (3.0 + random.normal()).exp().clamp(1.0, 200.0) as usize;
-        let start = random.below(words.len() - count);
+        let count = (3.0 + normal(random)).exp().clamp(1.0, 200.0) as usize;
+        let start = random.index(words.len() - count);
         words[start..start + count].join(" ")
     };
     (0..ROWS).map(text).collect()
@@ -131,8 +132,8 @@ async fn texts(forebay: &ForebayContext, random: &mut Random) -> Vec<String> {
 fn with_copies(texts: &[String], random: &mut Random) -> Vec<String> {
     let mut texts = texts.to_vec();
     for at in 0..texts.len() {
-        if random.uniform() < COPIES {
-            texts[at] = texts[random.below(texts.len())].clone();
+        if random.fraction() < COPIES {
+            texts[at] = texts[random.index(texts.len())].clone();
         }
     }
     texts
@@ -180,30 +181,10 @@ impl Peer {
     }
 }
 
-/// SplitMix64: the same texts on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.uniform() * end as f64) as usize
-    }
-
-    /// Box and Muller's method.
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (2.0 * std::f64::consts::PI * self.uniform()).cos()
-    }
+/// A number of the normal distribution, by Box and Muller's method.
+fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
+    radius * (2.0 * std::f64::consts::PI * random.fraction()).cos()
 }
 
 fn median(values: &mut [f64]) -> f64 {

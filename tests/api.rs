@@ -24,6 +24,7 @@ mod api {
     mod outside;
     mod packages;
     mod random;
+    mod random_types;
     #[path = "../sql/wire.rs"]
     mod sending;
     mod stage_orders;

@@ -35,6 +35,7 @@ use forebay::prelude::*;
 use forebay::{
     Catalog, Devices, Functions, Inventory, RunningScheduler, RunningWorker, Scheduler, Worker,
 };
+use forebay_testkit::random::Random;
 use tempfile::TempDir;
 
 mod relational;
@@ -236,17 +237,8 @@ fn number(value: &ColumnarValue) -> u64 {
 fn noise(bytes: usize, seeds: &[i64]) -> Buffer {
     const SEEDS: usize = 16_777_259;
     const LENGTH_MAX: usize = 64_000_000;
-    static NOISE: LazyLock<Buffer> = LazyLock::new(|| {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let next = |_| {
-            // xorshift
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random as u8
-        };
-        (0..SEEDS + LENGTH_MAX).map(next).collect::<Vec<u8>>().into()
-    });
+    static NOISE: LazyLock<Buffer> =
+        LazyLock::new(|| Random::new(1).bytes(SEEDS + LENGTH_MAX).into());
     let start = seeds.iter().fold(1, |a: usize, b| a.wrapping_mul(31).wrapping_add(*b as usize));
     NOISE.slice_with_length(start.wrapping_mul(1_000_003) % SEEDS, bytes)
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::prelude::ParquetReadOptions;
+use forebay_testkit::random::mix;
 use tempfile::TempDir;
 
 use super::stock::{Stock, compare};
@@ -178,12 +179,9 @@ fn write(folder: &Path, table: &str, rows: u64, columns: impl Fn(Range<u64>) -> 
     }
 }
 
-/// The same number for the same key and column in every run, less than `most` (splitmix64).
+/// The same number for the same key and column in every run, less than `most`.
 fn random_one(key: u64, column: u64, most: u64) -> u64 {
-    let mut z = key.wrapping_mul(31).wrapping_add(column).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) % most
+    mix(key.wrapping_mul(31).wrapping_add(column)) % most
 }
 
 fn random(keys: Range<u64>, column: u64, most: u64) -> impl Iterator<Item = u64> {

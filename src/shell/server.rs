@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::{CommandStatementQuery, ProstMessageExt};
 use arrow_flight::{FlightClient, FlightDescriptor, FlightInfo, Ticket};
 use base64::Engine;
@@ -75,7 +76,10 @@ impl Server {
     }
 
     fn client(&self) -> FlightClient {
-        let mut client = FlightClient::new(self.channel.clone());
+        // A row may be larger than the 4 MB that gRPC takes by itself.
+        let client = FlightServiceClient::new(self.channel.clone());
+        let client = client.max_decoding_message_size(usize::MAX);
+        let mut client = FlightClient::new_from_inner(client);
         client.metadata_mut().clone_from(&self.metadata);
         client
     }

@@ -9,6 +9,7 @@ use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use forebay::prelude::*;
 use forebay::{Catalog, Inventory};
+use forebay_testkit::random::mix;
 use forebay_udf::runtime::Device;
 use futures::StreamExt;
 
@@ -45,13 +46,6 @@ async fn session(models: &tempfile::TempDir) -> ForebayContext {
     );
     forebay.sql(&table).await.unwrap().collect().await.unwrap();
     forebay
-}
-
-/// A number that looks random, the same in every run.
-fn scrambled(seed: u64) -> u64 {
-    let z = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z ^ (z >> 27)
 }
 
 fn slot_threads() -> usize {
@@ -94,7 +88,7 @@ async fn dropped_at_any_moment() {
     let before = forebay.session().runtime_env().memory_pool.reserved();
     for moment in 0..MOMENTS {
         let mut rows = forebay.sql(QUERY).await.unwrap().execute_stream().await.unwrap();
-        let limit = Duration::from_micros(scrambled(moment) % 100_000);
+        let limit = Duration::from_micros(mix(moment) % 100_000);
         // Ends with the rows, or in the middle of them.
         let _ = tokio::time::timeout(limit, async { while rows.next().await.is_some() {} }).await;
         drop(rows);
@@ -112,7 +106,7 @@ async fn failed_at_any_moment() {
     let before = forebay.session().runtime_env().memory_pool.reserved();
     for moment in 0..MOMENTS {
         // A row of the second model, or a row below the first one.
-        let row = scrambled(moment) % ROWS;
+        let row = mix(moment) % ROWS;
         let query = match moment % 2 {
             0 => {
                 let failing =

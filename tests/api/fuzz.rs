@@ -31,18 +31,14 @@ use super::flight::hostile::refused;
 struct Damage(Random);
 
 impl Damage {
-    fn below(&mut self, limit: usize) -> usize {
-        (self.0.fraction() * limit as f64) as usize
-    }
-
     /// A few changes: bytes flipped, cut off, left out, doubled, or taken from another one.
     fn of(&mut self, bytes: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
-        for _ in 0..=self.below(3) {
-            let at = self.below(bytes.len() + 1);
-            let end = (at + self.below(20)).min(bytes.len());
-            match self.below(5) {
-                0 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
+        for _ in 0..=self.0.index(3) {
+            let at = self.0.index(bytes.len() + 1);
+            let end = (at + self.0.index(20)).min(bytes.len());
+            match self.0.index(5) {
+                0 if at < bytes.len() => bytes[at] ^= 1 << self.0.index(8),
                 1 => bytes.truncate(at),
                 2 => drop(bytes.drain(at..end)),
                 3 => {
@@ -50,8 +46,8 @@ impl Damage {
                     bytes.splice(at..at, part);
                 }
                 _ => {
-                    let from = self.below(other.len() + 1);
-                    let to = (from + self.below(30)).min(other.len());
+                    let from = self.0.index(other.len() + 1);
+                    let to = (from + self.0.index(30)).min(other.len());
                     bytes.splice(at..end, other[from..to].iter().copied());
                 }
             }
@@ -114,7 +110,7 @@ async fn damaged_sql_is_an_error_or_a_plan() {
     let mut damage = Damage(Random::new(seed()));
     let mut planned = 0;
     for _ in rounds(400) {
-        let (at, other) = (damage.below(texts.len()), damage.below(texts.len()));
+        let (at, other) = (damage.0.index(texts.len()), damage.0.index(texts.len()));
         let bytes = damage.of(texts[at].as_bytes(), texts[other].as_bytes());
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let Ok(statements) = context.parse(&text) else { continue };
@@ -171,10 +167,10 @@ async fn damaged_messages_of_clients_are_errors() {
         assert!(!matches!(code, Code::Unavailable | Code::Unknown), "{status}: {what:?}");
     };
     for _ in rounds(300) {
-        let (at, other) = (damage.below(commands.len()), damage.below(commands.len()));
+        let (at, other) = (damage.0.index(commands.len()), damage.0.index(commands.len()));
         let bytes = damage.of(&commands[at], &commands[other]);
         let descriptor = FlightDescriptor::new_cmd(bytes.clone());
-        match damage.below(5) {
+        match damage.0.index(5) {
             0 => match client.get_flight_info(descriptor).await {
                 Ok(info) => first_rows(&mut client, info.into_inner()).await,
                 Err(status) => Err(status),
@@ -183,7 +179,7 @@ async fn damaged_messages_of_clients_are_errors() {
             2 => client.get_schema(descriptor).await.map(drop),
             3 => {
                 let kinds = ["CreatePreparedStatement", "CancelFlightInfo", "SetSessionOptions"];
-                let action = Action::new(kinds[damage.below(kinds.len())], bytes.clone());
+                let action = Action::new(kinds[damage.0.index(kinds.len())], bytes.clone());
                 client.do_action(action).await.map(drop)
             }
             _ => {
@@ -282,7 +278,7 @@ async fn damaged_files_of_images_and_audio_are_null_or_decoded() {
     let mut decoded = [0; 4];
     for _ in rounds(60) {
         let rows = (0..ROWS).map(|_| {
-            let (at, other) = (damage.below(files.len()), damage.below(files.len()));
+            let (at, other) = (damage.0.index(files.len()), damage.0.index(files.len()));
             damage.of(&files[at], &files[other])
         });
         let rows: Vec<Vec<u8>> = rows.collect();

@@ -1,14 +1,18 @@
 //! Many queries at once.
 
 use super::history::{self, tasks};
-use super::setup::{ACCELERATOR, CPU, QUERY, Running, Stage, is_long, report, run};
+use super::setup::{ACCELERATOR, CPU, FILES, QUERY, Running, Stage, is_long, report, run};
 
 /// Rows of the table that small queries are about.
 const SMALL_ROWS: usize = 400;
 
-/// Tasks of large queries that may be given a core between a small query's arrival and its first
-/// task: it holds nothing then, and so is the next that gets one.
-const TASKS_BEFORE_MAX: usize = 10;
+/// How often a large query reads the table: each file once more is a task for a core.
+const COPIES: usize = 8;
+
+fn large_query() -> String {
+    let copies = ["SELECT * FROM words"; COPIES].join(" UNION ALL ");
+    QUERY.replace("FROM words", &format!("FROM ({copies})"))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_small_queries_and_large_ones() {
@@ -17,7 +21,7 @@ async fn many_small_queries_and_large_ones() {
     let session = stage.session().await;
     let undisturbed = stage.undisturbed(&session).await;
     let begun = stage.cluster.tasks_begun();
-    let large: Vec<Running> = (0..large).map(|_| stage.start(&session, QUERY)).collect();
+    let large: Vec<Running> = (0..large).map(|_| stage.start(&session, &large_query())).collect();
     stage.until_tasks_run(begun + 1).await;
     let small_ones: Vec<_> = (0..small)
         .map(|n| {
@@ -34,15 +38,18 @@ async fn many_small_queries_and_large_ones() {
         });
         assert!(rows.iter().eq(wanted), "query {n}: {} rows, or others", rows.len());
     }
+    let copied = undisturbed.rows.iter().flat_map(|row| vec![row.clone(); COPIES]);
+    let copied: Vec<String> = copied.collect();
     for running in large {
-        assert!(stage.end(running).await.unwrap() == undisturbed.rows);
+        assert!(stage.end(running).await.unwrap() == copied);
     }
     nobody_starved(&session, small).await;
     stage.until_nothing_is_left(&[0, 1, 2, 3]).await;
     assert_eq!(history::busy_workers(&session).await, Vec::<String>::new());
 }
 
-/// Looks at the last jobs, of which so many are small.
+/// Looks at the jobs, of which so many are small. One that waits holds nothing, and so is the next that
+/// gets a core: it does not wait for the tasks of a large one, of which there are many.
 async fn nobody_starved(session: &forebay::ForebayContext, small: usize) {
     let jobs = "SELECT job_id, CAST(queued AS BIGINT), CAST(started AS BIGINT), name LIKE '%WHERE%' \
                 FROM forebay.jobs WHERE state = 'finished'";
@@ -69,5 +76,7 @@ async fn nobody_starved(session: &forebay::ForebayContext, small: usize) {
              of large ones"
         ));
     }
-    assert!(most <= TASKS_BEFORE_MAX, "{most} tasks of large queries before one of a small query");
+    let of_large = begun.len();
+    assert!(of_large >= COPIES * FILES, "large queries have {of_large} tasks");
+    assert!(most * 2 < of_large, "{most} of {of_large} tasks before one of a small query");
 }

@@ -25,7 +25,7 @@ pub(super) fn rows() -> usize {
     if is_long() { 3000 } else { 1500 }
 }
 
-const FILES: usize = 6;
+pub(super) const FILES: usize = 6;
 
 /// Every row, with what a model says of it. Its text is made on CPU workers, in many blocks.
 pub(super) const QUERY: &str = "

@@ -8,7 +8,6 @@
 mod checks;
 mod client;
 mod reference;
-mod rng;
 mod scenario;
 mod tasks;
 mod weather;

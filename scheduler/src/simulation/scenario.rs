@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use forebay_testkit::random::{Random, mix};
+
 use crate::graph::{
     BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec, TaskId,
     UnitInput,
 };
 use crate::resources::{AcceleratorNeed, Need};
-
-use super::rng::{Rng, mix};
 
 /// Rows are their hashes.
 pub(super) type Rows = Vec<u64>;
@@ -24,7 +24,7 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
-    pub(super) fn random(rng: &mut Rng) -> Self {
+    pub(super) fn random(rng: &mut Random) -> Self {
         let mut spec = JobSpec::default();
         for stage in 0..rng.between(1, 5) as u32 {
             add_stage(&mut spec, stage, rng);
@@ -40,11 +40,11 @@ impl Scenario {
             block_losses_max: 5,
             backoff_ms: 5,
             backoff_ms_max: 100,
-            kept_bytes_max: [0, 100, 1000, u64::MAX][rng.below(4) as usize],
-            buffered_bytes_max: [1, 200, 1000, 100_000][rng.below(4) as usize],
+            kept_bytes_max: [0, 100, 1000, u64::MAX][rng.index(4)],
+            buffered_bytes_max: [1, 200, 1000, 100_000][rng.index(4)],
             group_blocks_max: rng.between(1, 8) as usize,
         };
-        Self::new(spec, rng.next())
+        Self::new(spec, rng.number())
     }
 
     pub(super) fn new(spec: JobSpec, seed: u64) -> Self {
@@ -202,21 +202,20 @@ fn summed(rows: &Rows) -> u64 {
 }
 
 /// A client of the last stage, which nobody else reads.
-fn add_client(spec: &mut JobSpec, rng: &mut Rng) {
+fn add_client(spec: &mut JobSpec, rng: &mut Random) {
     let (from, to) = (StageId(spec.stages.len() as u32 - 1), StageId(spec.stages.len() as u32));
     let granularity = if spec.stages[from.0 as usize].replayable {
         Granularity::Block
     } else {
         Granularity::Unit
     };
-    let budget = [1, 150, 1000, u64::MAX][rng.below(4) as usize];
+    let budget = [1, 150, 1000, u64::MAX][rng.index(4)];
     let edge = EdgeSpec::new(from, to, EdgeKind::Streaming(granularity));
     spec.edges.push(edge.with_budget_bytes(budget));
-    spec.stages
-        .push(StageSpec::client().with_group_bytes_max([1, 100, 500][rng.below(3) as usize]));
+    spec.stages.push(StageSpec::client().with_group_bytes_max([1, 100, 500][rng.index(3)]));
 }
 
-fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {
+fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
     let to = StageId(stage);
     let mut kinds = vec![];
     if stage > 0 && rng.chance(85) {
@@ -232,7 +231,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {
                 _ => EdgeKind::Broadcast,
             };
             kinds.push(kind);
-            let budget = [1, 150, 1000, u64::MAX][rng.below(4) as usize];
+            let budget = [1, 150, 1000, u64::MAX][rng.index(4)];
             let edge = EdgeSpec::new(StageId(from), to, kind).with_budget_bytes(budget);
             spec.edges.push(edge.with_partition_offset(100 * kinds.len() as u32));
         }
@@ -243,16 +242,16 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Rng) {
         (true, false) => rng.between(1, 2) * u64::from(rng.chance(15)),
         (false, _) => rng.below(5),
     };
-    let mut need = Need::cpus([0, 500, 1000, 1000][rng.below(4) as usize]);
+    let mut need = Need::cpus([0, 500, 1000, 1000][rng.index(4)]);
     if rng.chance(if kinds.is_empty() { 5 } else { 45 }) {
-        let share = AcceleratorNeed::try_new([500, 1000, 1000][rng.below(3) as usize]).unwrap();
+        let share = AcceleratorNeed::try_new([500, 1000, 1000][rng.index(3)]).unwrap();
         need = need.with_accelerator(share);
     } else if need.cpus_milli == 0 {
         need.cpus_milli = 1000;
     }
     let mut found = StageSpec::new(format!("s{stage}"), need, partitions as u32)
-        .with_group_bytes_max([1, 100, 500][rng.below(3) as usize])
-        .with_group_rows_max([1, 5, u64::MAX][rng.below(3) as usize])
+        .with_group_bytes_max([1, 100, 500][rng.index(3)])
+        .with_group_rows_max([1, 5, u64::MAX][rng.index(3)])
         .with_output_bytes_guess(rng.between(1, 200));
     found.replayable = rng.chance(70);
     found.runs_on_nothing = streams && rng.chance(50);

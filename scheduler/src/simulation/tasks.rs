@@ -84,7 +84,7 @@ impl World {
         }
         if self.rng.chance(self.weather.fatal) {
             let kinds = [ErrorKind::InvalidArgument, ErrorKind::FailedPrecondition];
-            return Some(FailureKind::Final(kinds[self.rng.below(2) as usize]));
+            return Some(FailureKind::Final(kinds[self.rng.index(2)]));
         }
         let kinds = [
             FailureKind::Passing,
@@ -96,7 +96,7 @@ impl World {
             FailureKind::WorkerLost,
         ];
         let fails = self.rng.chance(self.weather.failure);
-        fails.then(|| kinds[self.rng.below(kinds.len() as u64) as usize].clone())
+        fails.then(|| kinds[self.rng.index(kinds.len())].clone())
     }
 
     /// Whether a task still does anything. A paused worker goes on later.

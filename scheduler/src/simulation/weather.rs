@@ -37,7 +37,7 @@ impl World {
         let is_well = |w: &Worker| w.is_known && w.is_alive && w.paused_until <= self.now;
         let well = self.workers.iter().filter(|(_, worker)| is_well(worker));
         let known: Vec<_> = well.map(|(id, _)| id.clone()).collect();
-        let picked = known.get(self.rng.below(known.len() as u64) as usize).cloned();
+        let picked = known.get(self.rng.index(known.len())).cloned();
         match (self.rng.below(6), picked) {
             (0, _) | (_, None) => {
                 self.join();

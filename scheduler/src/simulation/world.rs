@@ -4,6 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+use forebay_testkit::random::Random;
+
 use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, TaskId,
     UnitId, UnitInput, WorkerId,
@@ -12,7 +14,6 @@ use crate::placement::{Admission, Job, PaperBudget, WorkerState, place};
 use crate::resources::Lease;
 
 use super::reference::Reference;
-use super::rng::Rng;
 use super::scenario::{Rows, Scenario};
 
 /// How bad the weather is, in percent of the cases where it could strike.
@@ -77,7 +78,7 @@ pub(super) struct Running {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) scenario: Scenario,
-    pub(super) rng: Rng,
+    pub(super) rng: Random,
     pub(super) weather: Weather,
     pub(super) admission: Admission,
     pub(super) graph: JobGraph,
@@ -107,16 +108,16 @@ pub(super) fn ensure(condition: bool, message: impl FnOnce() -> String) -> Check
 impl World {
     /// Anything may happen, or nothing.
     pub(super) fn random(seed: u64, is_traced: bool) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let scenario = Scenario::random(&mut rng);
         let weather = match rng.below(4) {
             0 => Weather { calm_at: 100, ..Weather::default() },
             wild => Weather {
-                failure: [0, 3, 10][rng.below(3) as usize],
+                failure: [0, 3, 10][rng.index(3)],
                 fatal: u64::from(rng.chance(5)) * 2,
-                corrupt: [0, 0, 5][rng.below(3) as usize],
+                corrupt: [0, 0, 5][rng.index(3)],
                 doubled: 20,
-                dropped: [0, 30][rng.below(2) as usize],
+                dropped: [0, 30][rng.index(2)],
                 crash: wild * 2,
                 calm_at: rng.between(50, 400),
             },
@@ -126,7 +127,7 @@ impl World {
 
     /// Everything happens all the time, until it is calm, and nothing of it ends the job.
     pub(super) fn stormy(seed: u64, is_traced: bool) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let mut scenario = Scenario::random(&mut rng);
         let limits = &mut scenario.spec.limits;
         (limits.unit_failures_max, limits.stage_failures_max) = (u32::MAX, u32::MAX);
@@ -144,7 +145,13 @@ impl World {
         Self::new(seed, rng, scenario, weather, is_traced)
     }
 
-    fn new(seed: u64, mut rng: Rng, scenario: Scenario, weather: Weather, is_traced: bool) -> Self {
+    fn new(
+        seed: u64,
+        mut rng: Random,
+        scenario: Scenario,
+        weather: Weather,
+        is_traced: bool,
+    ) -> Self {
         let admission = match rng.below(8) {
             0 => Admission::Paper,
             1 => Admission::Off,

@@ -107,6 +107,19 @@ fn a_mistake_is_one_line() {
     assert!(said.contains("no Flight SQL server at grpc://127.0.0.1:1"), "{said}");
 }
 
+/// More than a message of gRPC has unless somebody asks for more, and small ones beside them.
+#[test]
+fn rows_of_many_megabytes_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let sql = "SELECT value, CASE WHEN value % 40 = 7 THEN repeat('x', 10000000) ELSE 'y' END AS text \
+               FROM range(0, 60) ORDER BY value";
+    let found = printed(server.shell("grpc", &["-c", sql]));
+    let lengths = found.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().len());
+    let expected = (0..60).map(|value| if value % 40 == 7 { 10_000_000 } else { 1 });
+    assert!(lengths.eq(expected), "{} bytes", found.len());
+}
+
 /// Arguments, and a query.
 fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [arguments, &["-c", "SELECT 1 AS n"]].concat()

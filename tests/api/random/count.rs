@@ -9,7 +9,7 @@ use proptest::sample::subsequence;
 use proptest::test_runner::{RngSeed, TestError, TestRunner};
 use tokio::runtime::Runtime;
 
-use super::oracle::{Case, Verdict, World};
+use super::oracle::{Case, Verdict};
 use super::settings;
 
 /// Numbers of the longest query.
@@ -23,12 +23,12 @@ fn cases() -> impl Strategy<Value = Case> {
         .prop_map(|(settings, is_sent, query)| Case { query, settings, is_sent })
 }
 
-pub(super) fn is_long() -> bool {
+pub(in crate::api) fn is_long() -> bool {
     std::env::var("FOREBAY_RANDOM").is_ok_and(|set| set == "long")
 }
 
 /// The numbers of the queries.
-pub(super) fn seeds(short: u64, long: u64) -> std::ops::Range<u64> {
+pub(in crate::api) fn seeds(short: u64, long: u64) -> std::ops::Range<u64> {
     let first = std::env::var("FOREBAY_RANDOM_SEED").ok().map(|seed| seed.parse().unwrap());
     let count = match (is_long(), first) {
         (true, _) => long,
@@ -44,9 +44,14 @@ fn report(text: &str) {
     std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
 }
 
+/// Says what a query is: of its numbers, its options, and whether its plans are sent.
+pub(in crate::api) trait Judge {
+    fn judge(&self, case: &Case) -> impl Future<Output = Verdict>;
+}
+
 /// What came of all queries.
 #[derive(Debug, Default)]
-pub(super) struct Count {
+pub(in crate::api) struct Count {
     equal: usize,
     refused: Vec<String>,
     not_ours: Vec<String>,
@@ -54,9 +59,9 @@ pub(super) struct Count {
 }
 
 impl Count {
-    pub(super) fn run(
+    pub(in crate::api) fn run(
         runtime: &Runtime,
-        world: &World,
+        world: &impl Judge,
         test: &str,
         seeds: std::ops::Range<u64>,
     ) -> Self {
@@ -68,7 +73,7 @@ impl Count {
     }
 
     /// One query, which shrinks if it is wrong.
-    fn try_seed(&mut self, runtime: &Runtime, world: &World, test: &str, seed: u64) {
+    fn try_seed(&mut self, runtime: &Runtime, world: &impl Judge, test: &str, seed: u64) {
         let config = ProptestConfig {
             cases: 1,
             rng_seed: RngSeed::Fixed(seed),
@@ -95,7 +100,8 @@ impl Count {
             first.get_or_insert(verdict);
             result
         });
-        let again = format!("FOREBAY_RANDOM_SEED={seed} cargo test --test api -- random::{test}");
+        let again =
+            format!("FOREBAY_RANDOM_SEED={seed} cargo test --workspace --test api -- {test}");
         if let Err(TestError::Fail(reason, _)) = result {
             report(&format!("{again}\n{reason}"));
             self.wrong.push(format!("{again}\n{reason}"));
@@ -108,7 +114,7 @@ impl Count {
         }
     }
 
-    pub(super) fn check(self) {
+    pub(in crate::api) fn check(self) {
         let all = self.equal + self.refused.len() + self.not_ours.len() + self.wrong.len();
         report(&format!(
             "{all} queries: {} equal, {} that DataFusion refuses, {} for which it gives other rows by \

@@ -3,22 +3,22 @@
 //! `make test` runs some hundred, `make random` (`FOREBAY_RANDOM=long`) ten thousand. A query is its
 //! number: `FOREBAY_RANDOM_SEED` says which is the first, and alone that only this one runs.
 
-mod choices;
+pub(super) mod choices;
 mod condition;
-mod count;
+pub(super) mod count;
 mod expression;
 mod groups;
-mod oracle;
+pub(super) mod oracle;
 mod query;
 mod relation;
-mod results;
+pub(super) mod results;
 mod second;
 mod select;
-mod settings;
+pub(super) mod settings;
 mod subquery;
 mod tables;
 mod window;
-mod writer;
+pub(super) mod writer;
 
 use std::sync::Mutex;
 
@@ -32,7 +32,7 @@ use oracle::World;
 use results::Results;
 use second::Second;
 
-fn builder() -> ForebayBuilder {
+pub(super) fn builder() -> ForebayBuilder {
     ForebayContext::builder()
         .with_catalog(Catalog::in_memory())
         .with_inventory(Inventory::detect().with_cpus(2).with_emulated(1, 4 << 30))
@@ -52,7 +52,7 @@ fn second() -> Option<Mutex<Second>> {
 }
 
 /// As the executable has it: DataFusion walks plans by recursion.
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).thread_stack_size(32 << 20).enable_all().build().unwrap()
 }
@@ -72,7 +72,7 @@ fn in_one_process() {
         results: Results::compute(),
         second: second(),
     };
-    Count::run(&runtime, &world, "in_one_process", seeds(300, 7000)).check();
+    Count::run(&runtime, &world, "random::in_one_process", seeds(300, 7000)).check();
 }
 
 #[test]
@@ -86,5 +86,5 @@ fn on_a_cluster() {
     });
     let results = Results::compute();
     let world = World { here, there, is_cluster: true, results, second: second() };
-    Count::run(&runtime, &world, "on_a_cluster", seeds(100, 3000)).check();
+    Count::run(&runtime, &world, "random::on_a_cluster", seeds(100, 3000)).check();
 }

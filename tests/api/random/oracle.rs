@@ -10,8 +10,10 @@ use std::time::Duration;
 use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::error::DataFusionError;
 use forebay::ForebayContext;
 
+use super::count::Judge;
 use super::results::Results;
 use super::second::Second;
 use super::settings::{self, Choice};
@@ -22,11 +24,11 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 /// The numbers of a query, and its options.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) query: Vec<u16>,
-    pub(super) settings: Vec<Choice>,
+pub(in crate::api) struct Case {
+    pub(in crate::api) query: Vec<u16>,
+    pub(in crate::api) settings: Vec<Choice>,
     /// Whether every plan becomes bytes and a plan again before it runs, in one process.
-    pub(super) is_sent: bool,
+    pub(in crate::api) is_sent: bool,
 }
 
 /// Where queries run.
@@ -42,7 +44,7 @@ pub(super) struct World {
     pub(super) second: Option<Mutex<Second>>,
 }
 
-pub(super) enum Verdict {
+pub(in crate::api) enum Verdict {
     Equal,
     /// DataFusion cannot run the reference.
     Refused(String),
@@ -53,10 +55,10 @@ pub(super) enum Verdict {
 }
 
 /// What is wrong with a query.
-pub(super) struct Finding {
+pub(in crate::api) struct Finding {
     /// Findings with other words are other findings.
-    pub(super) kind: String,
-    text: String,
+    pub(in crate::api) kind: String,
+    pub(in crate::api) text: String,
 }
 
 impl fmt::Display for Finding {
@@ -65,10 +67,11 @@ impl fmt::Display for Finding {
     }
 }
 
-type Rows = Result<Vec<String>, String>;
+/// The rows as text, or why there are none.
+pub(in crate::api) type Rows = Result<Vec<String>, String>;
 
-impl World {
-    pub(super) async fn judge(&self, case: &Case) -> Verdict {
+impl Judge for World {
+    async fn judge(&self, case: &Case) -> Verdict {
         let [model, lookup] =
             [By::Model, By::Lookup].map(|by| Writer::write(&case.query, by, &self.results));
         let expected = match rows(&self.here, &[], &lookup, false).await {
@@ -98,7 +101,9 @@ impl World {
             None => Verdict::Wrong(wrong),
         }
     }
+}
 
+impl World {
     fn ask_second(&self, lookup: &Written, expected: &[String]) -> Option<Finding> {
         let rows = self.second.as_ref()?.lock().unwrap().rows(lookup).ok()?;
         (rows != expected).then(|| finding(lookup, &[], &rows, Ok(expected.to_vec())))
@@ -112,7 +117,12 @@ impl World {
     }
 }
 
-fn finding(query: &Written, options: &[Choice], expected: &[String], found: Rows) -> Finding {
+pub(in crate::api) fn finding(
+    query: &Written,
+    options: &[Choice],
+    expected: &[String],
+    found: Rows,
+) -> Finding {
     let (kind, what) = match found {
         Ok(found) => {
             let mut lines = String::new();
@@ -172,21 +182,23 @@ async fn rows(forebay: &ForebayContext, options: &[Choice], query: &Written, sen
         state.write().config_mut().options_mut().set(name, value).unwrap();
     }
     let sql = query.sql.clone();
-    // A panic is an error of its query.
-    let run = SpawnedTask::spawn(async move {
-        let query = session.sql(&sql).await?;
-        query.collect().await
-    });
-    let batches = match tokio::time::timeout(HANGS_AFTER, run).await {
-        Ok(Ok(rows)) => rows.map_err(|error| error.to_string())?,
-        Ok(Err(panic)) => return Err(format!("panics: {panic}")),
-        Err(_) => return Err(format!("has not ended after {HANGS_AFTER:?}")),
-    };
+    let batches = bounded(async move { session.sql(&sql).await?.collect().await }).await?;
     let mut rows: Vec<String> = batches.iter().flat_map(texts).collect();
     if !query.is_ordered {
         rows.sort_unstable();
     }
     Ok(rows)
+}
+
+/// A panic is an error of its query, and so is an end that does not come.
+pub(in crate::api) async fn bounded<T: Send + 'static>(
+    query: impl Future<Output = Result<T, DataFusionError>> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::time::timeout(HANGS_AFTER, SpawnedTask::spawn(query)).await {
+        Ok(Ok(rows)) => rows.map_err(|error| error.to_string()),
+        Ok(Err(panic)) => Err(format!("panics: {panic}")),
+        Err(_) => Err(format!("has not ended after {HANGS_AFTER:?}")),
+    }
 }
 
 fn texts(batch: &RecordBatch) -> Vec<String> {

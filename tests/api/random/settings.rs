@@ -1,10 +1,10 @@
 //! Options under which the same query must give the same rows.
 
 /// An option and another value than it has by itself.
-pub(super) type Choice = (&'static str, &'static str);
+pub(in crate::api) type Choice = (&'static str, &'static str);
 
 /// For every session.
-pub(super) const SETTINGS: &[Choice] = &[
+pub(in crate::api) const SETTINGS: &[Choice] = &[
     ("forebay.exchange", "false"),
     ("forebay.ordered_exchanges", "false"),
     ("forebay.share_equal_inputs", "false"),
@@ -36,7 +36,7 @@ pub(super) const SETTINGS: &[Choice] = &[
 ];
 
 /// For those of a cluster beside these.
-pub(super) const OF_CLUSTERS: &[Choice] = &[
+pub(in crate::api) const OF_CLUSTERS: &[Choice] = &[
     // Of a few rows each.
     ("forebay.block_bytes", "100"),
     ("forebay.block_bytes", "1"),

@@ -5,11 +5,11 @@ use super::choices::Choices;
 use super::results::Results;
 
 /// Keys lie between this and its negative: of them the list of results knows all.
-pub(super) const KEYS: i64 = 12;
+pub(in crate::api) const KEYS: i64 = 12;
 
 /// Who computes. The rest of the text is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(in crate::api) enum By {
     /// `ml_predict(MODEL echo, x)`
     Model,
     /// `[…][x + 12]`
@@ -63,10 +63,10 @@ pub(super) struct Writer<'a> {
 
 /// A query with the columns id, grp and val.
 #[derive(Debug)]
-pub(super) struct Written {
-    pub(super) sql: String,
+pub(in crate::api) struct Written {
+    pub(in crate::api) sql: String,
     /// Whether it says in which order the rows come, down to the last one.
-    pub(super) is_ordered: bool,
+    pub(in crate::api) is_ordered: bool,
 }
 
 impl<'a> Writer<'a> {
