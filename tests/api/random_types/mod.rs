@@ -45,7 +45,7 @@ fn all_types_in_all_ways() {
         World { plain, here, cluster: there, models }
     });
     let test = "random_types::all_types_in_all_ways";
-    Count::run(&runtime, &world, test, seeds(40, 3000)).check();
+    Count::run(&runtime, &world, test, seeds(24, 3000)).check();
 }
 
 async fn with_models(forebay: &ForebayContext) {
