@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const LINES_MAX: usize = 600;
+const LINES_MAX: usize = 450;
 
 /// Where the sources of our crates are.
 const CRATES: [&str; 5] = ["src", "planner/src", "engine/src", "udf/src", "scheduler/src"];

@@ -42,19 +42,24 @@ impl fmt::Debug for OpenBlock {
 }
 
 impl OpenBlock {
-    pub(super) fn create(
-        store: Arc<BlockStore>,
+    /// Opens a block for writing, whose first rows are `first`: whether it is compressed depends on
+    /// them.
+    ///
+    /// # Errors
+    /// If the file cannot be made: a [`DiskError`], unless the job is over.
+    pub fn create(
+        store: &Arc<BlockStore>,
         job: &str,
         id: FileId,
-        path: PathBuf,
         first: &RecordBatch,
     ) -> Result<Self> {
+        let path = store.place_of(job, id)?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| DiskError::new(parent, &error))?;
         }
         let file = File::create(&path).map_err(|error| DiskError::new(&path, &error))?;
         let file = Counted {
-            store,
+            store: Arc::clone(store),
             file: BufWriter::new(file),
             path: path.clone(),
             job: job.to_owned(),

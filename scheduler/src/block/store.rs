@@ -7,13 +7,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use bytes::Bytes;
 use datafusion::common::{Result, exec_err};
 use parking_lot::Mutex;
 
 use super::failure::BlockError;
-use super::open_block::OpenBlock;
 use super::room::{Full, Room};
 use crate::protocol::location::{BlockLocation, FileId};
 
@@ -69,22 +67,16 @@ impl BlockStore {
         self.room.wanted().await;
     }
 
-    /// Opens a block for writing, whose first rows are `first`: whether it is compressed depends on
-    /// them.
+    /// Where a block will be.
     ///
     /// # Errors
-    /// If the file cannot be made: a [`DiskError`](super::DiskError), unless the job is over.
-    pub fn create(
-        self: &Arc<Self>,
-        job: &str,
-        id: FileId,
-        first: &RecordBatch,
-    ) -> Result<OpenBlock> {
+    /// If the job is over, or its name is none.
+    pub(super) fn place_of(&self, job: &str, id: FileId) -> Result<PathBuf> {
         let path = self.path(job, id)?;
         if self.is_forgotten(job) {
             return exec_err!("job {job} is over");
         }
-        OpenBlock::create(Arc::clone(self), job, id, path, first)
+        Ok(path)
     }
 
     /// The file of a block that is here, if it is as it was sealed: all of it at once, as many bytes as
@@ -253,13 +245,14 @@ pub(super) fn verify(location: &BlockLocation, bytes: &[u8]) -> Result<(), Block
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, Int64Array};
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
     use forebay_testkit::disk::SmallDisk;
     use tempfile::TempDir;
 
     use datafusion::common::DataFusionError;
 
     use super::super::DiskError;
+    use super::super::open_block::OpenBlock;
     use super::*;
 
     const ID: FileId = FileId { stage: 1, task: 2, seq: 3 };
@@ -274,7 +267,7 @@ mod tests {
     }
 
     async fn written(store: &Arc<BlockStore>) -> BlockLocation {
-        let mut block = store.create("job", ID, &rows()).unwrap();
+        let mut block = OpenBlock::create(store, "job", ID, &rows()).unwrap();
         block.write(&rows()).await.unwrap();
         let sealed = block.seal().unwrap();
         BlockLocation {
@@ -325,7 +318,7 @@ mod tests {
     async fn a_full_store_says_so_and_keeps_nothing_of_the_block() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, 1000);
-        let mut block = store.create("job", ID, &rows()).unwrap();
+        let mut block = OpenBlock::create(&store, "job", ID, &rows()).unwrap();
         let error = block.write(&rows()).await.and_then(|()| block.seal().map(|_| ())).unwrap_err();
         assert!(error.to_string().contains("of 1000 bytes"), "{error}");
         assert_eq!(store.bytes(), 0);
@@ -337,7 +330,7 @@ mod tests {
         let column = Arc::new(Int64Array::from_iter((0..100_000).map(|n| n * 7919 % 100_003)));
         let rows = RecordBatch::try_from_iter([("n", column as ArrayRef)]).unwrap();
         let write = async {
-            let mut block = store.create("job", ID, &rows)?;
+            let mut block = OpenBlock::create(store, "job", ID, &rows)?;
             block.write(&rows).await?;
             block.seal()
         };
@@ -384,7 +377,7 @@ mod tests {
     async fn a_block_that_is_dropped_leaves_nothing() {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
-        let mut block = store.create("job", ID, &rows()).unwrap();
+        let mut block = OpenBlock::create(&store, "job", ID, &rows()).unwrap();
         block.write(&rows()).await.unwrap();
         drop(block);
         assert_eq!(store.bytes(), 0);
@@ -405,7 +398,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let store = store(&folder, u64::MAX);
         for job in ["", "..", "a/b", "/etc"] {
-            assert!(store.create(job, ID, &rows()).is_err(), "{job}");
+            assert!(OpenBlock::create(&store, job, ID, &rows()).is_err(), "{job}");
         }
     }
 }

@@ -170,7 +170,7 @@ impl Output<'_> {
         let Some(rows) = block.joined.take()? else { return Ok(()) };
         let file = match block.file.take() {
             Some(file) => file,
-            None => self.store.create(self.job, block.id, &rows)?,
+            None => OpenBlock::create(self.store, self.job, block.id, &rows)?,
         };
         block.file.insert(file).write(&rows).await
     }

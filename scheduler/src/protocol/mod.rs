@@ -19,7 +19,7 @@ pub mod server;
 pub mod tls;
 
 #[allow(missing_docs, unreachable_pub, reason = "generated")]
-#[allow(clippy::all, clippy::clone_on_ref_ptr, reason = "generated")]
+#[allow(clippy::all, clippy::clone_on_ref_ptr, clippy::too_many_lines, reason = "generated")]
 #[allow(clippy::allow_attributes_without_reason, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/forebay.Blocks.rs"));

@@ -127,6 +127,7 @@ fn short(statement: &str) -> &str {
 }
 
 /// Statements, and what is said of each.
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 pub(crate) fn refused() -> Vec<(String, &'static str)> {
     let many = |first: &str, next: &str, times: usize| format!("{first}{}", next.repeat(times));
     let fixed = [

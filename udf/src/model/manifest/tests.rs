@@ -37,6 +37,7 @@ fn an_emulated_model_needs_its_accelerator() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes_are_named() {
     let cases: [(&str, &str, &str); 30] = [
         ("format = 1", "format = 2", "format is 2, this version reads format 1"),
