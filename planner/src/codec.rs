@@ -45,7 +45,7 @@ use prost::Message;
 
 use crate::bounded;
 use crate::logical::{SingleValue, Unknown};
-use crate::physical::{FieldExpr, VerdictExec};
+use crate::physical::{FieldExpr, NotedExec};
 
 /// Before each node of ours.
 const MAGIC: &[u8] = b"\x89FOREBAY";
@@ -289,9 +289,9 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
             Kind::ReadFiles(files.to_wire())
         } else if let Some(projection) = node.downcast_ref::<BoundedProjectionExec>() {
             Kind::BoundedProjection(projection.to_wire(&exprs)?)
-        } else if node.is::<VerdictExec>() {
+        } else if node.is::<NotedExec>() {
             return not_impl_err!(
-                "VerdictExec stays where the query was asked; send the plan below it"
+                "NotedExec stays where the query was asked; send the plan below it"
             );
         } else {
             return self.inner.try_encode(node, buf, converter);

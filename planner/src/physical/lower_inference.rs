@@ -18,7 +18,7 @@ use forebay_engine::{Devices, InferenceExec, Placement, TransformExec};
 use forebay_udf::model::ModelDeclaration;
 
 use super::describe;
-use super::verdict::VerdictExec;
+use super::verdict::with_verdict;
 use crate::config::ForebayConfig;
 use crate::logical::Inference;
 
@@ -33,7 +33,7 @@ impl QueryPlanner for ForebayQueryPlanner {
         logical_plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(VerdictExec::wrap(plan(logical_plan, session).await?))
+        Ok(with_verdict(plan(logical_plan, session).await?))
     }
 }
 
@@ -50,11 +50,6 @@ pub async fn plan(
     }
     let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
     planner.create_physical_plan(logical_plan, session).await
-}
-
-/// The plan with a verdict, if it is an `EXPLAIN ANALYZE` for people.
-pub fn with_verdict(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    VerdictExec::wrap(plan)
 }
 
 /// The model with batches that have not failed for want of memory on its device before.

@@ -25,6 +25,7 @@ mod insert_exchanges;
 pub(crate) mod keep_offsets;
 mod lower_inference;
 pub(crate) mod meet_requirements;
+mod noted;
 mod ordered_joins;
 mod precision;
 mod verdict;
@@ -38,10 +39,11 @@ use datafusion::physical_plan::ExecutionPlan;
 pub(crate) use field_expr::FieldExpr;
 pub use field_expr::KeepFields;
 pub use insert_exchanges::InsertExchanges;
-pub use lower_inference::{ForebayQueryPlanner, plan, with_verdict};
+pub use lower_inference::{ForebayQueryPlanner, plan};
+pub use noted::{NotedExec, Notes, is_for_people};
 pub use ordered_joins::OrderedJoins;
 pub(crate) use precision::check_precision;
-pub(crate) use verdict::VerdictExec;
+pub use verdict::with_verdict;
 
 /// A plan of optimized operators as DataFusion's rules for distribution and order may see it once more.
 ///

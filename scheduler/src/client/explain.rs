@@ -1,27 +1,19 @@
 //! What `EXPLAIN` and `EXPLAIN ANALYZE` say of a query that runs on a cluster.
 
-use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
+use arrow::array::{AsArray, RecordBatch};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::SchemaRef;
 use ballista_core::JobId;
 use ballista_core::extension::{SessionConfigExt, SessionConfigHelperExt};
 use ballista_core::serde::protobuf::KeyValuePair;
 use datafusion::catalog::Session;
-use datafusion::common::format::ExplainFormat;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::analyze::AnalyzeExec;
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
-use forebay_planner::physical::{plan, with_verdict};
-use futures::{StreamExt, TryStreamExt, stream};
+use forebay_planner::physical::{NotedExec, Notes, is_for_people, plan, with_verdict};
 
 use crate::ballista::session;
 use crate::client::cluster_exec::ClusterExec;
@@ -49,39 +41,34 @@ impl QueryPlanner for ClusterQueryPlanner {
                 // Planned again: what was explained is text by now. If it cannot be planned, that
                 // is in the text.
                 let Ok(explained) = plan(&explain.plan, session).await else { return Ok(planned) };
-                match cluster_exec(&explained) {
+                match cluster_exec(explained.as_ref()) {
                     Some(exec) if !options.explain.logical_plan_only => {
                         let entries = options.entries().into_iter();
                         let options = entries
                             .map(|entry| KeyValuePair { key: entry.key, value: entry.value })
                             .collect();
                         let text = stages_text(Arc::clone(exec.input()), options);
-                        let note = Note::Stages(text);
-                        Ok(Arc::new(NoteExec { input: planned, note }))
+                        Ok(Arc::new(NotedExec::new(planned, Arc::new(Stages(text)))))
                     }
                     _ => Ok(planned),
                 }
             }
             LogicalPlan::Analyze(_) if runs_on_cluster(&planned) => {
-                Ok(Arc::new(NoteExec { input: planned, note: Note::Measured }))
+                let measured = Measured::of(planned.as_ref());
+                Ok(Arc::new(NotedExec::new(planned, Arc::new(measured))))
             }
             _ => Ok(with_verdict(planned)),
         }
     }
 }
 
-/// Programs that read JSON or graphs get the one document that they expect.
-fn is_for_people(format: &ExplainFormat) -> bool {
-    matches!(format, ExplainFormat::Indent | ExplainFormat::Tree)
-}
-
 fn runs_on_cluster(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let format = plan.downcast_ref::<AnalyzeExec>().map(AnalyzeExec::format);
-    format.is_some_and(is_for_people) && cluster_exec(plan).is_some()
+    format.is_some_and(is_for_people) && cluster_exec(plan.as_ref()).is_some()
 }
 
-fn cluster_exec(plan: &Arc<dyn ExecutionPlan>) -> Option<&ClusterExec> {
-    let below = || plan.children().into_iter().find_map(cluster_exec);
+fn cluster_exec(plan: &dyn ExecutionPlan) -> Option<&ClusterExec> {
+    let below = || plan.children().into_iter().find_map(|child| cluster_exec(child.as_ref()));
     plan.downcast_ref::<ClusterExec>().or_else(below)
 }
 
@@ -122,121 +109,49 @@ fn described(staged: &StagedPlan) -> String {
     stages.map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What is said after an explanation.
+/// Into which stages a cluster cuts the plan.
 #[derive(Debug)]
-enum Note {
-    /// The stages.
-    Stages(String),
-    /// What the scheduler has measured.
-    Measured,
+struct Stages(String);
+
+#[tonic::async_trait]
+impl Notes for Stages {
+    async fn under(&self, _: &dyn ExecutionPlan) -> Result<Vec<(&'static str, String)>> {
+        Ok(vec![("stages", self.0.clone())])
+    }
 }
 
-/// An explanation, and what is to be said after it.
-///
-/// Rows: the input's, then one or two. If all of a plan ran on the cluster, the input's row with
-/// metrics of this process is left out, because there are none.
+/// What the scheduler has measured.
 #[derive(Debug)]
-struct NoteExec {
-    input: Arc<dyn ExecutionPlan>,
-    note: Note,
+struct Measured {
+    /// Nothing of the plan ran in this process.
+    all_elsewhere: bool,
 }
 
-impl NoteExec {
-    fn ran_elsewhere(&self) -> bool {
-        let analyzed = self.input.downcast_ref::<AnalyzeExec>();
-        analyzed.is_some_and(|analyzed| analyzed.input().is::<ClusterExec>())
-    }
-}
-
-async fn measured(plan: Arc<dyn ExecutionPlan>, schema: SchemaRef) -> Result<RecordBatch> {
-    let exec = cluster_exec(&plan);
-    let job = exec.and_then(|exec| Some((exec.cluster().clone(), exec.job()?.to_owned())));
-    let Some((cluster, job)) = job else { return Ok(RecordBatch::new_empty(schema)) };
-    let found = cluster.analysis(job).await?;
-    let all = [("Stages with Metrics", found.stages), ("Verdict", found.verdict)];
-    rows(&schema, all.into_iter().filter(|(_, text)| !text.is_empty()))
-}
-
-fn rows(
-    schema: &SchemaRef,
-    rows: impl Iterator<Item = (&'static str, String)>,
-) -> Result<RecordBatch> {
-    let (kinds, texts): (Vec<_>, Vec<_>) = rows.unzip();
-    let columns: Vec<ArrayRef> =
-        vec![Arc::new(StringArray::from(kinds)), Arc::new(StringArray::from(texts))];
-    Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
-}
-
-/// Without the plan whose metrics are not of this process.
-fn without_plan(batch: &RecordBatch) -> Result<RecordBatch> {
-    let Some(kinds) = batch.column(0).as_string_opt::<i32>() else { return Ok(batch.clone()) };
-    let is_plan = |kind: Option<&str>| kind.is_some_and(|kind| kind.starts_with("Plan with"));
-    let kept = kinds.iter().map(|kind| Some(!is_plan(kind))).collect();
-    Ok(filter_record_batch(batch, &kept)?)
-}
-
-impl DisplayAs for NoteExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NoteExec")
+impl Measured {
+    fn of(explanation: &dyn ExecutionPlan) -> Self {
+        let analyzed = explanation.downcast_ref::<AnalyzeExec>();
+        let all_elsewhere = analyzed.is_some_and(|analyzed| analyzed.input().is::<ClusterExec>());
+        Self { all_elsewhere }
     }
 }
 
-impl ExecutionPlan for NoteExec {
-    fn name(&self) -> &'static str {
-        "NoteExec"
+#[tonic::async_trait]
+impl Notes for Measured {
+    /// Without the plan, if its metrics are not of this process.
+    fn shown(&self, rows: RecordBatch) -> Result<RecordBatch> {
+        let kinds = rows.column(0).as_string_opt::<i32>().filter(|_| self.all_elsewhere);
+        let Some(kinds) = kinds else { return Ok(rows) };
+        let is_plan = |kind: Option<&str>| kind.is_some_and(|kind| kind.starts_with("Plan with"));
+        let kept = kinds.iter().map(|kind| Some(!is_plan(kind))).collect();
+        Ok(filter_record_batch(&rows, &kept)?)
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let note = match &self.note {
-            Note::Stages(text) => Note::Stages(text.clone()),
-            Note::Measured => Note::Measured,
-        };
-        match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self { input, note })),
-            Err(children) => internal_err!("NoteExec takes one input, found {}", children.len()),
-        }
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
-        let explained = self.input.execute(partition, context)?;
-        let schema = self.schema();
-        let leaves_out = self.ran_elsewhere();
-        let explained =
-            explained.map(move |batch| if leaves_out { without_plan(&batch?) } else { batch });
-        let note = match &self.note {
-            Note::Stages(text) => {
-                let row = rows(&schema, std::iter::once(("stages", text.clone())));
-                stream::once(std::future::ready(row)).boxed()
-            }
-            // Polled when the plan has run.
-            Note::Measured => {
-                stream::once(measured(Arc::clone(&self.input), Arc::clone(&schema))).boxed()
-            }
-        };
-        let rows = explained.chain(note);
-        let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    async fn under(&self, explanation: &dyn ExecutionPlan) -> Result<Vec<(&'static str, String)>> {
+        let exec = cluster_exec(explanation);
+        let job = exec.and_then(|exec| Some((exec.cluster().clone(), exec.job()?.to_owned())));
+        let Some((cluster, job)) = job else { return Ok(vec![]) };
+        let found = cluster.analysis(job).await?;
+        let all = [("Stages with Metrics", found.stages), ("Verdict", found.verdict)];
+        Ok(all.into_iter().filter(|(_, text)| !text.is_empty()).collect())
     }
 }
