@@ -180,7 +180,7 @@ pub(crate) fn refused() -> Vec<(String, &'static str)> {
     let unions = (1..40)
         .map(|at| format!("t{at} AS (SELECT * FROM t{0} UNION ALL SELECT * FROM t{0})", at - 1));
     let unions = unions.collect::<Vec<_>>().join(", ");
-    let sums = (0..50).map(|at| format!("{} AS c{at}", many("1", " + 1", 490)));
+    let sums = (0..450).map(|at| format!("{} AS c{at}", many("1", " + 1", 49)));
     let deep = [
         (
             format!(

@@ -9,6 +9,7 @@ import java.util.Locale;
 import java.util.Timer;
 import java.util.TimerTask;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
 
 /** Ends queries that would run for hours. */
 final class Cancelling {
@@ -66,10 +67,19 @@ final class Cancelling {
         }
     }
 
-    /** The driver frees rows that another thread is just reading, and either of them notices. */
-    private static boolean isRaceOfDriver(Exception error) {
+    /** The driver frees rows that another thread is just reading, and either of them notices, or what waits for
+     * it: then it is said in one of the errors that this one is about. */
+    private static boolean isRaceOfDriver(Throwable error) {
+        if (error == null) {
+            return false;
+        }
         String said = error.toString();
-        return said.contains("Ref count should be >= 1") || said.contains("RefCnt has gone negative");
+        Throwable next = error instanceof SQLException sql ? sql.getNextException() : null;
+        return said.contains("Ref count should be >= 1")
+                || said.contains("RefCnt has gone negative")
+                || isRaceOfDriver(error.getCause())
+                || isRaceOfDriver(next)
+                || Stream.of(error.getSuppressed()).anyMatch(Cancelling::isRaceOfDriver);
     }
 
     /** Reads on, and says how that ended. The driver does not make an SQLException of it each time. */
