@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Lines of a file before its tests, and of a file of tests.
 const LINES_MAX: usize = 450;
+const LINES_OF_TESTS_MAX: usize = 600;
 
 /// Where the sources of our crates are.
 const CRATES: [&str; 5] = ["src", "planner/src", "engine/src", "udf/src", "scheduler/src"];
@@ -62,7 +64,10 @@ fn refuse(folder: &str, except: &[&str], words: &[&str], why: &str) {
 fn files_are_read_in_one_sitting() {
     for (path, text) in all_sources() {
         let lines = code(&text).lines().count();
-        assert!(lines <= LINES_MAX, "{}: {lines} lines before tests, split it", path.display());
+        let is_tests =
+            path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("tests"));
+        let most = if is_tests { LINES_OF_TESTS_MAX } else { LINES_MAX };
+        assert!(lines <= most, "{}: {lines} lines before tests, split it", path.display());
     }
 }
 
