@@ -32,9 +32,17 @@ fn all_types_in_all_ways() {
         cluster.add_worker(WORKER);
     }
     let world = runtime.block_on(async {
-        let plain = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(3));
+        let config = SessionConfig::new().with_target_partitions(3);
+        let plain = SessionContext::new_with_config(config.clone());
+        let plain_without_views = SessionContext::new_with_config(
+            config
+                .set_bool("datafusion.execution.parquet.schema_force_view_types", false)
+                .set_bool("datafusion.sql_parser.map_string_types_to_utf8view", false),
+        );
         let tables = Tables::write(&plain, folder.path()).await;
-        tables.create(&plain, folder.path()).await;
+        for plain in [&plain, &plain_without_views] {
+            tables.create(plain, folder.path()).await;
+        }
         let here = builder().build().unwrap();
         let there = builder().connect(cluster.address()).await.unwrap();
         for forebay in [&here, &there] {
@@ -42,7 +50,7 @@ fn all_types_in_all_ways() {
             tables.create(forebay.session(), folder.path()).await;
         }
         let models = Models::compute(&tables);
-        World { plain, here, cluster: there, models }
+        World { plain, plain_without_views, here, cluster: there, models }
     });
     let test = "random_types::all_types_in_all_ways";
     Count::run(&runtime, &world, test, seeds(24, 3000)).check();

@@ -19,6 +19,8 @@ use crate::api::random::writer::{By, Written};
 pub(super) struct World {
     /// DataFusion without Forebay.
     pub(super) plain: SessionContext,
+    /// The same with the types of a cluster's sessions, which read texts and not views of texts.
+    pub(super) plain_without_views: SessionContext,
     pub(super) here: ForebayContext,
     /// Two workers.
     pub(super) cluster: ForebayContext,
@@ -38,12 +40,12 @@ impl Judge for World {
     async fn judge(&self, case: &Case) -> Verdict {
         let [model, lookup] =
             [By::Model, By::Lookup].map(|by| Writer::write(&case.query, by, &self.models));
-        let expected = match self.alone(Way::Here, &[], &lookup).await {
-            Ok(rows) => rows,
-            Err(error) => return Verdict::Refused(format!("{}\n{error}", lookup.sql)),
-        };
         let mut verdict = Verdict::Equal;
         for way in [Way::Here, Way::Sent, Way::Cluster] {
+            let expected = match self.alone(way, &[], &lookup).await {
+                Ok(rows) => rows,
+                Err(error) => return Verdict::Refused(format!("{}\n{error}", lookup.sql)),
+            };
             let options = options(way, &case.settings);
             let found = self.run(way, &options, &model).await;
             if found.as_ref() == Ok(&expected) {
@@ -86,7 +88,8 @@ impl World {
 
     /// In DataFusion alone.
     async fn alone(&self, way: Way, options: &[Choice], query: &Written) -> Rows {
-        let session = SessionContext::new_with_state(self.plain.state());
+        let plain = if way == Way::Cluster { &self.plain_without_views } else { &self.plain };
+        let session = SessionContext::new_with_state(plain.state());
         let of_others = |choice: &&Choice| choice.0.starts_with("datafusion.");
         let options: Vec<Choice> = options.iter().filter(of_others).copied().collect();
         prepare(&session, way, &options);
