@@ -18,13 +18,17 @@ const ROWS: u64 = 600;
 const EMULATED: Device = Device::Emulated(0);
 
 /// Sorted below and aggregated above two models, so that many operators are on the way.
-const QUERY: &str = "
-    SELECT label, count(*), max(digest) FROM ml_predict(
-      (SELECT * FROM ml_predict((SELECT id, text FROM t ORDER BY text), MODEL sentiment,
-                                DESCRIPTOR(text))),
-      MODEL echo, DESCRIPTOR(id)) GROUP BY label";
+fn query(test: &str) -> String {
+    format!(
+        "SELECT label, count(*), max(digest) FROM ml_predict(
+           (SELECT * FROM ml_predict((SELECT id, text FROM t ORDER BY text), MODEL {test}_sentiment,
+                                     DESCRIPTOR(text))),
+           MODEL {test}_echo, DESCRIPTOR(id)) GROUP BY label"
+    )
+}
 
-async fn session(models: &tempfile::TempDir) -> ForebayContext {
+/// Models have the test's name in front, and so the threads that run them: other tests run beside.
+async fn session(models: &tempfile::TempDir, test: &str) -> ForebayContext {
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(GreedyMemoryPool::new(64 << 20)))
         .with_temp_file_path(models.path().join("spill"))
@@ -38,7 +42,8 @@ async fn session(models: &tempfile::TempDir) -> ForebayContext {
         .build()
         .unwrap();
     for name in ["sentiment", "echo"] {
-        forebay.register_model(name, &format!("tests/models/{name}")).await.unwrap();
+        let package = format!("tests/models/{name}");
+        forebay.register_model(&format!("{test}_{name}"), &package).await.unwrap();
     }
     let table = format!(
         "CREATE TABLE t AS SELECT value AS id, CAST(value * 7919 % {ROWS} AS VARCHAR) AS text \
@@ -48,18 +53,18 @@ async fn session(models: &tempfile::TempDir) -> ForebayContext {
     forebay
 }
 
-fn slot_threads() -> usize {
+fn slot_threads(test: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let name =
         |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-    tasks.map(name).filter(|name| name.starts_with("forebay-")).count()
+    tasks.map(name).filter(|name| name.starts_with(&format!("forebay-{test}"))).count()
 }
 
 /// Tasks and batches end by themselves; this is when they surely have.
 const LEFT_FOR_GOOD_AFTER: Duration = Duration::from_secs(60);
 
 /// Waits until nothing is left.
-async fn until_nothing_is_left(forebay: &ForebayContext, before: usize) {
+async fn until_nothing_is_left(forebay: &ForebayContext, test: &str, before: usize) {
     let environment = forebay.session().runtime_env();
     let nothing = (before, 0, 0, 0);
     // Looked at once per turn: a thread that has just begun is seen under its name a moment later,
@@ -68,7 +73,7 @@ async fn until_nothing_is_left(forebay: &ForebayContext, before: usize) {
         (
             environment.memory_pool.reserved(),
             forebay.devices().leased_millis(EMULATED),
-            slot_threads(),
+            slot_threads(test),
             environment.disk_manager.used_disk_space(),
         )
     };
@@ -84,24 +89,24 @@ async fn until_nothing_is_left(forebay: &ForebayContext, before: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
-    let forebay = session(&folder).await;
+    let forebay = session(&folder, "drop").await;
     let before = forebay.session().runtime_env().memory_pool.reserved();
     for moment in 0..MOMENTS {
-        let mut rows = forebay.sql(QUERY).await.unwrap().execute_stream().await.unwrap();
+        let mut rows = forebay.sql(&query("drop")).await.unwrap().execute_stream().await.unwrap();
         let limit = Duration::from_micros(mix(moment) % 100_000);
         // Ends with the rows, or in the middle of them.
         let _ = tokio::time::timeout(limit, async { while rows.next().await.is_some() {} }).await;
         drop(rows);
-        until_nothing_is_left(&forebay, before).await;
+        until_nothing_is_left(&forebay, "drop", before).await;
     }
-    let rows = forebay.sql(QUERY).await.unwrap().collect().await.unwrap();
+    let rows = forebay.sql(&query("drop")).await.unwrap().collect().await.unwrap();
     assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), ROWS as usize);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
-    let forebay = session(&folder).await;
+    let forebay = session(&folder, "fail").await;
     let echo = fs::read_to_string("tests/models/echo/model.toml").unwrap();
     let before = forebay.session().runtime_env().memory_pool.reserved();
     for moment in 0..MOMENTS {
@@ -115,14 +120,14 @@ async fn failed_at_any_moment() {
                 fs::create_dir_all(&package).unwrap();
                 fs::write(package.join("model.toml"), failing).unwrap();
                 forebay.register_model("failing", package.to_str().unwrap()).await.unwrap();
-                QUERY.replace("MODEL echo", "MODEL failing")
+                query("fail").replace("fail_echo", "failing")
             }
-            _ => QUERY
+            _ => query("fail")
                 .replace("SELECT id, text", &format!("SELECT id + 1 / (id - {row}) AS id, text")),
         };
         let error = async { forebay.sql(&query).await?.collect().await }.await.unwrap_err();
         let text = error.to_string();
         assert!(text.contains("fails on") || text.contains("Divide by zero"), "{text}");
-        until_nothing_is_left(&forebay, before).await;
+        until_nothing_is_left(&forebay, "fail", before).await;
     }
 }
