@@ -139,6 +139,7 @@ mod tests {
         assert_eq!(of(&[b"ab", b"c"]), of(&[b"ab", b"c"]));
         assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
     }
+
     #[test]
     fn a_ticket_of_one_kind_is_none_of_another() {
         let seal = Seal::new();
