@@ -46,7 +46,11 @@ pub(super) fn recall() {
     static RECALLED: OnceLock<()> = OnceLock::new();
     let Some(memory) = MEMORY.get() else { return };
     RECALLED.get_or_init(|| {
-        let choices: Vec<LinearChoice> = read(&memory.path)
+        let mut machines = read(&memory.path).unwrap_or_else(|problem| {
+            tracing::warn!("{}: ignored, and written anew: {problem}", memory.path.display());
+            Machines::new()
+        });
+        let choices: Vec<LinearChoice> = machines
             .remove(&machine())
             .into_iter()
             .flatten()
@@ -67,8 +71,8 @@ pub(super) fn keep() {
     if choices.len() <= *kept {
         return;
     }
-    // Others may have written since it was read.
-    let mut machines = read(&memory.path);
+    // Others may have written since it was read. What is damaged was said then.
+    let mut machines = read(&memory.path).unwrap_or_default();
     machines.entry(machine()).or_default().extend(choices.iter().map(written));
     match write(&memory.path, &machines) {
         Ok(()) => *kept = choices.len(),
@@ -128,12 +132,10 @@ fn parsed(shape: &str, kernels: &str) -> Option<LinearChoice> {
     })
 }
 
-fn read(path: &Path) -> Machines {
-    let Ok(text) = fs::read_to_string(path) else { return Machines::new() };
-    toml::from_str(&text).unwrap_or_else(|error| {
-        tracing::warn!("{}: ignored: {error}", path.display());
-        Machines::new()
-    })
+/// Nothing if there is no file, or none that can be read; an error says what is wrong in it.
+fn read(path: &Path) -> Result<Machines, String> {
+    let Ok(text) = fs::read_to_string(path) else { return Ok(Machines::new()) };
+    toml::from_str(&text).map_err(|error| error.message().to_owned())
 }
 
 fn write(path: &Path, machines: &Machines) -> io::Result<()> {
@@ -168,15 +170,15 @@ mod tests {
     fn a_damaged_file_is_as_if_nothing_was_known_and_is_written_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("learned").join(FILE);
-        assert_eq!(read(&path), Machines::new());
+        assert_eq!(read(&path), Ok(Machines::new()));
         let kernels = Kernels::from([("3x4 on 1".to_owned(), "mkl".to_owned())]);
         let machines = Machines::from([(machine(), kernels)]);
         write(&path, &machines).unwrap();
-        assert_eq!(read(&path), machines);
+        assert_eq!(read(&path).as_ref(), Ok(&machines));
         fs::write(&path, "= nonsense").unwrap();
-        assert_eq!(read(&path), Machines::new());
+        assert!(read(&path).is_err());
         write(&path, &machines).unwrap();
-        assert_eq!(read(&path), machines);
+        assert_eq!(read(&path).as_ref(), Ok(&machines));
     }
 
     #[test]
