@@ -23,4 +23,5 @@ mod cluster {
     mod tls;
     mod tpch;
     mod versions;
+    mod writes;
 }
