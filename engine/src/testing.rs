@@ -40,7 +40,12 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
         transform: TransformKind::Tensor,
         prompts: BTreeMap::new(),
         prompt: None,
-        runtime: RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None },
+        runtime: RuntimeKind::Emulated {
+            service_ms: 0,
+            fail_on: None,
+            memory_rows: None,
+            loses: None,
+        },
         resources: Resources {
             cpus: Share::ONE,
             gpus: Share::ONE,
@@ -226,6 +231,11 @@ impl<F: Future> Polled<F> {
             self.output = Some(output);
         }
         self.output.is_none()
+    }
+
+    /// What it was done with, if it is.
+    pub(crate) fn into_output(self) -> Option<F::Output> {
+        self.output
     }
 
     pub(crate) fn is_woken(&self) -> bool {

@@ -27,8 +27,9 @@ use forebay_engine::{
 use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
-    Activation, BatchLimits, Determinism, DeviceChoice, Head, ModelDeclaration, Number, OnError,
-    Precision, Quality, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
+    Activation, BatchLimits, Determinism, DeviceChoice, EmulatedLoss, Head, ModelDeclaration,
+    Number, OnError, Precision, Quality, Resources, RuntimeKind, Share, Side, Signature,
+    TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;
@@ -72,6 +73,7 @@ fn declaration() -> ModelDeclaration {
             service_ms: i64::MAX as u64,
             fail_on: Some("line\nbreak".to_owned()),
             memory_rows: Some(u32::MAX),
+            loses: Some(EmulatedLoss { device: u16::MAX, after: u32::MAX }),
         },
         resources: Resources {
             cpus: Share::try_from(0.001).unwrap(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use datafusion::common::{Result as DataFusionResult, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use forebay_udf::RuntimeError;
 use forebay_udf::model::{Learned, ModelDeclaration, Precision, RuntimeKind};
 #[cfg(test)]
 use forebay_udf::runtime::Replica;
@@ -15,9 +16,11 @@ use forebay_udf::transform::Transform;
 
 use super::inventory::{Accelerator, Cuda, Inventory, Owner};
 use super::lease::{Lease, Leases};
+use super::lost::LostDevices;
 use super::models::{LoadedModel, Models};
 use super::nvml;
 use super::placement::{Placement, place};
+use super::room::Room;
 use super::sampler::{Reading, Samplers, Utilization, Watch};
 use crate::error::EngineError;
 
@@ -30,6 +33,8 @@ pub struct Devices {
     inventory: Inventory,
     cuda: OnceLock<Result<Vec<Accelerator>, String>>,
     leases: Leases,
+    lost: LostDevices,
+    room: Room,
     samplers: Samplers,
     learned: Arc<Learned>,
     models: Models,
@@ -40,6 +45,8 @@ impl Devices {
     pub fn new(inventory: Inventory) -> Self {
         Self {
             leases: Leases::new(inventory.cpus),
+            lost: LostDevices::default(),
+            room: Room::new(nvml::free_bytes),
             samplers: Samplers::new(|device| matches!(device, Device::Cuda(_)), nvml::meter),
             inventory,
             cuda: OnceLock::new(),
@@ -59,6 +66,13 @@ impl Devices {
     #[cfg(test)]
     pub(crate) fn with_samplers(mut self, samplers: Samplers) -> Self {
         self.samplers = samplers;
+        self
+    }
+
+    /// Asks by other means what is free on a device.
+    #[cfg(test)]
+    pub(crate) fn with_room(mut self, room: Room) -> Self {
+        self.room = room;
         self
     }
 
@@ -108,16 +122,29 @@ impl Devices {
         &self.inventory
     }
 
-    /// The CUDA devices. Loads libtorch when it is first called on a machine with a driver.
+    /// The CUDA devices, with the memory that models may take. Loads libtorch when it is first called on a
+    /// machine with a driver.
     ///
     /// # Errors
     /// The reason why CUDA cannot be used.
     pub fn cuda(&self) -> Result<Vec<Accelerator>, String> {
-        match &self.inventory.cuda {
+        let found = match &self.inventory.cuda {
             Cuda::Given(accelerators) => Ok(accelerators.clone()),
             Cuda::Absent => Err("no NVIDIA driver is installed".to_owned()),
             Cuda::Ask => self.cuda.get_or_init(ask_libtorch).clone(),
+        };
+        found.map(|accelerators| self.with_what_is_free(accelerators))
+    }
+
+    /// Workers know what is free on their devices, and say that.
+    fn with_what_is_free(&self, mut accelerators: Vec<Accelerator>) -> Vec<Accelerator> {
+        if self.inventory.owner == Owner::Process {
+            for found in &mut accelerators {
+                let is_used = self.models.are_on(found.device);
+                found.memory = self.room.of_models(found.device, found.memory, is_used);
+            }
         }
+        accelerators
     }
 
     /// Where the replicas of a model go.
@@ -129,7 +156,7 @@ impl Devices {
         let placement = place(model, &self.inventory, &|| match (self.cuda(), &model.runtime) {
             // Its library need not be there for models of another one.
             (Err(_), RuntimeKind::Onnx { .. }) if matches!(self.inventory.cuda, Cuda::Ask) => {
-                ask_driver()
+                ask_driver().map(|accelerators| self.with_what_is_free(accelerators))
             }
             (found, _) => found,
         })?;
@@ -146,10 +173,10 @@ impl Devices {
     /// # Errors
     /// [`EngineError::Placement`].
     pub fn check_precision(&self, model: &ModelDeclaration) -> Result<(), EngineError> {
-        // Only half precisions depend on devices, and to know these may take loading a library.
+        // Only these depend on devices, and to know these may take loading a library.
         match model.precision {
             Precision::Fp32 | Precision::Int8 => Ok(()),
-            Precision::Bf16 | Precision::Fp16 => {
+            Precision::Tf32 | Precision::Bf16 | Precision::Fp16 => {
                 let with_fp32 = ModelDeclaration { precision: Precision::Fp32, ..model.clone() };
                 // What cannot be placed at all may be once there are other devices.
                 match self.place(&with_fp32) {
@@ -164,8 +191,43 @@ impl Devices {
     ///
     /// Hold it for one forward pass and wait for nothing meanwhile; await it where it is polled
     /// whenever it is woken, such as on a thread or task of its own.
-    pub async fn lease(&self, device: Device, model: &ModelDeclaration) -> Lease {
-        self.leases.lease(device, model).await
+    ///
+    /// # Errors
+    /// [`RuntimeError::DeviceLost`], also while it waits.
+    pub async fn lease(
+        &self,
+        device: Device,
+        model: &ModelDeclaration,
+    ) -> Result<Lease, RuntimeError> {
+        match self.leases.lease(device, model).await {
+            Some(lease) => Ok(lease),
+            None => Err(self.lost.check(device).err().unwrap_or_else(|| {
+                unreachable!("only devices that are recorded as lost are closed")
+            })),
+        }
+    }
+
+    /// Takes note of what an error says of a device. If it is lost, nobody is given a share of it any
+    /// more.
+    pub(crate) fn heed(&self, device: Device, error: &RuntimeError) {
+        if let RuntimeError::DeviceLost { problem, .. } = error
+            && self.lost.add(device, problem)
+        {
+            self.leases.close(device);
+        }
+    }
+
+    /// Waits until a device has failed so that this process can use it no more.
+    pub async fn device_lost(&self) {
+        self.lost.any().await;
+    }
+
+    /// Whether all devices of this process can be used, as far as they were.
+    ///
+    /// # Errors
+    /// [`RuntimeError::DeviceLost`].
+    pub fn check_devices(&self) -> Result<(), RuntimeError> {
+        self.lost.first().map_or(Ok(()), Err)
     }
 
     /// Thousandths of the device (of a core, on CPUs) that are leased at this moment.
@@ -208,8 +270,13 @@ impl Devices {
     ) -> Result<Arc<LoadedModel>, EngineError> {
         // On a worker, whose CPU the plan was made without.
         check_precision(model, device)?;
+        self.lost.check(device)?;
         let capacity = || self.memory_of_device(device);
-        self.models.replica(model, device, env, capacity).await
+        let loaded = self.models.replica(model, device, env, capacity).await;
+        if let Err(EngineError::Runtime(error)) = &loaded {
+            self.heed(device, error);
+        }
+        loaded
     }
 
     /// Forgets the models that nobody uses at this moment; says how many.
@@ -262,7 +329,7 @@ impl fmt::Debug for Devices {
     }
 }
 
-/// Refuses a precision that the device only emulates.
+/// Refuses a precision that the device lacks or only emulates.
 fn check_precision(model: &ModelDeclaration, device: Device) -> Result<(), EngineError> {
     if device != Device::Cpu {
         return Ok(());

@@ -80,12 +80,18 @@ impl Leases {
         devices.entry(device).or_insert_with(whole).clone()
     }
 
-    pub(crate) async fn lease(&self, device: Device, model: &ModelDeclaration) -> Lease {
+    /// A share of a device; `None` once it is closed.
+    pub(crate) async fn lease(&self, device: Device, model: &ModelDeclaration) -> Option<Lease> {
         let millis = share_millis(device, model).min(self.capacity(device));
         let Shares { left, busy } = self.shares(device);
-        #[expect(clippy::expect_used, reason = "the semaphores of a process are never closed")]
-        let permit = left.acquire_many_owned(millis).await.expect("an open semaphore");
-        Lease { device, permit, _computing: busy.begin() }
+        let permit = left.acquire_many_owned(millis).await.ok()?;
+        Some(Lease { device, permit, _computing: busy.begin() })
+    }
+
+    /// From now on nobody gets a share of the device; who waits for one is told so. What is out stays
+    /// until it is given back.
+    pub(crate) fn close(&self, device: Device) {
+        self.shares(device).left.close();
     }
 
     /// Thousandths that are out at this moment.
@@ -127,7 +133,7 @@ mod tests {
     fn a_whole_accelerator_is_exclusive_and_returned_on_drop() {
         let leases = Leases::new(1);
         let (device, model) = (Device::Emulated(0), model(1.0));
-        let first = poll_once(leases.lease(device, &model)).unwrap();
+        let first = poll_once(leases.lease(device, &model)).unwrap().unwrap();
         let mut second = task(leases.lease(device, &model));
         assert!(second.is_pending());
         assert_eq!(leases.leased_millis(device), 1000);
@@ -143,7 +149,7 @@ mod tests {
         let leases = Leases::new(1);
         let device = Device::Emulated(0);
         let (half, whole) = (model(0.5), model(1.0));
-        let first = poll_once(leases.lease(device, &half)).unwrap();
+        let first = poll_once(leases.lease(device, &half)).unwrap().unwrap();
         let mut large = task(leases.lease(device, &whole));
         assert!(large.is_pending());
         let mut late = task(leases.lease(device, &half));
@@ -159,12 +165,29 @@ mod tests {
     fn an_abandoned_waiter_leaves_its_place() {
         let leases = Leases::new(1);
         let (device, model) = (Device::Emulated(0), model(1.0));
-        let first = poll_once(leases.lease(device, &model)).unwrap();
+        let first = poll_once(leases.lease(device, &model)).unwrap().unwrap();
         let mut waiter = task(leases.lease(device, &model));
         assert!(waiter.is_pending());
         drop(first);
         drop(waiter);
         assert_eq!(leases.leased_millis(device), 0);
+    }
+
+    #[test]
+    fn a_closed_device_refuses_who_waits_and_who_comes_and_no_other_device_does() {
+        let leases = Leases::new(1);
+        let (device, model) = (Device::Emulated(0), model(1.0));
+        let first = poll_once(leases.lease(device, &model)).unwrap().unwrap();
+        let mut waiter = task(leases.lease(device, &model));
+        assert!(waiter.is_pending());
+        leases.close(device);
+        assert!(waiter.is_woken());
+        assert!(!waiter.is_pending());
+        assert!(waiter.into_output().unwrap().is_none());
+        assert!(poll_once(leases.lease(device, &model)).unwrap().is_none());
+        drop(first);
+        assert_eq!(leases.leased_millis(device), 0);
+        assert!(poll_once(leases.lease(Device::Emulated(1), &model)).unwrap().is_some());
     }
 
     fn task<F: Future>(future: F) -> crate::testing::Polled<F> {

@@ -18,10 +18,12 @@ mod busy;
 mod devices;
 mod inventory;
 mod lease;
+mod lost;
 mod models;
 mod nvml;
 mod once;
 mod placement;
+mod room;
 mod sampler;
 mod slot;
 

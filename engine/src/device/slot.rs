@@ -121,7 +121,8 @@ fn run(
     let _guard = match guard {
         Ok(Ok(guard)) => guard,
         Ok(Err(error)) => {
-            return refuse(jobs, || BatchError::Runtime(copy_device_error(&error, device)));
+            devices.heed(device, &error);
+            return refuse(jobs, || BatchError::Runtime(error.clone()));
         }
         Err(panic) => {
             let text = panic_text(&*panic);
@@ -142,11 +143,22 @@ fn run(
                 Either::Right(_) => continue,
             }
         };
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(error) => {
+                reply.send(Outcome::failed(BatchError::Runtime(error))).ok();
+                continue;
+            }
+        };
         computes.store(true, Ordering::Relaxed);
         let started = Instant::now();
         let (rows, padded) = (batch.rows, batch.padded);
         let result = catch_unwind(AssertUnwindSafe(|| replica.forward(batch)));
         let busy = started.elapsed();
+        if let Ok(Err(error)) = &result {
+            // Before others get the share.
+            devices.heed(device, error);
+        }
         drop(lease);
         lessons.learn(&result, rows, padded, busy);
         let result = match result {
@@ -213,10 +225,6 @@ fn refuse(jobs: &mpsc::Receiver<Job>, error: impl Fn() -> BatchError) {
     }
 }
 
-fn copy_device_error(error: &RuntimeError, device: Device) -> RuntimeError {
-    RuntimeError::Device { device: device.to_string(), problem: error.to_string() }
-}
-
 impl BatchError {
     /// Who can do something about it; `None` for a panic, which is a bug.
     pub(crate) fn class(&self) -> Option<ErrorClass> {
@@ -232,7 +240,8 @@ impl BatchError {
         matches!(self, Self::Runtime(RuntimeError::OutOfMemory { .. }))
     }
 
-    /// With the model, the device and the rows that it happened to.
+    /// With the model, the device and the rows that it happened to; a device that is lost is so whatever
+    /// these are.
     pub(crate) fn locate(
         self,
         model: &ModelDeclaration,
@@ -241,6 +250,7 @@ impl BatchError {
     ) -> EngineError {
         let (model, device) = (model.name.clone(), device.to_string());
         match self {
+            Self::Runtime(lost @ RuntimeError::DeviceLost { .. }) => EngineError::Runtime(lost),
             Self::Runtime(source) => {
                 EngineError::Batch { model, device, rows, source: Box::new(source) }
             }

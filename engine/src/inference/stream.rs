@@ -330,8 +330,9 @@ impl Inference {
     /// Cheap enough for an async worker, which is readied for the runtime just for it.
     fn device_inputs(&self, columns: &[ArrayRef]) -> Result<Result<Prepared, RuntimeError>> {
         let replica = &self.running()?.loaded.replica;
-        let Setup { model, device, .. } = &self.setup;
-        Ok(enter_thread(model, *device).and_then(|_guard| replica.prepare(columns)))
+        let Setup { model, device, devices, .. } = &self.setup;
+        let prepared = enter_thread(model, *device).and_then(|_guard| replica.prepare(columns));
+        Ok(prepared.inspect_err(|error| devices.heed(*device, error)))
     }
 
     fn record(&self, outcome: Outcome, rows: usize) -> Result<Vec<ArrayRef>, BatchError> {

@@ -1,5 +1,7 @@
 //! Inference as operators, over emulated models: against a naive loop, and when things go wrong.
 
+mod lost;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -104,7 +106,7 @@ proptest! {
         model.determinism = determinism;
         model.on_error = if poison.is_some() { on_error } else { OnError::Fail };
         let fail_on = poison.map(|poison| format!("{poison}.0"));
-        model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows };
+        model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows, loses: None };
         model.batch = BatchLimits { max_rows, max_tokens: None, max_bytes, window_rows };
         model.resources.gpus = Share::try_from(gpus).unwrap();
         let model = with_package(model, dir.path());
@@ -237,7 +239,8 @@ async fn with_failing_rows(
     let mut model = emulated_model("m");
     (model.on_error, model.max_error_ratio) = (on_error, max_error_ratio);
     let fail_on = Some(format!("{failing:?}"));
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows: None };
+    model.runtime =
+        RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows: None, loses: None };
     let model = with_package(model, dir.path());
     let batch = values(0..20, |id| (id != 7).then_some(id as f32));
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -298,7 +301,8 @@ async fn a_row_that_fits_into_no_memory_is_tried_twice_and_then_given_up() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
     model.on_error = OnError::Route;
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(0) };
+    model.runtime =
+        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(0), loses: None };
     let model = with_package(model, dir.path());
     let batch = numbers(0..3, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -345,7 +349,7 @@ async fn a_panic_in_a_model_is_an_error() {
     let error = collect_all(&plan, &context).await.unwrap_err().to_string();
     assert!(error.contains("a bug in a model") && error.contains("emulated:0"), "{error}");
     // The batch after it may have started; its lease comes back as well.
-    devices(&context).lease(DEVICE, &model).await;
+    devices(&context).lease(DEVICE, &model).await.unwrap();
 }
 
 #[tokio::test]
@@ -381,7 +385,7 @@ async fn rows_with_null_never_reach_the_model() {
 async fn a_dropped_query_gives_back_what_it_waits_for() {
     let (_dir, model, plan, context, calls) = faulty(Fault::None).await;
     let devices = devices(&context);
-    let lease = devices.lease(DEVICE, &model).await;
+    let lease = devices.lease(DEVICE, &model).await.unwrap();
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
     // Until it waits for the lease that the test holds.
     while metric(&plan, "replicas") == 0 {
@@ -391,7 +395,7 @@ async fn a_dropped_query_gives_back_what_it_waits_for() {
     drop(stream);
     drop(lease);
     // Complete only if nobody keeps a share.
-    let all = devices.lease(DEVICE, &model).await;
+    let all = devices.lease(DEVICE, &model).await.unwrap();
     drop(all);
     assert!(calls.load(Ordering::SeqCst) <= 1);
 }
@@ -399,7 +403,7 @@ async fn a_dropped_query_gives_back_what_it_waits_for() {
 #[tokio::test]
 async fn the_batch_behind_the_first_computes_while_nobody_polls() {
     let (_dir, model, plan, context, calls) = faulty(Fault::None).await;
-    let lease = devices(&context).lease(DEVICE, &model).await;
+    let lease = devices(&context).lease(DEVICE, &model).await.unwrap();
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
     while metric(&plan, "replicas") == 0 {
         assert!(futures::poll!(stream.next()).is_pending());
@@ -418,7 +422,7 @@ async fn a_stream_that_is_not_polled_holds_no_lease() {
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
     stream.next().await.unwrap().unwrap();
     // The next batch may compute by now; when it has, the device is free.
-    devices(&context).lease(DEVICE, &model).await;
+    devices(&context).lease(DEVICE, &model).await.unwrap();
     assert_eq!(ids(&datafusion::physical_plan::common::collect(stream).await.unwrap()).len(), 12);
 }
 
@@ -521,7 +525,8 @@ async fn the_least_recently_used_model_makes_room() {
 async fn what_did_not_fit_is_remembered_for_the_next_query() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(2) };
+    model.runtime =
+        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(2), loses: None };
     let model = with_package(model, dir.path());
     let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 1 << 30)));
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, None);

@@ -193,7 +193,20 @@ pub enum RuntimeKind {
         /// Runs out of memory with more rows than this in one batch.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_rows: Option<u32>,
+        /// Loses a device after some batches.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        loses: Option<EmulatedLoss>,
     },
+}
+
+/// A device that an emulated model loses: from then on every batch there fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmulatedLoss {
+    /// The number of the emulated accelerator in its process.
+    pub device: u16,
+    /// Batches that it computes before.
+    pub after: u32,
 }
 
 impl RuntimeKind {
@@ -331,7 +344,7 @@ impl ModelDeclaration {
             }
             RuntimeKind::Torch { .. } if precision == Precision::Int8 => {
                 return refuse(format!(
-                    "fp32, bf16 or fp16, because model '{}' is of the runtime torch; int8 is for \
+                    "fp32, tf32, bf16 or fp16, because model '{}' is of the runtime torch; int8 is for \
                      quantised ONNX programs",
                     self.name
                 ));
@@ -339,7 +352,9 @@ impl ModelDeclaration {
             RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => {}
         }
         let Some(held) = &self.precisions else { return Ok(()) };
-        if precision == Precision::Fp32 || held.contains_key(&precision.to_string()) {
+        // Its weights are those of fp32.
+        let is_whole = matches!(precision, Precision::Fp32 | Precision::Tf32);
+        if is_whole || held.contains_key(&precision.to_string()) {
             return Ok(());
         }
         let known: Vec<&str> =

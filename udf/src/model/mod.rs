@@ -23,7 +23,8 @@ mod template;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side, TransformKind,
+    BatchLimits, EmulatedLoss, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side,
+    TransformKind,
 };
 pub use hashes::{hash_bytes, hash_file};
 pub use head::{Activation, Dense, Function, Head, Pooling};

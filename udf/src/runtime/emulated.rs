@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -33,19 +34,22 @@ struct EmulatedReplica {
     service: Duration,
     fail_on: Option<String>,
     memory_rows: usize,
+    device: Device,
+    /// Batches until the device is lost.
+    left: Option<AtomicU32>,
 }
 
 pub(super) fn load(
     model: &ModelDeclaration,
     device: Device,
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
-    let Device::Emulated(_) = device else {
+    let Device::Emulated(ordinal) = device else {
         return Err(RuntimeError::Device {
             device: device.to_string(),
             problem: format!("model '{}' is emulated and runs on 'emulated' only", model.name),
         });
     };
-    let RuntimeKind::Emulated { service_ms, fail_on, memory_rows } = &model.runtime else {
+    let RuntimeKind::Emulated { service_ms, fail_on, memory_rows, loses } = &model.runtime else {
         return Err(RuntimeError::Load {
             model: model.name.clone(),
             file: "model.toml".to_owned(),
@@ -58,12 +62,25 @@ pub(super) fn load(
         service: Duration::from_millis(*service_ms),
         fail_on: fail_on.clone(),
         memory_rows: memory_rows.map_or(usize::MAX, |rows| rows as usize),
+        device,
+        left: loses.filter(|loses| loses.device == ordinal).map(|l| AtomicU32::new(l.after)),
     }))
 }
 
 impl EmulatedReplica {
     fn failed(&self, rows: usize, problem: String) -> RuntimeError {
         RuntimeError::Program { model: self.model.clone(), rows, problem }
+    }
+
+    /// Counts a batch.
+    fn check_device(&self) -> Result<(), RuntimeError> {
+        let Some(left) = &self.left else { return Ok(()) };
+        let counted = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        counted.map(|_| ()).map_err(|_| RuntimeError::DeviceLost {
+            device: self.device.to_string(),
+            problem: "the emulated device failed for good".to_owned(),
+            by_others: false,
+        })
     }
 }
 
@@ -102,6 +119,7 @@ impl Replica for EmulatedReplica {
             let problem = "the batch was prepared by another replica".to_owned();
             return Err(self.failed(rows, problem));
         };
+        self.check_device()?;
         if rows > self.memory_rows {
             let problem = format!("the emulated memory holds {} rows", self.memory_rows);
             return Err(RuntimeError::OutOfMemory { model: self.model.clone(), rows, problem });

@@ -4,6 +4,7 @@
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
 mod cpu;
+mod device_failure;
 mod emulated;
 mod labels;
 pub mod onnx;

@@ -39,7 +39,7 @@ fn an_emulated_model_needs_its_accelerator() {
 #[test]
 #[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes_are_named() {
-    let cases: [(&str, &str, &str); 30] = [
+    let cases: [(&str, &str, &str); 31] = [
         ("format = 1", "format = 2", "format is 2, this version reads format 1"),
         ("format = 1", "", "format is missing"),
         ("format = 1", "format = ", "line 2:"),
@@ -69,6 +69,7 @@ fn mistakes_are_named() {
         ),
         ("FLOAT[3]", "STRING", "cannot give output 'embedding' of type STRING without labels"),
         ("FLOAT[3]", "BINARY", "runtime 'torch' cannot give output 'embedding' of type BINARY"),
+        ("FLOAT[3]", "UINT8[3]", "runtime 'torch' cannot give output 'embedding' of type UINT8[3]"),
         (
             "\"FLOAT[3]\"",
             "\"FLOAT[3]\"\nlabels = \"l.json\"",

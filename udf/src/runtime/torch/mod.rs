@@ -12,6 +12,7 @@ mod linear;
 mod memory;
 mod output;
 mod replica;
+mod rounding;
 mod shim;
 mod tensor;
 #[cfg(test)]

@@ -9,13 +9,15 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
+use super::super::device_failure::is_out_of_memory;
 use super::super::outputs::Outputs;
 use super::super::replica::{Device, Prepared, Replica};
 use super::super::work::Work;
 use super::choices;
-use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
+use super::failure::{batch_error, load_error, readable};
 use super::linear::LinearKernels;
 use super::output;
+use super::rounding::TURNS;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
@@ -40,6 +42,8 @@ pub(super) struct TorchReplica {
     device: Device,
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
+    /// Whether a GPU may round factors to TF32.
+    rounds: bool,
     module: Module,
     /// What batches take, where that is known.
     work: Option<Work>,
@@ -82,14 +86,15 @@ impl TorchReplica {
             outputs: Outputs::load(model, package)?,
             device,
             kind: match model.precision {
-                Precision::Fp32 | Precision::Int8 => None,
+                Precision::Fp32 | Precision::Tf32 | Precision::Int8 => None,
                 Precision::Bf16 => Some(Kind::BFloat16),
                 Precision::Fp16 => Some(Kind::Half),
             },
+            rounds: model.precision == Precision::Tf32,
             module,
             has_worked: AtomicBool::new(false),
         };
-        replica.warm_up(model);
+        replica.warm_up(model)?;
         if device == Device::Cpu {
             replica.work = replica.counted(model);
         }
@@ -120,20 +125,23 @@ impl TorchReplica {
 
     /// Runs the program once on made-up rows: on its first call libtorch compiles it and its
     /// libraries choose and set up their kernels, which belongs to loading. A program that refuses
-    /// made-up rows is none the worse for it.
-    fn warm_up(&self, model: &ModelDeclaration) {
-        let Some(columns) = made_up_row(model, WARM_TOKENS) else { return };
+    /// made-up rows is none the worse for it; a device that is lost to it is.
+    fn warm_up(&self, model: &ModelDeclaration) -> Result<(), RuntimeError> {
+        let Some(columns) = made_up_row(model, WARM_TOKENS) else { return Ok(()) };
         let warm = enter_thread(&model.resources, self.device)
             .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
-        if let Err(error) = warm {
-            tracing::debug!("model '{}' was not warmed up: {error}", self.model);
+        match warm {
+            Err(error @ RuntimeError::DeviceLost { .. }) => return Err(error),
+            Err(error) => tracing::debug!("model '{}' was not warmed up: {error}", self.model),
+            Ok(_) => {}
         }
+        Ok(())
     }
 
     /// Runs the program, and once more if memory that nothing uses was missing: libtorch keeps what was freed for
     /// tensors of its own, and cuBLAS and cuDNN allocate by themselves.
     fn run(&self, tensors: &[Tensor]) -> Result<Vec<Tensor>, shim::Failure> {
-        let run = || self.module.forward(tensors, self.outputs.results());
+        let run = || self.start(tensors);
         match run() {
             Err(message) if self.device != Device::Cpu && is_out_of_memory(&message) => {
                 shim::synchronize(self.device)?;
@@ -144,16 +152,17 @@ impl TorchReplica {
         }
     }
 
+    /// Starts the program, in its turn where libtorch's settings matter.
+    fn start(&self, tensors: &[Tensor]) -> Result<Vec<Tensor>, shim::Failure> {
+        let _turn = match self.device {
+            Device::Cuda(_) => Some(TURNS.enter(self.rounds)?),
+            Device::Cpu | Device::Emulated(_) => None,
+        };
+        self.module.forward(tensors, self.outputs.results())
+    }
+
     fn failed(&self, rows: usize, message: &str) -> RuntimeError {
-        let model = self.model.clone();
-        let problem = readable(message);
-        if is_out_of_memory(message) {
-            RuntimeError::OutOfMemory { model, rows, problem }
-        } else if is_device_failure(message) {
-            RuntimeError::Device { device: self.device.to_string(), problem }
-        } else {
-            RuntimeError::Program { model, rows, problem }
-        }
+        batch_error(&self.model, self.device, rows, message)
     }
 
     /// Whether no row can be at fault for what the program says: it never worked, and says the same to
@@ -162,8 +171,7 @@ impl TorchReplica {
         let says_so_to = |value: i64| {
             let filled = tensors.iter().map(|tensor| tensor.f_full_like(value)).collect();
             let Ok::<Vec<Tensor>, TchError>(filled) = filled else { return false };
-            let result = self.module.forward(&filled, self.outputs.results());
-            result.is_err_and(|message| readable(&message) == problem)
+            self.start(&filled).is_err_and(|message| readable(&message) == problem)
         };
         !self.has_worked.load(Ordering::Relaxed) && says_so_to(0) && says_so_to(1)
     }

@@ -82,6 +82,19 @@ bool forebay_configure() {
   });
 }
 
+// Whether products of fp32 may be rounded to TF32, by all threads that start some from now on.
+bool forebay_allow_tf32(bool allow) {
+  return guarded([&] {
+    at::Context &context = at::globalContext();
+    context.setAllowTF32CuDNN(allow);
+    context.setAllowTF32CuBLAS(allow);
+    if (context.allowTF32CuDNN() != allow || context.allowTF32CuBLAS() != allow) {
+      throw std::runtime_error("libtorch did not take the setting for TF32");
+    }
+    return true;
+  });
+}
+
 // Inference mode for the calling thread: no autograd bookkeeping, no version counters.
 void *forebay_inference_mode_enter() { return new c10::InferenceMode(true); }
 

@@ -16,6 +16,7 @@ unsafe extern "C" {
     fn forebay_last_error() -> *const c_char;
     fn forebay_torch_version() -> *const c_char;
     fn forebay_configure() -> bool;
+    fn forebay_allow_tf32(allow: bool) -> bool;
     fn forebay_inference_mode_enter() -> *mut c_void;
     fn forebay_inference_mode_leave(guard: *mut c_void);
     fn forebay_set_threads(count: c_int) -> bool;
@@ -66,6 +67,13 @@ pub(super) fn torch_version() -> String {
 pub(super) fn configure() -> Result<(), Failure> {
     // SAFETY: no pointers; exceptions are caught on the other side.
     checked(unsafe { forebay_configure() })
+}
+
+/// Whether products of fp32 may be rounded to TF32, those of convolutions included, that are started from now
+/// on by any thread.
+pub(super) fn allow_tf32(allow: bool) -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_allow_tf32(allow) })
 }
 
 /// Threads that an operation started by the calling thread may use.
@@ -218,7 +226,7 @@ impl Module {
         };
         // Of c10::ScalarType.
         let kind = match precision {
-            Precision::Fp32 | Precision::Int8 => -1,
+            Precision::Fp32 | Precision::Tf32 | Precision::Int8 => -1,
             Precision::Fp16 => 5,
             Precision::Bf16 => 15,
         };

@@ -7,8 +7,9 @@ use std::path::Path;
 use arrow::array::ArrayRef;
 use arrow::array::{
     Array, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, StringArray,
+    UInt8Array,
 };
-use arrow::datatypes::{Float32Type, Float64Type, Int64Type};
+use arrow::datatypes::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type};
 use tch::{CModule, Kind, Tensor};
 
 use super::linear::LinearKernels;
@@ -175,6 +176,28 @@ fn vectors_get_the_shape_that_the_program_takes() {
     let replica = load_on_cpu(&folder).unwrap();
     let rows = vectors(&[[9.0; 6], [1.0, 2.0, 3.0, 10.0, 20.0, 30.0]]);
     assert_eq!(floats(&run(&*replica, &[rows.slice(1, 1)]).unwrap()[0]), [11.0, 22.0, 33.0]);
+}
+
+#[test]
+fn bytes_reach_the_program_as_bytes() {
+    let (inputs, outputs) = ([("x", "UINT8[2]"), ("n", "UINT8")], [("y", "INT[2]"), ("m", "INT")]);
+    info().unwrap();
+    let bytes = |shape: &[i64]| Tensor::zeros(shape, (Kind::Uint8, tch::Device::Cpu));
+    // There is no such operation on floats.
+    let folder = traced(&inputs, &outputs, &[bytes(&[3, 2]), bytes(&[3])], |x| {
+        vec![x[0].bitwise_not(), x[1].bitwise_not()]
+    });
+    let replica = load_on_cpu(&folder).unwrap();
+    let rows = [Some(vec![Some(0), Some(1)]), Some(vec![Some(128), Some(255)])];
+    let vectors = FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(rows, 2);
+    let columns: [ArrayRef; 2] = [Arc::new(vectors), Arc::new(UInt8Array::from(vec![7, 200]))];
+    let whole = run(&*replica, &columns).unwrap();
+    let rest: Vec<ArrayRef> = columns.iter().map(|column| column.slice(1, 1)).collect();
+    let rest = run(&*replica, &rest).unwrap();
+    let ints = |column: &ArrayRef| column.as_primitive::<Int32Type>().values().to_vec();
+    let of_vectors = |column: &ArrayRef| ints(column.as_fixed_size_list().values());
+    assert_eq!((of_vectors(&whole[0]), ints(&whole[1])), (vec![255, 254, 127, 0], vec![248, 55]));
+    assert_eq!((of_vectors(&rest[0]), ints(&rest[1])), (vec![127, 0], vec![55]));
 }
 
 #[test]
