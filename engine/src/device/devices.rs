@@ -19,6 +19,7 @@ use super::models::{LoadedModel, Models};
 use super::nvml;
 use super::placement::{Placement, place};
 use super::sampler::{Reading, Samplers, Utilization, Watch};
+use super::slot::{Site, Slot};
 use crate::error::EngineError;
 
 /// Inventory, leases and loaded models of this process.
@@ -29,7 +30,7 @@ use crate::error::EngineError;
 pub struct Devices {
     inventory: Inventory,
     cuda: OnceLock<Result<Vec<Accelerator>, String>>,
-    leases: Leases,
+    leases: Arc<Leases>,
     samplers: Samplers,
     learned: Arc<Learned>,
     models: Models,
@@ -39,7 +40,7 @@ impl Devices {
     /// The state of a process that has this.
     pub fn new(inventory: Inventory) -> Self {
         Self {
-            leases: Leases::new(inventory.cpus),
+            leases: Arc::new(Leases::new(inventory.cpus)),
             samplers: Samplers::new(|device| matches!(device, Device::Cuda(_)), nvml::meter),
             inventory,
             cuda: OnceLock::new(),
@@ -212,6 +213,26 @@ impl Devices {
         self.models.replica(model, device, env, capacity).await
     }
 
+    /// A thread for stream `partition`, to run a model that is loaded on `device`, with the options of a call.
+    ///
+    /// # Errors
+    /// If none can be started.
+    pub(crate) fn slot(
+        &self,
+        loaded: &LoadedModel,
+        device: Device,
+        model: &Arc<ModelDeclaration>,
+        partition: usize,
+    ) -> DataFusionResult<Slot> {
+        let site = Site {
+            device,
+            leases: Arc::clone(&self.leases),
+            learned: Arc::clone(&self.learned),
+            device_type: self.device_type(device),
+        };
+        loaded.slot(site, Arc::clone(model), partition)
+    }
+
     /// Forgets the models that nobody uses at this moment; says how many.
     pub fn clear_idle(&self) -> usize {
         self.models.clear_idle()
@@ -237,7 +258,7 @@ impl Devices {
     ) {
         let env = Arc::new(RuntimeEnv::default());
         let loaded = self.replica(model, device, &env).await.unwrap();
-        self.models.replace_any(&loaded, replica);
+        self.models.replace_any(model, device, &loaded, replica);
     }
 
     /// In bytes; no limit for a device that is not in the inventory.

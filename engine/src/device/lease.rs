@@ -1,8 +1,8 @@
 //! Who holds which share of a device, batch by batch.
 //!
 //! A lease covers one forward pass of one batch and is never held while its holder waits for
-//! anything else, so whoever holds one finishes and gives it back. Waiters are served in order of
-//! arrival. Hence chained models of one query, and any number of queries, share an accelerator
+//! anything else, so whoever holds one finishes and gives it back. A holder that has the next batch
+//! at hand may start that one too, as long as nobody waits. Waiters are served in order of arrival. Hence chained models of one query, and any number of queries, share an accelerator
 //! without a deadlock, whatever their shares are.
 //!
 //! One rule keeps that true: a lease must be awaited by something that always runs when woken. A
@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_udf::model::ModelDeclaration;
@@ -30,6 +31,7 @@ const CPU_MILLIS_MIN: u32 = 100;
 pub struct Lease {
     device: Device,
     permit: OwnedSemaphorePermit,
+    waiting: Arc<AtomicUsize>,
     _computing: Computing,
 }
 
@@ -42,6 +44,11 @@ impl Lease {
     /// Thousandths of the device, or of a core.
     pub fn millis(&self) -> usize {
         self.permit.num_permits()
+    }
+
+    /// Whether anyone waits for a share of the device. If not, its holder may keep it for its next batch.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -57,6 +64,24 @@ pub(crate) struct Leases {
 struct Shares {
     left: Arc<Semaphore>,
     busy: Arc<BusyTime>,
+    /// How many wait for a share.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Counts while it lives.
+struct Waiter<'a>(&'a AtomicUsize);
+
+impl<'a> Waiter<'a> {
+    fn join(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Leases {
@@ -76,16 +101,20 @@ impl Leases {
         let whole = || Shares {
             left: Arc::new(Semaphore::new(self.capacity(device) as usize)),
             busy: Arc::default(),
+            waiting: Arc::default(),
         };
         devices.entry(device).or_insert_with(whole).clone()
     }
 
     pub(crate) async fn lease(&self, device: Device, model: &ModelDeclaration) -> Lease {
         let millis = share_millis(device, model).min(self.capacity(device));
-        let Shares { left, busy } = self.shares(device);
-        #[expect(clippy::expect_used, reason = "the semaphores of a process are never closed")]
-        let permit = left.acquire_many_owned(millis).await.expect("an open semaphore");
-        Lease { device, permit, _computing: busy.begin() }
+        let Shares { left, busy, waiting } = self.shares(device);
+        let permit = {
+            let _waiter = Waiter::join(&waiting);
+            #[expect(clippy::expect_used, reason = "the semaphores of a process are never closed")]
+            left.acquire_many_owned(millis).await.expect("an open semaphore")
+        };
+        Lease { device, permit, waiting, _computing: busy.begin() }
     }
 
     /// Thousandths that are out at this moment.
@@ -136,6 +165,18 @@ mod tests {
         assert!(!second.is_pending());
         drop(second);
         assert_eq!(leases.leased_millis(device), 0);
+    }
+
+    #[test]
+    fn a_lease_is_wanted_while_somebody_waits() {
+        let leases = Leases::new(1);
+        let (device, model) = (Device::Emulated(0), model(1.0));
+        let first = poll_once(leases.lease(device, &model)).unwrap();
+        assert!(!first.is_wanted());
+        let mut waiter = task(leases.lease(device, &model));
+        assert!(waiter.is_pending() && first.is_wanted());
+        drop(waiter);
+        assert!(!first.is_wanted());
     }
 
     #[test]

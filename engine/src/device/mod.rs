@@ -24,6 +24,7 @@ mod once;
 mod placement;
 mod sampler;
 mod slot;
+mod threads;
 
 pub use devices::Devices;
 pub use inventory::{Accelerator, Inventory, Owner};
@@ -35,4 +36,6 @@ pub use sampler::Utilization;
 #[cfg(test)]
 pub(crate) use sampler::{Meter, Samplers};
 pub(crate) use sampler::{Reading, Watch};
-pub(crate) use slot::{BatchError, IN_FLIGHT_MAX, Outcome, Slot, Submitted};
+pub(crate) use slot::{BatchError, Outcome, Slot, Submitted, in_flight_max};
+#[cfg(test)]
+pub(crate) use threads::ahead::Ahead;

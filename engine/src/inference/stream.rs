@@ -18,17 +18,18 @@ use futures::{StreamExt, TryFutureExt};
 use super::batch::{ModelRows, join, null_outputs, pieces, slice};
 use super::bisect::Bisection;
 use super::in_flight::{InFlight, Pending, after, received};
-use super::metrics::InferenceMetrics;
+use super::metrics::{DeviceMetrics, InferenceMetrics};
 use super::on_error::{route, row_errors};
 use super::setup::Setup;
 use crate::SHARE_COLUMN;
-use crate::device::{BatchError, IN_FLIGHT_MAX, LoadedModel, Outcome, Slot, Watch};
+use crate::device::{BatchError, LoadedModel, Outcome, Slot, Watch, in_flight_max};
 
 /// A loaded model and the thread that runs it.
 struct Running {
     /// Held, so that the model counts as used.
     loaded: Arc<LoadedModel>,
     slot: Slot,
+    device: Arc<DeviceMetrics>,
     /// Held, so that the device is looked at.
     _watch: Option<Arc<Watch>>,
 }
@@ -42,7 +43,7 @@ pub(super) struct Inference {
     /// Pieces of the input batch that was taken last.
     pieces: VecDeque<RecordBatch>,
     input_ended: bool,
-    /// At most two: one computes, and one waits for it.
+    /// As many as the device takes at a time, and one that waits for them.
     in_flight: VecDeque<InFlight>,
     /// Since when the first of them is that.
     first_since: Instant,
@@ -64,7 +65,7 @@ impl Inference {
             running: None,
             pieces: VecDeque::new(),
             input_ended: false,
-            in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
+            in_flight: VecDeque::new(),
             first_since: Instant::now(),
             active_since: None,
             padded_max: usize::MAX,
@@ -97,7 +98,8 @@ impl Inference {
             self.load().await?;
         }
         loop {
-            let has_place = self.in_flight.len() < IN_FLIGHT_MAX;
+            let depth = self.running()?.loaded.replica.depth();
+            let has_place = self.in_flight.len() < in_flight_max(depth);
             if has_place && let Some(piece) = self.pieces.pop_front() {
                 self.hand_over(piece)?;
                 continue;
@@ -153,12 +155,10 @@ impl Inference {
         self.metrics.starved_time.add_duration(since.elapsed().saturating_sub(loading));
         let item = item.map(Ok);
         let Setup { execution, metrics, .. } = &self.setup;
-        let watch = execution.watches.watch(devices, *device, metrics, *partition);
-        let (devices, model) = (Arc::clone(devices), Arc::clone(model));
-        let replica = Arc::clone(&loaded.replica);
-        let slot = Slot::start(devices, model, *device, replica, *partition)?;
+        let slot = devices.slot(&loaded, *device, model, *partition)?;
+        let (watch, device) = execution.watches.watch(devices, *device, metrics, *partition);
         self.metrics.replicas.set(1);
-        self.running = Some(Running { loaded, slot, _watch: watch });
+        self.running = Some(Running { loaded, slot, device, _watch: watch });
         self.take_in(item)
     }
 
@@ -279,12 +279,13 @@ impl Inference {
         Ok((join(parts)?, row_errors(errors, model_rows.rows)))
     }
 
-    /// Waits for the batch behind the one that failed: its time is not that of the failed one's parts.
-    async fn finish_second(&mut self) -> Result<()> {
-        if let Some(second) = self.in_flight.front_mut()
-            && let Some(outcome) = second.wait(self.first_since, &self.setup).await?
-        {
-            second.outcome = Some(Pending::Done(outcome));
+    /// Waits for the batches behind the one that failed: their time is not that of the failed one's parts.
+    async fn finish_others(&mut self) -> Result<()> {
+        for other in &mut self.in_flight {
+            if let Some(outcome) = other.wait(self.first_since, &self.setup).await? {
+                other.outcome = Some(Pending::Done(outcome));
+            }
+            self.first_since = Instant::now();
         }
         Ok(())
     }
@@ -313,7 +314,7 @@ impl Inference {
 
     /// Prepares and computes some rows of a batch that failed, and waits for them.
     async fn infer(&mut self, columns: &[ArrayRef]) -> Result<Outcome> {
-        self.finish_second().await?;
+        self.finish_others().await?;
         let prepared = {
             let _timer = self.metrics.prepare_time.timer();
             self.device_inputs(columns)?
@@ -338,9 +339,13 @@ impl Inference {
         self.metrics.lease_wait_time.add_duration(outcome.lease_wait);
         self.metrics.busy_time.add_duration(outcome.busy);
         self.metrics.batches.add(1);
+        let running = self.running.as_ref();
+        if let (Some(running), Some(held)) = (running, outcome.held) {
+            running.device.add_held(held);
+        }
         let outputs = outcome.result?;
         self.metrics.rows_inferred.add(rows);
-        let replica = self.running().ok().map(|running| &running.loaded.replica);
+        let replica = running.map(|running| &running.loaded.replica);
         if let Some(operations) = replica.and_then(|r| r.operations(rows, outcome.padded)) {
             self.metrics.add_operations(operations);
         }

@@ -16,6 +16,7 @@ use futures::StreamExt;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use crate::device::Ahead;
 use crate::testing::{
     collect_all, context, context_of, digests, emulated_model, ids, limits, naive, numbers, table,
     values, with_package,
@@ -98,6 +99,7 @@ proptest! {
         memory_rows in prop::option::of(1u32..10),
         poison in prop::option::of(0i64..10),
         on_error in prop::sample::select(vec![OnError::Null, OnError::Route]),
+        is_ahead in any::<bool>(),
     ) {
         let dir = TempDir::new().unwrap();
         let mut model = emulated_model("m");
@@ -122,6 +124,13 @@ proptest! {
         let context = context(1, Arc::clone(&pool));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2).enable_all().build().unwrap();
+        if is_ahead {
+            // The device has the next batch before it is done with one.
+            let ahead = |inner| -> Arc<dyn Replica> {
+                Arc::new(Ahead { inner, seen: Arc::default(), is_faulty: false })
+            };
+            runtime.block_on(devices(&context).replace_replica(&model, DEVICE, ahead));
+        }
         let batches = runtime.block_on(collect_all(&plan, &context)).unwrap();
         prop_assert!(batches.iter().all(|batch| batch.num_rows() <= max_rows as usize
             || shape == Shape::Ordered || distinct < 1000));

@@ -14,7 +14,7 @@ pub mod torch;
 mod work;
 
 pub use cpu::check_precision;
-pub use replica::{Device, Prepared, Replica};
+pub use replica::{Device, Held, Lane, Prepared, Replica};
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -5,14 +5,18 @@
 
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
+mod calls;
 mod choices;
 mod failure;
+mod lane;
 mod library;
 mod linear;
 mod memory;
 mod output;
+mod pipeline;
 mod replica;
 mod shim;
+mod streams;
 mod tensor;
 #[cfg(test)]
 mod tests;
