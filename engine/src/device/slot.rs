@@ -152,6 +152,16 @@ struct Started {
     held: Option<Held>,
 }
 
+/// When a batch is started.
+enum Turn {
+    /// With this share of the device: that of the batch before it, or one that was waited for.
+    Now { lease: Arc<Lease>, waited: Duration },
+    /// Once the batches before it are done, as others wait for the device.
+    Later,
+    /// Nobody wants it any more.
+    Never,
+}
+
 /// A thread at work for one stream.
 struct Server<'a> {
     visit: &'a Visit,
@@ -168,14 +178,14 @@ struct Server<'a> {
 impl Server<'_> {
     fn run(mut self) {
         loop {
-            if let Some(job) = self.next() {
-                match self.lease(job) {
-                    Ok((job, lease, lease_wait)) => {
-                        self.start(job, lease, lease_wait);
+            if let Some(mut job) = self.next() {
+                match self.turn(&mut job) {
+                    Turn::Now { lease, waited } => {
+                        self.start(job, lease, waited);
                         continue;
                     }
-                    Err(None) => continue,
-                    set_aside => self.set_aside = set_aside.err().flatten(),
+                    Turn::Never => continue,
+                    Turn::Later => self.set_aside = Some(job),
                 }
             }
             match self.started.pop_front() {
@@ -197,31 +207,25 @@ impl Server<'_> {
         waiting.or_else(|| if is_idle { jobs.recv().ok() } else { jobs.try_recv().ok() })
     }
 
-    /// The share of the device for a batch, and how long it was waited for: that of the batch before it, unless
-    /// others wait. Else the batch itself, or nothing if nobody wants it any more.
-    fn lease(&self, mut job: Job) -> Result<(Job, Arc<Lease>, Duration), Option<Job>> {
+    /// When a batch may have its share of the device, for which it waits if nothing else is to be done.
+    fn turn(&self, job: &mut Job) -> Turn {
         if job.reply.is_closed() {
-            return Err(None);
+            return Turn::Never;
         }
-        if let Some(before) = self.started.back() {
-            let lease = Arc::clone(&before.lease);
-            return if lease.is_wanted() {
-                Err(Some(job))
-            } else {
-                Ok((job, lease, Duration::ZERO))
-            };
+        if let Some(Started { lease, .. }) = self.started.back() {
+            let share = || Turn::Now { lease: Arc::clone(lease), waited: Duration::ZERO };
+            return if lease.is_wanted() { Turn::Later } else { share() };
         }
         let Visit { site, model, .. } = self.visit;
-        let waiting = Instant::now();
-        let lease = {
-            let lease = std::pin::pin!(site.leases.lease(site.device, model));
-            let unwanted = std::pin::pin!(job.reply.closed());
-            match block_on(select(lease, unwanted)) {
-                Either::Left((lease, _)) => lease,
-                Either::Right(_) => return Err(None),
+        let since = Instant::now();
+        let lease = std::pin::pin!(site.leases.lease(site.device, model));
+        let unwanted = std::pin::pin!(job.reply.closed());
+        match block_on(select(lease, unwanted)) {
+            Either::Left((lease, _)) => {
+                Turn::Now { lease: Arc::new(lease), waited: since.elapsed() }
             }
-        };
-        Ok((job, Arc::new(lease), waiting.elapsed()))
+            Either::Right(_) => Turn::Never,
+        }
     }
 
     fn start(&mut self, job: Job, lease: Arc<Lease>, lease_wait: Duration) {

@@ -11,6 +11,7 @@ mod failure;
 mod lane;
 mod library;
 mod linear;
+mod made_up;
 mod memory;
 mod output;
 mod pipeline;

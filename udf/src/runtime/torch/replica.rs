@@ -1,12 +1,8 @@
 //! One TorchScript program on one device.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{Array, ArrayRef, FixedSizeListArray, Int32Array, ListArray};
-use arrow::buffer::OffsetBuffer;
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::array::{Array, ArrayRef};
 use tch::{Kind, TchError, Tensor};
 
 use super::super::outputs::Outputs;
@@ -15,6 +11,7 @@ use super::super::work::Work;
 use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
+use super::made_up::{WARM_TOKENS, made_up_row};
 use super::output;
 use super::shim::{self, Module};
 use super::streams::{self, Pinned, PinnedBytes};
@@ -24,7 +21,7 @@ use crate::error::RuntimeError;
 use crate::model::{
     Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
 };
-use crate::transform::{TokenColumn, output_fields};
+use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
 #[derive(Debug)]
@@ -395,33 +392,6 @@ fn pack_linear_layers(
         }
     }
     Ok(())
-}
-
-/// Tokens of a made-up row.
-const WARM_TOKENS: i32 = 8;
-
-/// One row of zeros in each prepared column, lists of so many; `None` for columns that zeros cannot be made
-/// of.
-fn made_up_row(model: &ModelDeclaration, tokens: i32) -> Option<Vec<ArrayRef>> {
-    let zeros = |count: i32, data_type: &DataType| {
-        cast(&Int32Array::from_iter_values((0..count).map(|_| 0)), data_type).ok()
-    };
-    let column = |field: FieldRef| -> Option<ArrayRef> {
-        Some(match field.data_type() {
-            DataType::List(item) => {
-                let items = zeros(tokens, item.data_type())?;
-                let offsets = OffsetBuffer::from_lengths([items.len()]);
-                Arc::new(ListArray::new(Arc::clone(item), offsets, items, None))
-            }
-            DataType::FixedSizeList(item, length) => {
-                let items = zeros(*length, item.data_type())?;
-                Arc::new(FixedSizeListArray::new(Arc::clone(item), *length, items, None))
-            }
-            scalar if scalar.is_numeric() => zeros(1, scalar)?,
-            _ => return None,
-        })
-    };
-    output_fields(model).into_iter().map(column).collect()
 }
 
 /// What PyTorch says of a number that an embedding has no row for, on a CPU.
