@@ -147,7 +147,9 @@ fn live(
     }));
     let (mut lane, _guard) = match (flat(readied), ready) {
         (Ok(readied), ready) => {
-            ready.map(|ready| ready.send(Ok(())));
+            if let Some(ready) = ready {
+                let _ = ready.send(Ok(()));
+            }
             readied
         }
         (Err(error), Some(ready)) => {
