@@ -210,6 +210,7 @@ async fn exchange_alone() {
         let options = ExchangeOptions {
             replicas: 2,
             byte_budget: 64 << 20,
+            byte_budget_max: 64 << 20,
             batch: BatchLimits {
                 max_rows: 1024,
                 max_tokens: Some(16_384),
