@@ -142,7 +142,8 @@ fn mixed_texts(count: usize) -> Vec<String> {
     let mut random = Random::new(7);
     let mut texts: Vec<String> = vec![];
     while texts.len() < count {
-        let words = random.below(if random.chance(5) { 200 } else { 25 });
+        let words_max = if random.chance(5) { 200 } else { 25 };
+        let words = random.below(words_max);
         let word = |_| WORDS[random.index(WORDS.len())];
         texts.push((0..words).map(word).collect::<Vec<_>>().join(" "));
     }
