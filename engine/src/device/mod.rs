@@ -14,6 +14,7 @@
 //! let config = SessionConfig::new().with_extension(devices);
 //! ```
 
+mod batching;
 mod busy;
 mod devices;
 mod inventory;
@@ -25,6 +26,7 @@ mod placement;
 mod sampler;
 mod slot;
 
+pub(crate) use batching::{Batching, batch_range};
 pub use devices::Devices;
 pub use inventory::{Accelerator, Inventory, Owner};
 pub use lease::Lease;

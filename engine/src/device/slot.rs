@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 use arrow::array::ArrayRef;
 use datafusion::common::{Result as DataFusionResult, exec_datafusion_err};
 use forebay_udf::model::ModelDeclaration;
-use forebay_udf::runtime::{Device, Prepared, Replica, enter_thread};
+use forebay_udf::runtime::{Device, Prepared, Replica, Usage, enter_thread};
 use forebay_udf::{ErrorClass, RuntimeError};
 use futures::executor::block_on;
 use futures::future::{Either, select};
 use tokio::sync::oneshot;
 
+use super::batching::Batching;
 use super::devices::Devices;
 use crate::error::{EngineError, panic_text};
 
@@ -113,7 +114,7 @@ impl Slot {
 fn run(
     jobs: &mpsc::Receiver<Job>,
     devices: &Devices,
-    model: &ModelDeclaration,
+    model: &Arc<ModelDeclaration>,
     device: Device,
     replica: &dyn Replica,
 ) {
@@ -128,7 +129,7 @@ fn run(
             return refuse(jobs, || BatchError::Panic(text.clone()));
         }
     };
-    let mut lessons = Lessons::new(devices, model, device);
+    let mut lessons = Lessons::new(Batching::new(devices, model, device));
     while let Ok(Job { batch, mut reply, computes }) = jobs.recv() {
         if reply.is_closed() {
             continue;
@@ -146,9 +147,11 @@ fn run(
         let started = Instant::now();
         let (rows, padded) = (batch.rows, batch.padded);
         let result = catch_unwind(AssertUnwindSafe(|| replica.forward(batch)));
-        let busy = started.elapsed();
+        let elapsed = started.elapsed();
         drop(lease);
-        lessons.learn(&result, rows, padded, busy);
+        let usage = result.as_ref().map(|_| replica.usage(rows, padded)).unwrap_or_default();
+        let busy = usage.busy.unwrap_or(elapsed);
+        lessons.learn(&result, rows, padded, busy, usage);
         let result = match result {
             Ok(result) => result.map_err(BatchError::Runtime),
             Err(panic) => Err(BatchError::Panic(panic_text(&*panic))),
@@ -157,12 +160,9 @@ fn run(
     }
 }
 
-/// What this thread has learned about the model. Kept when the thread ends, except for what did not
-/// fit, which is kept at once.
-struct Lessons<'a> {
-    devices: &'a Devices,
-    model: &'a ModelDeclaration,
-    device_type: String,
+/// What this thread's batches teach. The rate of all of them is kept when the thread ends.
+struct Lessons {
+    batching: Batching,
     rows: usize,
     busy: Duration,
 }
@@ -170,10 +170,9 @@ struct Lessons<'a> {
 /// A rate that was measured over less time says little.
 const MEASURED_FROM: Duration = Duration::from_secs(1);
 
-impl<'a> Lessons<'a> {
-    fn new(devices: &'a Devices, model: &'a ModelDeclaration, device: Device) -> Self {
-        let device_type = devices.device_type(device);
-        Self { devices, model, device_type, rows: 0, busy: Duration::ZERO }
+impl Lessons {
+    fn new(batching: Batching) -> Self {
+        Self { batching, rows: 0, busy: Duration::ZERO }
     }
 
     fn learn<E>(
@@ -182,27 +181,26 @@ impl<'a> Lessons<'a> {
         rows: usize,
         padded: usize,
         busy: Duration,
+        usage: Usage,
     ) {
         match result {
             Ok(Ok(_)) => {
                 self.rows += rows;
                 self.busy += busy;
+                self.batching.observe(rows, padded, Some(busy), usage);
             }
-            Ok(Err(RuntimeError::OutOfMemory { .. })) if rows > 1 => {
-                let learned = self.devices.learned();
-                learned.did_not_fit(self.model, &self.device_type, padded as u64);
+            Ok(Err(RuntimeError::OutOfMemory { .. })) => {
+                self.batching.observe(rows, padded, None, usage);
             }
             Ok(Err(_)) | Err(_) => {}
         }
     }
 }
 
-impl Drop for Lessons<'_> {
+impl Drop for Lessons {
     fn drop(&mut self) {
-        if self.busy >= MEASURED_FROM {
-            let rate = self.rows as f64 / self.busy.as_secs_f64();
-            self.devices.learned().measured(self.model, &self.device_type, rate);
-        }
+        let is_measured = self.busy >= MEASURED_FROM;
+        self.batching.ended(is_measured.then(|| self.rows as f64 / self.busy.as_secs_f64()));
     }
 }
 

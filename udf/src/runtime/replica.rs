@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::time::Duration;
 
 use arrow::array::ArrayRef;
 
@@ -43,6 +44,17 @@ impl fmt::Debug for Prepared {
     }
 }
 
+/// What a batch took, as far as its runtime knows better than a clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// For how long the device computed, by its own account.
+    pub busy: Option<Duration>,
+    /// The most bytes of the device's memory that it took, the model not included.
+    pub bytes: Option<u64>,
+    /// Bytes of the device's memory that it could have taken.
+    pub free: Option<u64>,
+}
+
 /// One loaded copy of a model on one device. Shared: calls from several threads are independent.
 pub trait Replica: fmt::Debug + Send + Sync {
     /// Turns prepared columns (the transform's output, at least one row, no NULLs) into device
@@ -59,6 +71,12 @@ pub trait Replica: fmt::Debug + Send + Sync {
     /// [`RuntimeError::Program`], [`RuntimeError::OutOfMemory`], or [`RuntimeError::Output`] if
     /// the results disagree with the declaration.
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError>;
+
+    /// What the batch took that the calling thread ran last, whether it fitted or not: one of so many rows and
+    /// so large a padded size.
+    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
+        Usage::default()
+    }
 
     /// Floating point operations that a batch of so many rows and so large a padded size takes, as far as
     /// they are counted: those of a program's matrices. `None` where they are not.

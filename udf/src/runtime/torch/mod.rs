@@ -17,6 +17,7 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod usage;
 
 use std::sync::Arc;
 

@@ -9,8 +9,9 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, FieldRef};
 use tch::{Kind, TchError, Tensor};
 
+use super::super::length_multiple;
 use super::super::outputs::Outputs;
-use super::super::replica::{Device, Prepared, Replica};
+use super::super::replica::{Device, Prepared, Replica, Usage};
 use super::super::work::Work;
 use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
@@ -19,6 +20,7 @@ use super::output;
 use super::shim::{self, Module};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
+use super::usage::Baseline;
 use crate::error::RuntimeError;
 use crate::model::{
     Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
@@ -43,6 +45,10 @@ pub(super) struct TorchReplica {
     module: Module,
     /// What batches take, where that is known.
     work: Option<Work>,
+    /// The device's memory before the first batch.
+    memory: Option<Baseline>,
+    /// What the lengths of texts are rounded up to.
+    length_multiple: usize,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
 }
@@ -74,6 +80,8 @@ impl TorchReplica {
         }
         let mut replica = Self {
             work: None,
+            memory: Baseline::of(device),
+            length_multiple: length_multiple(model, device) as usize,
             model: model.name.clone(),
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
@@ -187,11 +195,13 @@ impl TorchReplica {
     /// The program's arguments, on its device, and the padded size of tokens.
     fn arguments(&self, columns: &[ArrayRef]) -> Result<(Vec<Tensor>, Option<usize>), TchError> {
         match &self.transform {
-            TransformKind::Tokenize { pad_id, arguments, .. } => {
+            TransformKind::Tokenize { pad_id, arguments, max_tokens, .. } => {
                 let no_tokens = || TchError::Convert("expected columns of token lists".to_owned());
                 let tokens = columns.iter().map(Tokens::of).collect::<Option<Vec<_>>>();
                 let tokens = tokens.filter(|tokens| tokens.len() == self.columns.len());
-                let tokens = tokens.ok_or_else(no_tokens)?;
+                let mut tokens = tokens.ok_or_else(no_tokens)?;
+                let longest = *max_tokens as usize;
+                tokens.iter_mut().for_each(|tokens| tokens.round_up(self.length_multiple, longest));
                 let ids = tokens.first().ok_or_else(no_tokens)?;
                 let tensors = arguments.iter().map(|argument| {
                     let is_it = |column: &TokenColumn| column.argument() == argument;
@@ -311,6 +321,10 @@ impl Replica for TorchReplica {
                 RuntimeError::Output { model: self.model.clone(), output, expected, found }
             }
         })
+    }
+
+    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
+        self.memory.map(|memory| memory.usage(self.device)).unwrap_or_default()
     }
 
     fn operations(&self, rows: usize, padded: usize) -> Option<f64> {
