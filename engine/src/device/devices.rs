@@ -13,6 +13,7 @@ use forebay_udf::runtime::Replica;
 use forebay_udf::runtime::{self, Device};
 use forebay_udf::transform::Transform;
 
+use super::batching::Batching;
 use super::inventory::{Accelerator, Cuda, Inventory, Owner};
 use super::lease::{Lease, Leases};
 use super::models::{LoadedModel, Models};
@@ -213,6 +214,11 @@ impl Devices {
         self.models.replica(model, device, env, capacity).await
     }
 
+    /// What batches of a model on a device are, and what they teach.
+    pub(crate) fn batching(&self, model: &Arc<ModelDeclaration>, device: Device) -> Batching {
+        Batching::new(Arc::clone(&self.learned), model, device, self.device_type(device))
+    }
+
     /// A thread for stream `partition`, to run a model that is loaded on `device`, with the options of a call.
     ///
     /// # Errors
@@ -224,12 +230,8 @@ impl Devices {
         model: &Arc<ModelDeclaration>,
         partition: usize,
     ) -> DataFusionResult<Slot> {
-        let site = Site {
-            device,
-            leases: Arc::clone(&self.leases),
-            learned: Arc::clone(&self.learned),
-            device_type: self.device_type(device),
-        };
+        let batching = self.batching(model, device);
+        let site = Site { leases: Arc::clone(&self.leases), batching };
         loaded.slot(site, Arc::clone(model), partition)
     }
 

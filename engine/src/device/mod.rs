@@ -14,6 +14,7 @@
 //! let config = SessionConfig::new().with_extension(devices);
 //! ```
 
+mod batching;
 mod busy;
 mod devices;
 mod inventory;
@@ -26,6 +27,7 @@ mod sampler;
 mod slot;
 mod threads;
 
+pub(crate) use batching::{Batching, batch_range};
 pub use devices::Devices;
 pub use inventory::{Accelerator, Inventory, Owner};
 pub use lease::Lease;

@@ -14,13 +14,14 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
-use forebay_udf::model::{Learned, ModelDeclaration};
-use forebay_udf::runtime::{Device, Held, Lane, Prepared};
+use forebay_udf::model::ModelDeclaration;
+use forebay_udf::runtime::{Device, Held, Lane, Prepared, Usage};
 use forebay_udf::{ErrorClass, RuntimeError};
 use futures::executor::block_on;
 use futures::future::{Either, select};
 use tokio::sync::oneshot;
 
+use super::batching::Batching;
 use super::lease::{Lease, Leases};
 use crate::error::{EngineError, panic_text};
 
@@ -108,11 +109,9 @@ impl Slot {
 /// A device, and what a thread that runs a model on it has to do with others.
 #[derive(Debug)]
 pub(super) struct Site {
-    pub(super) device: Device,
     pub(super) leases: Arc<Leases>,
-    pub(super) learned: Arc<Learned>,
-    /// What the device is called where lessons on it are kept.
-    pub(super) device_type: String,
+    /// What the model's batches on the device are, and what they teach.
+    pub(super) batching: Batching,
 }
 
 /// What a thread does for one stream.
@@ -127,7 +126,7 @@ pub(super) struct Visit {
 impl Visit {
     /// Runs the stream's batches until it hands over no more.
     pub(super) fn serve(&self, lane: &mut dyn Lane) {
-        let lessons = Lessons::new(&self.site, &self.model);
+        let lessons = Lessons::new(&self.site.batching);
         let (started, freed) = (VecDeque::new(), Instant::now());
         Server { visit: self, lane, started, set_aside: None, freed, lessons }.run();
     }
@@ -218,7 +217,7 @@ impl Server<'_> {
         }
         let Visit { site, model, .. } = self.visit;
         let since = Instant::now();
-        let lease = std::pin::pin!(site.leases.lease(site.device, model));
+        let lease = std::pin::pin!(site.leases.lease(site.batching.device(), model));
         let unwanted = std::pin::pin!(job.reply.closed());
         match block_on(select(lease, unwanted)) {
             Either::Left((lease, _)) => {
@@ -250,15 +249,26 @@ impl Server<'_> {
             columns.ok_or_else(|| BatchError::Panic("its replica has lost it".to_owned()))
         });
         // While the batch before it computed, it did not.
-        let busy = first.since.max(self.freed).elapsed();
+        let elapsed = first.since.max(self.freed).elapsed();
         self.freed = Instant::now();
-        self.tell(first, result, busy);
+        self.tell(first, result, elapsed);
     }
 
-    fn tell(&mut self, batch: Started, result: Result<Vec<ArrayRef>, BatchError>, busy: Duration) {
+    /// `elapsed`: for how long the device had the batch, by the clock.
+    fn tell(
+        &mut self,
+        batch: Started,
+        result: Result<Vec<ArrayRef>, BatchError>,
+        elapsed: Duration,
+    ) {
         let Started { reply, lease, rows, padded, lease_wait, held, .. } = batch;
         drop(lease);
-        self.lessons.learn(&result, rows, padded, busy);
+        let usage = match &result {
+            Err(BatchError::Panic(_)) => Usage::default(),
+            Ok(_) | Err(BatchError::Runtime(_)) => self.lane.usage(rows, padded),
+        };
+        let busy = usage.busy.unwrap_or(elapsed);
+        self.lessons.learn(&result, rows, padded, busy, usage);
         let _ = reply.send(Outcome { result, padded, lease_wait, busy, held });
     }
 }
@@ -273,11 +283,9 @@ pub(super) fn flat<T>(
     }
 }
 
-/// What this thread has learned about the model. Kept when the thread ends, except for what did not
-/// fit, which is kept at once.
+/// What a stream's batches teach. The rate of all of them is kept when the stream ends.
 struct Lessons<'a> {
-    site: &'a Site,
-    model: &'a ModelDeclaration,
+    batching: &'a Batching,
     rows: usize,
     busy: Duration,
 }
@@ -286,8 +294,8 @@ struct Lessons<'a> {
 const MEASURED_FROM: Duration = Duration::from_secs(1);
 
 impl<'a> Lessons<'a> {
-    fn new(site: &'a Site, model: &'a ModelDeclaration) -> Self {
-        Self { site, model, rows: 0, busy: Duration::ZERO }
+    fn new(batching: &'a Batching) -> Self {
+        Self { batching, rows: 0, busy: Duration::ZERO }
     }
 
     fn learn(
@@ -296,15 +304,16 @@ impl<'a> Lessons<'a> {
         rows: usize,
         padded: usize,
         busy: Duration,
+        usage: Usage,
     ) {
         match result {
             Ok(_) => {
                 self.rows += rows;
                 self.busy += busy;
+                self.batching.observe(rows, padded, Some(busy), usage);
             }
-            Err(error) if error.is_out_of_memory() && rows > 1 => {
-                let Site { learned, device_type, .. } = self.site;
-                learned.did_not_fit(self.model, device_type, padded as u64);
+            Err(error) if error.is_out_of_memory() => {
+                self.batching.observe(rows, padded, None, usage);
             }
             Err(_) => {}
         }
@@ -313,10 +322,8 @@ impl<'a> Lessons<'a> {
 
 impl Drop for Lessons<'_> {
     fn drop(&mut self) {
-        if self.busy >= MEASURED_FROM {
-            let rate = self.rows as f64 / self.busy.as_secs_f64();
-            self.site.learned.measured(self.model, &self.site.device_type, rate);
-        }
+        let is_measured = self.busy >= MEASURED_FROM;
+        self.batching.ended(is_measured.then(|| self.rows as f64 / self.busy.as_secs_f64()));
     }
 }
 

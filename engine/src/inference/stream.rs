@@ -48,8 +48,6 @@ pub(super) struct Inference {
     /// Since when the first of them is that.
     first_since: Instant,
     active_since: Option<Instant>,
-    /// Padded size of the largest batch that may fit into the device's memory, once one did not.
-    padded_max: usize,
 }
 
 impl Inference {
@@ -68,7 +66,6 @@ impl Inference {
             in_flight: VecDeque::new(),
             first_since: Instant::now(),
             active_since: None,
-            padded_max: usize::MAX,
         }
     }
 
@@ -166,8 +163,8 @@ impl Inference {
         match item.transpose()? {
             Some(batch) => {
                 let (columns, groups) = (self.prepared_of(&batch), self.groups_of(&batch)?);
-                let limits = &self.setup.model.batch;
-                self.pieces.extend(pieces(&batch, &columns, groups, limits, self.padded_max));
+                let limits = self.setup.execution.limits.get();
+                self.pieces.extend(pieces(&batch, &columns, groups, &limits));
             }
             None => self.input_ended = true,
         }
@@ -244,7 +241,6 @@ impl Inference {
                 Some(outcome) => outcome,
                 None => self.infer(&slice(&model_rows.columns, start, rows)).await?,
             };
-            let padded = outcome.padded;
             let error = match self.record(outcome, rows) {
                 Ok(outputs) => {
                     parts.push(outputs);
@@ -253,10 +249,6 @@ impl Inference {
                 Err(error) => error,
             };
             let is_oom = error.is_out_of_memory();
-            // Unknown if the batch did not even become device inputs.
-            if is_oom && padded > 0 {
-                self.padded_max = self.padded_max.min((padded / 2).max(1));
-            }
             if (is_oom || self.is_row_error(&error)) && bisection.halve((start, rows)) {
                 self.metrics.splits(is_oom).add(1);
                 continue;
@@ -343,13 +335,16 @@ impl Inference {
         if let (Some(running), Some(held)) = (running, outcome.held) {
             running.device.add_held(held);
         }
+        // Of the batch as it was meant to be.
+        let limits = self.setup.execution.limits.get();
+        self.setup.follow_batches();
         let outputs = outcome.result?;
         self.metrics.rows_inferred.add(rows);
         let replica = running.map(|running| &running.loaded.replica);
         if let Some(operations) = replica.and_then(|r| r.operations(rows, outcome.padded)) {
             self.metrics.add_operations(operations);
         }
-        let fill = fill_permille(rows, outcome.padded, &self.setup.model.batch);
+        let fill = fill_permille(rows, outcome.padded, &limits);
         self.metrics.batch_fill.add_part(fill);
         self.metrics.batch_fill.add_total(1000);
         Ok(outputs)

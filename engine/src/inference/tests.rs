@@ -36,6 +36,11 @@ pub(super) enum Shape {
     Ordered,
 }
 
+/// The runtime of an emulated model that takes no time.
+fn emulated(fail_on: Option<String>, memory_rows: Option<u32>) -> RuntimeKind {
+    RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows, curve: None }
+}
+
 pub(super) fn infer(
     input: Arc<dyn ExecutionPlan>,
     model: &Arc<ModelDeclaration>,
@@ -54,8 +59,15 @@ pub(super) fn infer(
             _ => Sharing::EqualInputs,
         };
         let no_progress_limit = None;
-        let options =
-            ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit };
+        let options = ExchangeOptions {
+            replicas,
+            byte_budget,
+            byte_budget_max: byte_budget,
+            batch,
+            ordered,
+            sharing,
+            no_progress_limit,
+        };
         plan = Arc::new(StreamingExchangeExec::try_new(plan, options).unwrap());
     }
     let placement = Placement { devices: vec![DEVICE; replicas] };
@@ -106,7 +118,7 @@ proptest! {
         model.determinism = determinism;
         model.on_error = if poison.is_some() { on_error } else { OnError::Fail };
         let fail_on = poison.map(|poison| format!("{poison}.0"));
-        model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows };
+        model.runtime = emulated(fail_on, memory_rows);
         model.batch = BatchLimits { max_rows, max_tokens: None, max_bytes, window_rows };
         model.resources.gpus = Share::try_from(gpus).unwrap();
         let model = with_package(model, dir.path());
@@ -246,7 +258,7 @@ async fn with_failing_rows(
     let mut model = emulated_model("m");
     (model.on_error, model.max_error_ratio) = (on_error, max_error_ratio);
     let fail_on = Some(format!("{failing:?}"));
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows: None };
+    model.runtime = emulated(fail_on, None);
     let model = with_package(model, dir.path());
     let batch = values(0..20, |id| (id != 7).then_some(id as f32));
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -307,7 +319,7 @@ async fn a_row_that_fits_into_no_memory_is_tried_twice_and_then_given_up() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
     model.on_error = OnError::Route;
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(0) };
+    model.runtime = emulated(None, Some(0));
     let model = with_package(model, dir.path());
     let batch = numbers(0..3, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -530,13 +542,12 @@ async fn the_least_recently_used_model_makes_room() {
 async fn what_did_not_fit_is_remembered_for_the_next_query() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(2) };
+    model.runtime = emulated(None, Some(2));
     let model = with_package(model, dir.path());
     let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 1 << 30)));
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, None);
     run(&model, &devices).await;
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, Some(2));
-    assert_eq!(model.as_ref().clone().with_padded_max(2).batch.max_rows, 2);
 }
 
 #[test]

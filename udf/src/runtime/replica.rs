@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use arrow::array::ArrayRef;
 
@@ -44,6 +45,17 @@ impl fmt::Debug for Prepared {
     }
 }
 
+/// What a batch took, as far as its runtime knows better than a clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// For how long the device computed, by its own account.
+    pub busy: Option<Duration>,
+    /// The most bytes of the device's memory that it took, the model not included.
+    pub bytes: Option<u64>,
+    /// Bytes of the device's memory that it could have taken.
+    pub free: Option<u64>,
+}
+
 /// One loaded copy of a model on one device. Shared: calls from several threads are independent.
 pub trait Replica: fmt::Debug + Send + Sync {
     /// Turns prepared columns (the transform's output, at least one row, no NULLs) into device
@@ -60,6 +72,12 @@ pub trait Replica: fmt::Debug + Send + Sync {
     /// [`RuntimeError::Program`], [`RuntimeError::OutOfMemory`], or [`RuntimeError::Output`] if
     /// the results disagree with the declaration.
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError>;
+
+    /// What the batch took that the calling thread ran last, whether it fitted or not: one of so many rows and
+    /// so large a padded size.
+    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
+        Usage::default()
+    }
 
     /// Batches that a lane takes before the first of them is finished. 1 where the calling thread computes; more
     /// where a device does, which then has the next batch when it is done with one.
@@ -94,6 +112,9 @@ pub trait Lane {
     /// Waits for the oldest batch that was started: its results, as of [`Replica::forward`]. `None` if there is
     /// none.
     fn finish(&mut self) -> Option<Result<Vec<ArrayRef>, RuntimeError>>;
+
+    /// What the batch took that was finished last, or could not be started: as [`Replica::usage`].
+    fn usage(&self, rows: usize, padded: usize) -> Usage;
 
     /// The memory that batches hold at this moment; `None` where that is not counted.
     fn held(&self) -> Option<Held> {
@@ -131,5 +152,9 @@ impl<R: Replica + ?Sized> Lane for Direct<'_, R> {
 
     fn finish(&mut self) -> Option<Result<Vec<ArrayRef>, RuntimeError>> {
         self.started.pop_front().map(|batch| self.replica.forward(batch))
+    }
+
+    fn usage(&self, rows: usize, padded: usize) -> Usage {
+        self.replica.usage(rows, padded)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::ArrayRef;
 use forebay_udf::RuntimeError;
-use forebay_udf::runtime::{Held, Lane, Prepared, Replica};
+use forebay_udf::runtime::{Held, Lane, Prepared, Replica, Usage};
 
 /// What lanes did, and do.
 #[derive(Debug, Default)]
@@ -91,6 +91,10 @@ impl Lane for LaneOfTwo<'_> {
             PANICS_AT_END => resume_unwind(Box::new("a bug in a model")),
             _ => self.replica.forward(batch),
         })
+    }
+
+    fn usage(&self, rows: usize, padded: usize) -> Usage {
+        self.replica.inner.usage(rows, padded)
     }
 
     fn held(&self) -> Option<Held> {

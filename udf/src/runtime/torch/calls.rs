@@ -3,7 +3,7 @@
 use arrow::array::{Array, ArrayRef};
 use tch::{TchError, Tensor};
 
-use super::super::replica::{Device, Direct, Lane, Prepared, Replica};
+use super::super::replica::{Device, Direct, Lane, Prepared, Replica, Usage};
 use super::lane::{CudaStreams, Staged, TorchLane};
 use super::library;
 use super::pipeline::DEPTH;
@@ -66,6 +66,10 @@ impl Replica for TorchReplica {
         let mut lane = self.on_cuda(ordinal)?;
         lane.warm_up(self.made_up.as_deref());
         Ok(Box::new(lane))
+    }
+
+    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
+        self.taken()
     }
 
     fn operations(&self, rows: usize, padded: usize) -> Option<f64> {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use arrow::array::ArrayRef;
 use tch::Tensor;
 
-use super::super::replica::{Held, Lane, Prepared, Replica};
+use super::super::replica::{Held, Lane, Prepared, Replica, Usage};
 use super::pipeline::{Pipeline, Refused, Streams};
 use super::replica::{Channels, TorchReplica};
 use super::shim::{self, Failure};
@@ -68,6 +68,10 @@ impl<S: Streams<Host = Pinned, Tensor = Tensor>> Lane for TorchLane<'_, S> {
             // Told that they are inputs, whose memory is needed again, so columns have memory of their own.
             self.replica.columns(rows, &tensors, &tensors)
         }))
+    }
+
+    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
+        self.replica.taken()
     }
 
     fn held(&self) -> Option<Held> {

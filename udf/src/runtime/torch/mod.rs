@@ -22,6 +22,7 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod usage;
 
 use std::sync::Arc;
 

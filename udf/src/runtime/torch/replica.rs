@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow::array::{Array, ArrayRef};
 use tch::{Kind, TchError, Tensor};
 
+use super::super::length_multiple;
 use super::super::outputs::Outputs;
-use super::super::replica::{Device, Held, Replica};
+use super::super::replica::{Device, Held, Replica, Usage};
 use super::super::work::Work;
 use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
@@ -17,6 +18,7 @@ use super::shim::{self, Module};
 use super::streams::{self, Pinned, PinnedBytes};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
+use super::usage::Baseline;
 use crate::error::RuntimeError;
 use crate::model::{
     Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
@@ -41,6 +43,10 @@ pub(super) struct TorchReplica {
     module: Module,
     /// What batches take, where that is known.
     pub(super) work: Option<Work>,
+    /// The device's memory before the first batch.
+    memory: Option<Baseline>,
+    /// What the lengths of texts are rounded up to.
+    length_multiple: usize,
     /// One row that a thread is warmed up with.
     pub(super) made_up: Option<Vec<ArrayRef>>,
     /// Of all batches on their way to a GPU and back.
@@ -77,6 +83,8 @@ impl TorchReplica {
         }
         let mut replica = Self {
             work: None,
+            memory: Baseline::of(device),
+            length_multiple: length_multiple(model, device) as usize,
             model: model.name.clone(),
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
@@ -156,6 +164,11 @@ impl TorchReplica {
     /// Bytes of pinned memory that its batches have at this moment.
     pub(super) fn pinned(&self) -> &PinnedBytes {
         &self.pinned
+    }
+
+    /// What was taken of the device's memory since the model was loaded.
+    pub(super) fn taken(&self) -> Usage {
+        self.memory.map(|memory| memory.usage(self.device)).unwrap_or_default()
     }
 
     /// What its batches, and those of others on its device, hold of memory.
@@ -267,11 +280,13 @@ impl TorchReplica {
         columns: &[ArrayRef],
     ) -> Result<(Vec<Tensor>, Option<usize>), TchError> {
         match &self.transform {
-            TransformKind::Tokenize { pad_id, arguments, .. } => {
+            TransformKind::Tokenize { pad_id, arguments, max_tokens, .. } => {
                 let no_tokens = || TchError::Convert("expected columns of token lists".to_owned());
                 let tokens = columns.iter().map(Tokens::of).collect::<Option<Vec<_>>>();
                 let tokens = tokens.filter(|tokens| tokens.len() == self.columns.len());
-                let tokens = tokens.ok_or_else(no_tokens)?;
+                let mut tokens = tokens.ok_or_else(no_tokens)?;
+                let longest = *max_tokens as usize;
+                tokens.iter_mut().for_each(|tokens| tokens.round_up(self.length_multiple, longest));
                 let ids = tokens.first().ok_or_else(no_tokens)?;
                 let tensors = arguments.iter().map(|argument| {
                     let is_it = |column: &TokenColumn| column.argument() == argument;
