@@ -18,8 +18,8 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use forebay_udf::model::{
-    BatchLimits, Determinism, DeviceChoice, ModelDeclaration, OnError, Package, Precision,
-    Resources, RuntimeKind, Share, Signature, TransformKind,
+    BatchCaps, BatchLimits, Determinism, DeviceChoice, ModelDeclaration, OnError, Package,
+    Precision, Resources, RuntimeKind, Share, Signature, TransformKind,
 };
 use futures::task::{ArcWake, waker};
 
@@ -44,6 +44,7 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
             service_ms: 0,
             fail_on: None,
             memory_rows: None,
+            curve: None,
             loses: None,
         },
         resources: Resources {
@@ -54,6 +55,7 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
             worker_labels: BTreeSet::new(),
         },
         batch: limits(8, 32),
+        batch_caps: BatchCaps::default(),
         device: DeviceChoice::Emulated,
         needs_accelerator: true,
         max_replicas: None,

@@ -14,14 +14,15 @@ use forebay_udf::runtime::Replica;
 use forebay_udf::runtime::{self, Device};
 use forebay_udf::transform::Transform;
 
+use super::batching::Batching;
 use super::inventory::{Accelerator, Cuda, Inventory, Owner};
 use super::lease::{Lease, Leases};
-use super::lost::LostDevices;
 use super::models::{LoadedModel, Models};
 use super::nvml;
 use super::placement::{Placement, place};
 use super::room::Room;
 use super::sampler::{Reading, Samplers, Utilization, Watch};
+use super::slot::{Site, Slot};
 use crate::error::EngineError;
 
 /// Inventory, leases and loaded models of this process.
@@ -32,8 +33,7 @@ use crate::error::EngineError;
 pub struct Devices {
     inventory: Inventory,
     cuda: OnceLock<Result<Vec<Accelerator>, String>>,
-    leases: Leases,
-    lost: LostDevices,
+    leases: Arc<Leases>,
     room: Room,
     samplers: Samplers,
     learned: Arc<Learned>,
@@ -44,8 +44,7 @@ impl Devices {
     /// The state of a process that has this.
     pub fn new(inventory: Inventory) -> Self {
         Self {
-            leases: Leases::new(inventory.cpus),
-            lost: LostDevices::default(),
+            leases: Arc::new(Leases::new(inventory.cpus)),
             room: Room::new(nvml::free_bytes),
             samplers: Samplers::new(|device| matches!(device, Device::Cuda(_)), nvml::meter),
             inventory,
@@ -199,27 +198,18 @@ impl Devices {
         device: Device,
         model: &ModelDeclaration,
     ) -> Result<Lease, RuntimeError> {
-        match self.leases.lease(device, model).await {
-            Some(lease) => Ok(lease),
-            None => Err(self.lost.check(device).err().unwrap_or_else(|| {
-                unreachable!("only devices that are recorded as lost are closed")
-            })),
-        }
+        self.leases.lease(device, model).await
     }
 
     /// Takes note of what an error says of a device. If it is lost, nobody is given a share of it any
     /// more.
     pub(crate) fn heed(&self, device: Device, error: &RuntimeError) {
-        if let RuntimeError::DeviceLost { problem, .. } = error
-            && self.lost.add(device, problem)
-        {
-            self.leases.close(device);
-        }
+        self.leases.heed(device, error);
     }
 
     /// Waits until a device has failed so that this process can use it no more.
     pub async fn device_lost(&self) {
-        self.lost.any().await;
+        self.leases.lost().any().await;
     }
 
     /// Whether all devices of this process can be used, as far as they were.
@@ -227,7 +217,7 @@ impl Devices {
     /// # Errors
     /// [`RuntimeError::DeviceLost`].
     pub fn check_devices(&self) -> Result<(), RuntimeError> {
-        self.lost.first().map_or(Ok(()), Err)
+        self.leases.lost().first().map_or(Ok(()), Err)
     }
 
     /// Thousandths of the device (of a core, on CPUs) that are leased at this moment.
@@ -270,13 +260,34 @@ impl Devices {
     ) -> Result<Arc<LoadedModel>, EngineError> {
         // On a worker, whose CPU the plan was made without.
         check_precision(model, device)?;
-        self.lost.check(device)?;
+        self.leases.lost().check(device)?;
         let capacity = || self.memory_of_device(device);
         let loaded = self.models.replica(model, device, env, capacity).await;
         if let Err(EngineError::Runtime(error)) = &loaded {
             self.heed(device, error);
         }
         loaded
+    }
+
+    /// What batches of a model on a device are, and what they teach.
+    pub(crate) fn batching(&self, model: &Arc<ModelDeclaration>, device: Device) -> Batching {
+        Batching::new(Arc::clone(&self.learned), model, device, self.device_type(device))
+    }
+
+    /// A thread for stream `partition`, to run a model that is loaded on `device`, with the options of a call.
+    ///
+    /// # Errors
+    /// If none can be started.
+    pub(crate) fn slot(
+        &self,
+        loaded: &LoadedModel,
+        device: Device,
+        model: &Arc<ModelDeclaration>,
+        partition: usize,
+    ) -> DataFusionResult<Slot> {
+        let batching = self.batching(model, device);
+        let site = Site { leases: Arc::clone(&self.leases), batching };
+        loaded.slot(site, Arc::clone(model), partition)
     }
 
     /// Forgets the models that nobody uses at this moment; says how many.
@@ -304,7 +315,7 @@ impl Devices {
     ) {
         let env = Arc::new(RuntimeEnv::default());
         let loaded = self.replica(model, device, &env).await.unwrap();
-        self.models.replace_any(&loaded, replica);
+        self.models.replace_any(model, device, &loaded, replica);
     }
 
     /// In bytes; no limit for a device that is not in the inventory.

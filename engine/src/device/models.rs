@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use datafusion::common::Result as DataFusionResult;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_udf::RuntimeError;
@@ -14,15 +15,46 @@ use forebay_udf::transform::{self, Transform};
 use parking_lot::Mutex;
 
 use super::once::Once;
+use super::slot::{Site, Slot};
+use super::threads::Threads;
 use crate::error::{EngineError, panic_text};
 
 /// A model that is ready to run on one device.
 #[derive(Debug)]
 pub struct LoadedModel {
+    // First, as they end before the model is freed.
+    pub(super) threads: Threads,
     /// Input columns → prepared columns.
     pub transform: Arc<dyn Transform>,
     /// Prepared columns → outputs.
     pub replica: Arc<dyn Replica>,
+}
+
+impl LoadedModel {
+    /// With the threads that run it; one of them is set up now, if threads stay. Blocks.
+    fn new(
+        model: &Arc<ModelDeclaration>,
+        device: Device,
+        transform: Arc<dyn Transform>,
+        replica: Arc<dyn Replica>,
+    ) -> Result<Self, EngineError> {
+        let threads = Threads::new(device, Arc::clone(&replica));
+        threads.warm_up(model)?;
+        Ok(Self { threads, transform, replica })
+    }
+
+    /// A thread for stream `partition`, to run `model`, which is this one with the options of a call.
+    ///
+    /// # Errors
+    /// If there is none, and none can be started.
+    pub(super) fn slot(
+        &self,
+        site: Site,
+        model: Arc<ModelDeclaration>,
+        partition: usize,
+    ) -> DataFusionResult<Slot> {
+        self.threads.slot(site, model, partition)
+    }
 }
 
 /// The models that are loaded, and what they are made of.
@@ -93,11 +125,14 @@ impl Models {
             self.make_room(resident, capacity());
             let load = || {
                 let (declaration, package) = (Arc::clone(model), Arc::clone(&package));
-                let load = move || Ok(runtime::load(&declaration, &package, device)?);
+                let transform = Arc::clone(&transform);
+                let load = move || {
+                    let replica = runtime::load(&declaration, &package, device)?;
+                    LoadedModel::new(&declaration, device, transform, replica)
+                };
                 blocking(model, device, load)
             };
-            let replica = with_room(load, || self.unload_idle(device)).await?;
-            Ok(Arc::new(LoadedModel { transform, replica }))
+            with_room(load, || self.unload_idle(device)).await.map(Arc::new)
         });
         self.used_now(&key);
         self.models.get(key, load).await
@@ -177,12 +212,15 @@ impl Models {
     #[cfg(test)]
     pub(super) fn replace_any(
         &self,
+        model: &Arc<ModelDeclaration>,
+        device: Device,
         loaded: &LoadedModel,
         replica: impl FnOnce(Arc<dyn Replica>) -> Arc<dyn Replica>,
     ) {
         let transform = Arc::clone(&loaded.transform);
         let replica = replica(Arc::clone(&loaded.replica));
-        self.models.replace_any(Arc::new(LoadedModel { transform, replica }));
+        let loaded = LoadedModel::new(model, device, transform, replica).unwrap();
+        self.models.replace_any(Arc::new(loaded));
     }
 
     async fn package(

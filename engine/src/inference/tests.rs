@@ -18,6 +18,7 @@ use futures::StreamExt;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use crate::device::Ahead;
 use crate::testing::{
     collect_all, context, context_of, digests, emulated_model, ids, limits, naive, numbers, table,
     values, with_package,
@@ -35,6 +36,11 @@ pub(super) enum Shape {
     Direct,
     Exchange,
     Ordered,
+}
+
+/// The runtime of an emulated model that takes no time.
+fn emulated(fail_on: Option<String>, memory_rows: Option<u32>) -> RuntimeKind {
+    RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows, curve: None, loses: None }
 }
 
 pub(super) fn infer(
@@ -55,8 +61,15 @@ pub(super) fn infer(
             _ => Sharing::EqualInputs,
         };
         let no_progress_limit = None;
-        let options =
-            ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit };
+        let options = ExchangeOptions {
+            replicas,
+            byte_budget,
+            byte_budget_max: byte_budget,
+            batch,
+            ordered,
+            sharing,
+            no_progress_limit,
+        };
         plan = Arc::new(StreamingExchangeExec::try_new(plan, options).unwrap());
     }
     let placement = Placement { devices: vec![DEVICE; replicas] };
@@ -100,13 +113,14 @@ proptest! {
         memory_rows in prop::option::of(1u32..10),
         poison in prop::option::of(0i64..10),
         on_error in prop::sample::select(vec![OnError::Null, OnError::Route]),
+        is_ahead in any::<bool>(),
     ) {
         let dir = TempDir::new().unwrap();
         let mut model = emulated_model("m");
         model.determinism = determinism;
         model.on_error = if poison.is_some() { on_error } else { OnError::Fail };
         let fail_on = poison.map(|poison| format!("{poison}.0"));
-        model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows, loses: None };
+        model.runtime = emulated(fail_on, memory_rows);
         model.batch = BatchLimits { max_rows, max_tokens: None, max_bytes, window_rows };
         model.resources.gpus = Share::try_from(gpus).unwrap();
         let model = with_package(model, dir.path());
@@ -124,6 +138,13 @@ proptest! {
         let context = context(1, Arc::clone(&pool));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2).enable_all().build().unwrap();
+        if is_ahead {
+            // The device has the next batch before it is done with one.
+            let ahead = |inner| -> Arc<dyn Replica> {
+                Arc::new(Ahead { inner, seen: Arc::default(), is_faulty: false })
+            };
+            runtime.block_on(devices(&context).replace_replica(&model, DEVICE, ahead));
+        }
         let batches = runtime.block_on(collect_all(&plan, &context)).unwrap();
         prop_assert!(batches.iter().all(|batch| batch.num_rows() <= max_rows as usize
             || shape == Shape::Ordered || distinct < 1000));
@@ -239,8 +260,7 @@ async fn with_failing_rows(
     let mut model = emulated_model("m");
     (model.on_error, model.max_error_ratio) = (on_error, max_error_ratio);
     let fail_on = Some(format!("{failing:?}"));
-    model.runtime =
-        RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows: None, loses: None };
+    model.runtime = emulated(fail_on, None);
     let model = with_package(model, dir.path());
     let batch = values(0..20, |id| (id != 7).then_some(id as f32));
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -301,8 +321,7 @@ async fn a_row_that_fits_into_no_memory_is_tried_twice_and_then_given_up() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
     model.on_error = OnError::Route;
-    model.runtime =
-        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(0), loses: None };
+    model.runtime = emulated(None, Some(0));
     let model = with_package(model, dir.path());
     let batch = numbers(0..3, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -525,14 +544,12 @@ async fn the_least_recently_used_model_makes_room() {
 async fn what_did_not_fit_is_remembered_for_the_next_query() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
-    model.runtime =
-        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(2), loses: None };
+    model.runtime = emulated(None, Some(2));
     let model = with_package(model, dir.path());
     let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 1 << 30)));
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, None);
     run(&model, &devices).await;
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, Some(2));
-    assert_eq!(model.as_ref().clone().with_padded_max(2).batch.max_rows, 2);
 }
 
 #[test]

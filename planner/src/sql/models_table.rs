@@ -8,7 +8,8 @@ use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::ObjectName;
 use forebay_udf::model::{
-    Catalog, CatalogEntry, Learned, ModelOptions, RuntimeKind, TransformKind, type_name,
+    Catalog, CatalogEntry, Learned, ModelDeclaration, ModelOptions, RuntimeKind, TransformKind,
+    type_name,
 };
 
 const SCHEMA: &str = "information_schema";
@@ -92,18 +93,7 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
     add("package", "content_hash", model.content_hash.clone());
     add("package", "license", entry.license.clone().unwrap_or_else(|| "not stated".to_owned()));
     add("package", "source", entry.source.clone().unwrap_or_else(|| "not stated".to_owned()));
-    for (device, lesson) in learned.all(model) {
-        if let Some(rate) = lesson.rows_per_second {
-            add("measured", &format!("rows_per_second on {device}"), format!("{rate:.1}"));
-        }
-        if let Some(max) = lesson.padded_max {
-            let unit = match model.transform {
-                TransformKind::Tokenize { .. } => "tokens",
-                TransformKind::Tensor | TransformKind::Image { .. } => "rows",
-            };
-            add("learned", &format!("max_batch_{unit} on {device}"), max.to_string());
-        }
-    }
+    rows.extend(learned_rows(model, learned));
     let column = |text: fn(&(&str, String, String)) -> String| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(text(row))).collect::<StringArray>())
     };
@@ -112,6 +102,37 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
         ("name", column(|row| row.1.clone()), false),
         ("value", column(|row| row.2.clone()), false),
     ])?)
+}
+
+/// What running a model has taught, by type of device.
+fn learned_rows(
+    model: &ModelDeclaration,
+    learned: &Learned,
+) -> Vec<(&'static str, String, String)> {
+    let unit = match model.transform {
+        TransformKind::Tokenize { .. } => "tokens",
+        TransformKind::Tensor | TransformKind::Image { .. } => "rows",
+    };
+    let mut rows = vec![];
+    for (device, lesson) in learned.all(model) {
+        let mut add = |kind, name: &str, value: String| {
+            rows.push((kind, format!("{name} on {device}"), value))
+        };
+        if let Some(rate) = lesson.rows_per_second {
+            add("measured", "rows_per_second", format!("{rate:.1}"));
+        }
+        if let Some(max) = lesson.padded_max {
+            add("learned", &format!("max_batch_{unit}"), max.to_string());
+        }
+        if let Some(size) = lesson.batch_size {
+            let value = match lesson.batch_rate {
+                Some(rate) => format!("{size}, at {rate:.0} {unit} per second"),
+                None => format!("{size}, larger ones are tried as memory permits"),
+            };
+            add("learned", &format!("batch_{unit}"), value);
+        }
+    }
+    rows
 }
 
 /// What is in force for an option that is not listed as a resource; `None` if it is unset.

@@ -4,6 +4,8 @@
 //! where the [`Package`] with the weights is, pinned by hash. The [`Catalog`] maps SQL names to
 //! declarations. Nothing here loads weights or knows a device that exists.
 
+mod batch;
+mod batch_caps;
 mod catalog;
 mod declaration;
 mod hashes;
@@ -21,14 +23,15 @@ mod row_error;
 mod signature;
 mod template;
 
+pub use batch_caps::BatchCaps;
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, EmulatedLoss, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side,
+    BatchLimits, Curve, EmulatedLoss, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side,
     TransformKind,
 };
 pub use hashes::{hash_bytes, hash_file};
 pub use head::{Activation, Dense, Function, Head, Pooling};
-pub use learned::{Learned, Lesson};
+pub use learned::{BatchAdvice, Learned, Lesson, Observed, SearchRange, Taken};
 pub use location::{Pinned, parse_location};
 pub use manifest::Manifest;
 pub use number::Number;

@@ -25,7 +25,7 @@ fn losing(
     model.on_error = on_error;
     let loses = Some(EmulatedLoss { device: 0, after });
     model.runtime =
-        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None, loses };
+        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None, curve: None, loses };
     let model = with_package(model, dir.path());
     let batch = numbers(0..20, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());

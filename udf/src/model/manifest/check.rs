@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, FieldRef, Fields};
 use super::{MANIFEST, Manifest};
 use crate::error::{nearest_hint, quoted};
 use crate::feature::image::Recipe;
-use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
+use crate::model::declaration::{BatchLimits, Curve, RuntimeKind, TransformKind};
 use crate::model::location::is_safe_name;
 use crate::model::number::Number;
 use crate::model::options::Precision;
@@ -133,6 +133,9 @@ impl Manifest {
                 ));
             }
             head.iter().try_for_each(|head| head.check(&self.signature.outputs))?;
+        }
+        if let RuntimeKind::Emulated { curve: Some(curve), .. } = &self.runtime {
+            check_curve(curve)?;
         }
         let outputs = self.signature.outputs.iter().zip(&self.labels);
         outputs
@@ -268,6 +271,17 @@ fn check_tokens(
         return Err("transform.vocabulary is 0, expected at least 1".to_owned());
     }
     Ok(())
+}
+
+/// Memory is said in the order of batches.
+fn check_curve(curve: &Curve) -> Result<(), String> {
+    match curve.free_bytes.windows(2).find(|pair| pair[0][0] >= pair[1][0]) {
+        Some(pair) => Err(format!(
+            "runtime.curve.free_bytes has {} batches after {}, expected more in each pair than in the one before it",
+            pair[1][0], pair[0][0]
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {

@@ -109,6 +109,19 @@ fn mistakes_are_named() {
 }
 
 #[test]
+fn the_memory_of_an_emulated_device_is_said_in_the_order_of_batches() {
+    let with = |free: &str| {
+        let curve = format!("[runtime.curve]\nunit_ns = 1\nfree_bytes = {free}");
+        let runtime = format!("kind = \"emulated\"\nservice_ms = 1\n{curve}");
+        tensors(&[("a", "FLOAT")], &[("b", "FLOAT")], &runtime)
+    };
+    for free in ["[[5, 10], [2, 10]]", "[[0, 10], [5, 1], [5, 10]]"] {
+        assert!(error(&with(free)).contains("runtime.curve.free_bytes has"), "{free}");
+    }
+    Manifest::parse(with("[[0, 10], [5, 1]]").as_bytes(), "x").unwrap();
+}
+
+#[test]
 fn columns_need_distinct_names() {
     let text = tensors(
         &[("a", "FLOAT"), ("a", "FLOAT")],

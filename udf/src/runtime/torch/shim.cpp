@@ -12,12 +12,13 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <caffe2/core/common.h>
 #include <torch/script.h>
 
 #include "linear.h"
 #include "operations.h"
+#include "streams.h"
 
 namespace {
 
@@ -53,6 +54,8 @@ void convert(const torch::jit::Module &module, c10::ScalarType kind) {
 }
 
 } // namespace
+
+void forebay_remember_error(std::string message) noexcept { last_error = std::move(message); }
 
 extern "C" {
 
@@ -132,16 +135,6 @@ bool forebay_empty_cache() {
     return true;
   });
 }
-
-// A stream of the thread's own, so that replicas that share a device overlap.
-void *forebay_stream_enter(int device) {
-  return guarded([&]() -> c10::StreamGuard * {
-    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-    return new c10::StreamGuard(guard.getStreamFromGlobalPool(device_of(device)));
-  });
-}
-
-void forebay_stream_leave(void *guard) { delete static_cast<c10::StreamGuard *>(guard); }
 
 // Waits for all that the calling thread has started on the device.
 bool forebay_stream_synchronize(int device) {

@@ -7,6 +7,7 @@
 mod driver;
 mod open;
 mod places;
+mod waiting;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fs;
@@ -198,6 +199,7 @@ fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
         return Err(problem);
     }
     open(&library, Lookup::AtOnce).map_err(|e| format!("{e}; {}", places::cuda_remedy()))?;
+    waiting::sleep(devices.iter().map(|device| device.ordinal));
     match shim::device_count() {
         Ok(count) if usize::from(count) >= devices.len() => Ok(devices),
         Ok(count) => Err(format!(
