@@ -27,9 +27,9 @@ use forebay_engine::{
 use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
-    Activation, BatchCaps, BatchLimits, Curve, Determinism, DeviceChoice, EmulatedLoss, Head, ModelDeclaration,
-    Number, OnError, Precision, Quality, Resources, RuntimeKind, Share, Side, Signature,
-    TransformKind, parse_type,
+    Activation, BatchCaps, BatchLimits, Curve, Determinism, DeviceChoice, EmulatedLoss, Head,
+    ModelDeclaration, Number, OnError, Precision, Quality, Resources, RuntimeKind, Share, Side,
+    Signature, TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;

@@ -108,8 +108,13 @@ mod tests {
     fn model(gpus: f64, gpu_memory: Option<u64>) -> Arc<ModelDeclaration> {
         let mut model = emulated_model("m");
         let curve = Some(Curve { unit_ns: 1, unit_bytes: 1, free_bytes: vec![] });
-        model.runtime =
-            RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None, curve, loses: None };
+        model.runtime = RuntimeKind::Emulated {
+            service_ms: 0,
+            fail_on: None,
+            memory_rows: None,
+            curve,
+            loses: None,
+        };
         model.resources.gpus = Share::try_from(gpus).unwrap();
         model.batch_caps.gpu_memory = gpu_memory;
         Arc::new(model)

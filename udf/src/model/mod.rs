@@ -26,8 +26,8 @@ mod template;
 pub use batch_caps::BatchCaps;
 pub use catalog::{Catalog, CatalogEntry, IfExists};
 pub use declaration::{
-    BatchLimits, Curve, EmulatedLoss, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side,
-    TransformKind,
+    BatchLimits, Curve, EmulatedLoss, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind,
+    Side, TransformKind,
 };
 pub use hashes::{hash_bytes, hash_file};
 pub use head::{Activation, Dense, Function, Head, Pooling};

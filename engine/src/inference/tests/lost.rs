@@ -24,8 +24,13 @@ fn losing(
     let mut model = emulated_model("m");
     model.on_error = on_error;
     let loses = Some(EmulatedLoss { device: 0, after });
-    model.runtime =
-        RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None, curve: None, loses };
+    model.runtime = RuntimeKind::Emulated {
+        service_ms: 0,
+        fail_on: None,
+        memory_rows: None,
+        curve: None,
+        loses,
+    };
     let model = with_package(model, dir.path());
     let batch = numbers(0..20, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());
