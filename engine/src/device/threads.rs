@@ -32,12 +32,13 @@ pub(super) struct Threads {
 type Idle = Mutex<Option<Vec<Resident>>>;
 
 /// Told once whether a thread could begin.
-type Ready = mpsc::Sender<Result<(), BatchError>>;
+type Ready = mpsc::SyncSender<Result<(), BatchError>>;
 
 /// A thread that waits for the next stream.
 #[derive(Debug)]
 struct Resident {
-    visits: mpsc::Sender<(Visit, Option<Resident>)>,
+    /// Empty whenever the thread is idle.
+    visits: mpsc::SyncSender<(Visit, Option<Resident>)>,
     thread: JoinHandle<()>,
 }
 
@@ -55,7 +56,7 @@ impl Threads {
         if !self.stay() {
             return Ok(());
         }
-        let (ready, is_ready) = mpsc::channel();
+        let (ready, is_ready) = mpsc::sync_channel(1);
         let failed = |problem: String| EngineError::Panic {
             model: model.name.clone(),
             device: self.device.to_string(),
@@ -107,7 +108,7 @@ impl Threads {
         number: usize,
         ready: Option<Ready>,
     ) -> DataFusionResult<Resident> {
-        let (visits, queue) = mpsc::channel();
+        let (visits, queue) = mpsc::sync_channel(1);
         let (replica, model, device) = (Arc::clone(&self.replica), Arc::clone(model), self.device);
         let idle = Arc::clone(&self.idle);
         let name = format!("forebay-{}-{number}", model.name);
