@@ -16,7 +16,7 @@ use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
 use super::output;
-use super::shim::{self, Module};
+use super::shim::{self, Program};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
 use crate::error::RuntimeError;
@@ -40,7 +40,7 @@ pub(super) struct TorchReplica {
     device: Device,
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
-    module: Module,
+    program: Program,
     /// What batches take, where that is known.
     work: Option<Work>,
     /// Whether it gave results ever, so that what it says of others is about them.
@@ -64,13 +64,13 @@ impl TorchReplica {
             RuntimeKind::Torch { program } => program.clone(),
             RuntimeKind::Onnx { .. } | RuntimeKind::Emulated { .. } => String::new(),
         };
-        let mut module = Module::load(&package.file(&file), device, model.precision)
+        let mut program = Program::load(&package.file(&file), device, model.precision)
             // Weights may still be being converted.
-            .and_then(|module| shim::synchronize(device).map(|()| module))
+            .and_then(|program| shim::synchronize(device).map(|()| program))
             .map_err(|message| load_error(model, &file, device, &message))?;
         if device == Device::Cpu && model.precision == Precision::Fp32 {
             let kernels = kernels.map_err(|message| load_error(model, &file, device, &message))?;
-            pack_linear_layers(&mut module, model, kernels)?;
+            pack_linear_layers(&mut program, model, kernels)?;
         }
         let mut replica = Self {
             work: None,
@@ -86,7 +86,7 @@ impl TorchReplica {
                 Precision::Bf16 => Some(Kind::BFloat16),
                 Precision::Fp16 => Some(Kind::Half),
             },
-            module,
+            program,
             has_worked: AtomicBool::new(false),
         };
         replica.warm_up(model);
@@ -101,7 +101,7 @@ impl TorchReplica {
         let _guard = enter_thread(&model.resources, self.device).ok()?;
         let of_row = |tokens: i32| {
             let (arguments, _) = self.arguments(&made_up_row(model, tokens)?).ok()?;
-            self.module.operations(&arguments).ok()
+            self.program.operations(&arguments).ok()
         };
         match &model.transform {
             TransformKind::Tokenize { max_tokens, .. } => {
@@ -133,7 +133,7 @@ impl TorchReplica {
     /// Runs the program, and once more if memory that nothing uses was missing: libtorch keeps what was freed for
     /// tensors of its own, and cuBLAS and cuDNN allocate by themselves.
     fn run(&self, tensors: &[Tensor]) -> Result<Vec<Tensor>, shim::Failure> {
-        let run = || self.module.forward(tensors, self.outputs.results());
+        let run = || self.program.forward(tensors, self.outputs.results());
         match run() {
             Err(message) if self.device != Device::Cpu && is_out_of_memory(&message) => {
                 shim::synchronize(self.device)?;
@@ -162,7 +162,7 @@ impl TorchReplica {
         let says_so_to = |value: i64| {
             let filled = tensors.iter().map(|tensor| tensor.f_full_like(value)).collect();
             let Ok::<Vec<Tensor>, TchError>(filled) = filled else { return false };
-            let result = self.module.forward(&filled, self.outputs.results());
+            let result = self.program.forward(&filled, self.outputs.results());
             result.is_err_and(|message| readable(&message) == problem)
         };
         !self.has_worked.load(Ordering::Relaxed) && says_so_to(0) && says_so_to(1)
@@ -321,7 +321,7 @@ impl Replica for TorchReplica {
 /// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
 /// runs as it is.
 fn pack_linear_layers(
-    module: &mut Module,
+    program: &mut Program,
     model: &ModelDeclaration,
     kernels: LinearKernels,
 ) -> Result<(), RuntimeError> {
@@ -333,7 +333,7 @@ fn pack_linear_layers(
     // What is faster depends on the number of threads.
     let _guard = enter_thread(&model.resources, Device::Cpu)?;
     choices::recall();
-    let packed = module.pack_linear_layers(all);
+    let packed = program.pack_linear_layers(all);
     choices::keep();
     match packed {
         Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),
