@@ -19,5 +19,6 @@ results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
     tools/python benches/start.py "$binary"
     tools/python benches/memory.py "$binary"
     tools/python benches/linear.py "$binary"
+    tools/python benches/compiled.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"

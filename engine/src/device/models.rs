@@ -51,6 +51,7 @@ struct ModelKey {
     transform: TransformKind,
     signature: Signature,
     runtime: RuntimeKind,
+    allow_native: Option<bool>,
     precision: Precision,
     device: Device,
 }
@@ -182,6 +183,7 @@ fn model_key(model: &ModelDeclaration, device: Device) -> ModelKey {
         transform: model.transform.clone(),
         signature: model.signature.clone(),
         runtime: model.runtime.clone(),
+        allow_native: model.allow_native,
         precision: model.precision,
         device,
     }

@@ -6,6 +6,7 @@ use arrow::datatypes::FieldRef;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::compiled::Compiled;
 use super::head::Head;
 use super::location::Pinned;
 use super::number::Number;
@@ -62,6 +63,10 @@ pub struct ModelDeclaration {
     /// Of a program in fewer bits, by its precision: how far it is off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub quality: BTreeMap<String, Quality>,
+    /// Whether a program of it that is native code may be loaded; as the process says if `None`. Without one, the
+    /// package's TorchScript runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_native: Option<bool>,
     /// What the optimizer may assume.
     pub determinism: Determinism,
     /// What becomes of a row whose inference fails.
@@ -165,6 +170,15 @@ pub enum RuntimeKind {
         /// File in the package.
         program: String,
     },
+    /// libtorch, from native code of PyTorch's AOTInductor where one fits the device, else from TorchScript.
+    Aoti {
+        /// The TorchScript file in the package.
+        #[serde(default)]
+        program: String,
+        /// The same program as native code, for some devices.
+        #[serde(default)]
+        compiled: Vec<Compiled>,
+    },
     /// ONNX Runtime, from an ONNX file in the package.
     Onnx {
         /// File in the package.
@@ -201,9 +215,15 @@ impl RuntimeKind {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Torch { .. } => "torch",
+            Self::Aoti { .. } => "aoti",
             Self::Onnx { .. } => "onnx",
             Self::Emulated { .. } => "emulated",
         }
+    }
+
+    /// Whether libtorch executes it.
+    pub fn is_torch(&self) -> bool {
+        matches!(self, Self::Torch { .. } | Self::Aoti { .. })
     }
 }
 
@@ -298,6 +318,7 @@ impl ModelDeclaration {
         self.batch.max_bytes = options.max_batch_bytes.or(self.batch.max_bytes);
         self.max_replicas = options.max_replicas.or(self.max_replicas);
         set(&mut self.precision, &options.precision);
+        self.allow_native = options.allow_native.or(self.allow_native);
         set(&mut self.determinism, &options.determinism);
         set(&mut self.on_error, &options.on_error);
         set(&mut self.max_error_ratio, &options.max_error_ratio);
@@ -329,14 +350,15 @@ impl ModelDeclaration {
                     self.name
                 ));
             }
-            RuntimeKind::Torch { .. } if precision == Precision::Int8 => {
+            runtime if runtime.is_torch() && precision == Precision::Int8 => {
                 return refuse(format!(
-                    "fp32, bf16 or fp16, because model '{}' is of the runtime torch; int8 is for \
+                    "fp32, bf16 or fp16, because model '{}' is of the runtime {}; int8 is for \
                      quantised ONNX programs",
-                    self.name
+                    self.name,
+                    runtime.name()
                 ));
             }
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => {}
+            _ => {}
         }
         let Some(held) = &self.precisions else { return Ok(()) };
         if precision == Precision::Fp32 || held.contains_key(&precision.to_string()) {

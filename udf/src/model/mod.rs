@@ -5,6 +5,7 @@
 //! declarations. Nothing here loads weights or knows a device that exists.
 
 mod catalog;
+mod compiled;
 mod declaration;
 mod hashes;
 mod head;
@@ -22,6 +23,7 @@ mod signature;
 mod template;
 
 pub use catalog::{Catalog, CatalogEntry, IfExists};
+pub use compiled::{Architecture, Compiled, Vectors};
 pub use declaration::{
     BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side, TransformKind,
 };

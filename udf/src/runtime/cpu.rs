@@ -2,7 +2,7 @@
 
 use std::env;
 
-use crate::model::{ModelDeclaration, Precision, RuntimeKind};
+use crate::model::{ModelDeclaration, Precision};
 
 /// What limits oneDNN, which computes for libtorch, to the instructions of older CPUs; its old name, too.
 const LIMITS: [&str; 2] = ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
@@ -23,8 +23,7 @@ const WITHOUT_BF16: [&str; 8] = [
 /// # Errors
 /// Why, and what to do.
 pub fn check_precision(model: &ModelDeclaration) -> Result<(), (String, String)> {
-    let is_torch = matches!(model.runtime, RuntimeKind::Torch { .. });
-    if !is_torch || model.precision != Precision::Bf16 {
+    if !model.runtime.is_torch() || model.precision != Precision::Bf16 {
         return Ok(());
     }
     let limit = LIMITS.iter().find_map(|name| Some((*name, env::var(name).ok()?)));

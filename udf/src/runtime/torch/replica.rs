@@ -16,13 +16,12 @@ use super::choices;
 use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
 use super::linear::LinearKernels;
 use super::output;
+use super::programs::Taken;
 use super::shim::{self, Program};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
 use crate::error::RuntimeError;
-use crate::model::{
-    Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
-};
+use crate::model::{Layout, ModelDeclaration, Number, Package, Precision, TransformKind};
 use crate::transform::{TokenColumn, output_fields};
 
 /// A program with its weights, and what it takes to call it.
@@ -60,16 +59,11 @@ impl TorchReplica {
         device: Device,
         kernels: Result<LinearKernels, String>,
     ) -> Result<Self, RuntimeError> {
-        let file = match &model.runtime {
-            RuntimeKind::Torch { program } => program.clone(),
-            RuntimeKind::Onnx { .. } | RuntimeKind::Emulated { .. } => String::new(),
-        };
-        let mut program = Program::load(&package.file(&file), device, model.precision)
-            // Weights may still be being converted.
-            .and_then(|program| shim::synchronize(device).map(|()| program))
-            .map_err(|message| load_error(model, &file, device, &message))?;
-        if device == Device::Cpu && model.precision == Precision::Fp32 {
-            let kernels = kernels.map_err(|message| load_error(model, &file, device, &message))?;
+        let taken = Taken::by(model, device)?;
+        let mut program = taken.load(model, package, device)?;
+        if device == Device::Cpu && model.precision == Precision::Fp32 && !taken.is_native() {
+            let failed = |message: String| load_error(model, &taken.program, device, &message);
+            let kernels = kernels.map_err(failed)?;
             pack_linear_layers(&mut program, model, kernels)?;
         }
         let mut replica = Self {
@@ -90,7 +84,8 @@ impl TorchReplica {
             has_worked: AtomicBool::new(false),
         };
         replica.warm_up(model);
-        if device == Device::Cpu {
+        // Native code calls what computes products without telling libtorch.
+        if device == Device::Cpu && !taken.is_native() {
             replica.work = replica.counted(model);
         }
         Ok(replica)

@@ -12,6 +12,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <caffe2/core/common.h>
@@ -76,6 +77,12 @@ const char *forebay_torch_version() {
   const auto &options = caffe2::GetBuildOptions();
   auto found = options.find("TORCH_VERSION");
   return found == options.end() ? "" : found->second.c_str();
+}
+
+// The vectors that libtorch's kernels use on this machine, as PyTorch names them.
+const char *forebay_cpu_capability() {
+  static const std::string name = at::get_cpu_capability();
+  return name.c_str();
 }
 
 // Settings of the process. fp32 means fp32, in convolutions too, which would be computed in TF32 on a GPU. And

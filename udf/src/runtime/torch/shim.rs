@@ -10,11 +10,12 @@ use tch::Tensor;
 
 use super::super::Device;
 use super::memory::give_back_freed;
-use crate::model::Precision;
+use crate::model::{Precision, Vectors};
 
 unsafe extern "C" {
     fn forebay_last_error() -> *const c_char;
     fn forebay_torch_version() -> *const c_char;
+    fn forebay_cpu_capability() -> *const c_char;
     fn forebay_configure() -> bool;
     fn forebay_inference_mode_enter() -> *mut c_void;
     fn forebay_inference_mode_leave(guard: *mut c_void);
@@ -65,6 +66,16 @@ fn checked(succeeded: bool) -> Result<(), Failure> {
 pub(super) fn torch_version() -> String {
     // SAFETY: a constant C string, made at the first call under C++'s own lock.
     unsafe { CStr::from_ptr(forebay_torch_version()) }.to_string_lossy().into_owned()
+}
+
+/// The vectors of CPUs that libtorch's own kernels use here, where `ATEN_CPU_CAPABILITY` counts.
+pub(super) fn cpu_vectors() -> Vectors {
+    // SAFETY: a constant C string, made at the first call under C++'s own lock.
+    match unsafe { CStr::from_ptr(forebay_cpu_capability()) }.to_bytes() {
+        b"AVX512" => Vectors::Avx512,
+        b"AVX2" => Vectors::Avx2,
+        _ => Vectors::Plain,
+    }
 }
 
 /// Settings of the process that are not libtorch's own choice.

@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 
+use libloading::os::unix::Library;
+
 use super::open::{Lookup, describe, open};
 
 /// A CUDA device as its driver describes it.
@@ -14,9 +16,15 @@ pub struct CudaDevice {
     pub name: String,
     /// Bytes on the device.
     pub memory_bytes: u64,
+    /// What its code is compiled for, such as 9 and 0 of `sm_90`.
+    pub compute_capability: (u16, u16),
     /// Where it is, as `domain:bus:device.function`: other libraries know it by that too.
     pub pci_bus_id: Option<String>,
 }
+
+/// Of the driver's attributes of devices.
+const CAPABILITY_MAJOR: c_int = 75;
+const CAPABILITY_MINOR: c_int = 76;
 
 /// Its devices. Asked before libtorch is: loading its CUDA part takes seconds and gigabytes of
 /// address space, for nothing on a machine without a GPU.
@@ -29,15 +37,9 @@ pub(in crate::runtime) fn devices() -> Result<Vec<CudaDevice>, String> {
     type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
     type Name = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
     type Memory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
-    let check = |code: c_int, what: &str| match code {
-        0 => Ok(()),
-        100 => Err("the NVIDIA driver sees no device".to_owned()),
-        code => Err(format!("the NVIDIA driver failed: {what} returned {code}")),
-    };
     // SAFETY: functions of the CUDA driver interface with the signatures that it documents, and
     // pointers to locals with the stated sizes.
     unsafe {
-        let missing = |e: libloading::Error| describe(&e);
         let init = driver.get::<Init>(b"cuInit\0").map_err(missing)?;
         let get_count = driver.get::<Count>(b"cuDeviceGetCount\0").map_err(missing)?;
         let get = driver.get::<Get>(b"cuDeviceGet\0").map_err(missing)?;
@@ -66,9 +68,39 @@ pub(in crate::runtime) fn devices() -> Result<Vec<CudaDevice>, String> {
                 ordinal: ordinal as u16,
                 name: text(&name),
                 memory_bytes: memory as u64,
+                compute_capability: compute_capability(driver, device)?,
                 pci_bus_id: has_bus_id.then(|| text(&bus_id)),
             });
         }
         Ok(devices)
     }
+}
+
+/// Of a device by the driver's handle, after `cuInit`.
+fn compute_capability(driver: &Library, device: c_int) -> Result<(u16, u16), String> {
+    type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+    let number = |attribute: c_int| {
+        let mut value = 0;
+        // SAFETY: a function of the CUDA driver interface with the signature that it documents, and a
+        // pointer to a local.
+        let code = unsafe {
+            let get = driver.get::<Attribute>(b"cuDeviceGetAttribute\0").map_err(missing)?;
+            get(&mut value, attribute, device)
+        };
+        check(code, "cuDeviceGetAttribute")?;
+        u16::try_from(value).map_err(|_| format!("the NVIDIA driver says capability {value}"))
+    };
+    Ok((number(CAPABILITY_MAJOR)?, number(CAPABILITY_MINOR)?))
+}
+
+fn check(code: c_int, what: &str) -> Result<(), String> {
+    match code {
+        0 => Ok(()),
+        100 => Err("the NVIDIA driver sees no device".to_owned()),
+        code => Err(format!("the NVIDIA driver failed: {what} returned {code}")),
+    }
+}
+
+fn missing(error: libloading::Error) -> String {
+    describe(&error)
 }
