@@ -5,7 +5,10 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +21,14 @@ METRIC = re.compile(r"\b([a-z_]+)=([0-9][^,\]|]*)")
 
 class SqlError(Exception):
     """A statement that failed."""
+
+
+def inference(plan: str) -> dict[str, str]:
+    """The metrics of the operator that runs the model."""
+    line = next((line for line in plan.splitlines() if "InferenceExec" in line), None)
+    if line is None:
+        raise SqlError(f"the plan has no InferenceExec: {plan.strip()[-600:]}")
+    return dict(METRIC.findall(line))
 
 
 @dataclass
@@ -85,9 +96,44 @@ class Forebay:
     def metrics(self, *statements: str, options: tuple[str, ...] = ()) -> dict[str, str]:
         """What EXPLAIN ANALYZE says of inference in the last statement."""
         analyzed = [*statements[:-1], f"EXPLAIN ANALYZE {statements[-1]}"]
-        plan = self.sql(*analyzed, options=options)
-        line = next(line for line in plan.splitlines() if "InferenceExec" in line)
-        return dict(METRIC.findall(line))
+        return inference(self.sql(*analyzed, options=options))
+
+    def analyzed(self, first: list[str], query: str, *more: str) -> tuple[list[float], dict[str, str]]:
+        """In one process, so that the model stays loaded: the seconds of a query and of others after it, and
+        what EXPLAIN ANALYZE says of the last."""
+        last = more[-1] if more else query
+        statements = [*first, query, *more, f"EXPLAIN ANALYZE {last}"]
+        out, err = self.run("shell", "--format", "csv", "-c", ";".join(statements))
+        seconds = [float(found) for found in ELAPSED.findall(out + err)]
+        return seconds[len(first) : -1], inference(out)
+
+    def repeated(self, first: list[str], query: str, times: int, after: Callable[[int], None]) -> None:
+        """Runs a query so often in one process, and calls `after` with its id each time when it has ended."""
+        statements = ";".join([*first, *[query] * times])
+        command = self.command("shell", "--format", "csv", "-c", statements)
+        with tempfile.TemporaryFile() as errors:
+            pipes = {"stdout": subprocess.PIPE, "stderr": errors}
+            with subprocess.Popen(command, env=self.environment, text=True, **pipes) as process:
+                stop = threading.Timer(max(1.0, self.left), process.kill)
+                stop.start()
+                try:
+                    self._follow(process, len(first), after)
+                finally:
+                    stop.cancel()
+                    process.kill()
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+        if process.returncode != 0:
+            raise SqlError(f"exit status {process.returncode}: {said.strip()[-600:]}")
+
+    def _follow(self, process: subprocess.Popen, first: int, after: Callable[[int], None]) -> None:
+        ended = 0
+        for line in process.stdout:
+            if ELAPSED.search(line):
+                ended += 1
+                if ended > first:
+                    after(process.pid)
+        process.wait()
 
     def interrupted(self, after_s: float, *statements: str) -> tuple[float, int]:
         """How long a query goes on after SIGINT, and its exit status."""
