@@ -1,11 +1,11 @@
 """Forebay's shell, called from a script: unpacked, with the libtorch of this PyTorch."""
 
+import collections
 import lzma
 import os
 import re
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +21,20 @@ METRIC = re.compile(r"\b([a-z_]+)=([0-9][^,\]|]*)")
 
 class SqlError(Exception):
     """A statement that failed."""
+
+
+def follow(process: subprocess.Popen, first: int, after: Callable[[int], None]) -> str:
+    """Waits for the end of a process, and calls `after` at the end of each statement but the first ones. Gives what
+    it printed last."""
+    ended, last = 0, collections.deque(maxlen=20)
+    for line in process.stdout:
+        last.append(line)
+        if ELAPSED.search(line):
+            ended += 1
+            if ended > first:
+                after(process.pid)
+    process.wait()
+    return "".join(last).strip()
 
 
 def inference(plan: str) -> dict[str, str]:
@@ -111,29 +125,17 @@ class Forebay:
         """Runs a query so often in one process, and calls `after` with its id each time when it has ended."""
         statements = ";".join([*first, *[query] * times])
         command = self.command("shell", "--format", "csv", "-c", statements)
-        with tempfile.TemporaryFile() as errors:
-            pipes = {"stdout": subprocess.PIPE, "stderr": errors}
-            with subprocess.Popen(command, env=self.environment, text=True, **pipes) as process:
-                stop = threading.Timer(max(1.0, self.left), process.kill)
-                stop.start()
-                try:
-                    self._follow(process, len(first), after)
-                finally:
-                    stop.cancel()
-                    process.kill()
-            errors.seek(0)
-            said = errors.read().decode(errors="replace")
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(command, env=self.environment, text=True, **pipes) as process:
+            stop = threading.Timer(max(1.0, self.left), process.kill)
+            stop.start()
+            try:
+                said = follow(process, len(first), after)
+            finally:
+                stop.cancel()
+                process.kill()
         if process.returncode != 0:
-            raise SqlError(f"exit status {process.returncode}: {said.strip()[-600:]}")
-
-    def _follow(self, process: subprocess.Popen, first: int, after: Callable[[int], None]) -> None:
-        ended = 0
-        for line in process.stdout:
-            if ELAPSED.search(line):
-                ended += 1
-                if ended > first:
-                    after(process.pid)
-        process.wait()
+            raise SqlError(f"exit status {process.returncode}: {said[-600:]}")
 
     def interrupted(self, after_s: float, *statements: str) -> tuple[float, int]:
         """How long a query goes on after SIGINT, and its exit status."""
