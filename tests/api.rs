@@ -8,6 +8,7 @@
 )]
 
 mod api {
+    mod batches;
     mod cancellation;
     mod cut_texts;
     mod dataframe;

@@ -12,6 +12,7 @@ mod cli {
     mod input;
     mod memory;
     mod models;
+    mod nvidia;
     mod printing;
     mod secrets;
     mod setup;

@@ -26,6 +26,8 @@ const SOURCES: [&str; 7] = [
     "src/runtime/torch/operations.cpp",
     "src/runtime/torch/program.h",
     "src/runtime/torch/program.cpp",
+    "src/runtime/torch/streams.h",
+    "src/runtime/torch/streams.cpp",
 ];
 
 fn main() -> Result<()> {

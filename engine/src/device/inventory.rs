@@ -1,7 +1,8 @@
 //! What this process has: cores, memory, accelerators; detected or given by flags.
 
+use std::env;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_udf::runtime::Device;
 
@@ -12,7 +13,7 @@ pub struct Accelerator {
     pub device: Device,
     /// Its name, for people.
     pub name: String,
-    /// Its memory in bytes.
+    /// Its memory in bytes, or what models may take of it.
     pub memory: u64,
 }
 
@@ -151,9 +152,11 @@ fn host_memory() -> Option<u64> {
 }
 
 fn has_nvidia_driver() -> bool {
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+    let usual = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+    let named = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut folders = usual.iter().map(PathBuf::from).chain(env::split_paths(&named));
     Path::new("/dev/nvidiactl").exists()
-        || folders.iter().any(|folder| Path::new(folder).join("libcuda.so.1").exists())
+        || folders.any(|folder| folder.join("libcuda.so.1").exists())
 }
 
 #[cfg(test)]

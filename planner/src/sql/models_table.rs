@@ -98,18 +98,7 @@ pub(super) fn describe(
     add("package", "content_hash", model.content_hash.clone());
     add("package", "license", entry.license.clone().unwrap_or_else(|| "not stated".to_owned()));
     add("package", "source", entry.source.clone().unwrap_or_else(|| "not stated".to_owned()));
-    for (device, lesson) in learned.all(model) {
-        if let Some(rate) = lesson.rows_per_second {
-            add("measured", &format!("rows_per_second on {device}"), format!("{rate:.1}"));
-        }
-        if let Some(max) = lesson.padded_max {
-            let unit = match model.transform {
-                TransformKind::Tokenize { .. } => "tokens",
-                TransformKind::Tensor | TransformKind::Image { .. } => "rows",
-            };
-            add("learned", &format!("max_batch_{unit} on {device}"), max.to_string());
-        }
-    }
+    rows.extend(learned_rows(model, learned));
     rows.extend(program_rows(model, programs));
     let column = |text: fn(&Row) -> String| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(text(row))).collect::<StringArray>())
@@ -138,6 +127,34 @@ fn program_rows(model: &ModelDeclaration, programs: Vec<(String, String)>) -> Ve
     let taken =
         programs.into_iter().map(|(device, program)| ("program", format!("on {device}"), program));
     code.chain(taken).collect()
+}
+
+/// What running a model has taught, by type of device.
+fn learned_rows(model: &ModelDeclaration, learned: &Learned) -> Vec<Row> {
+    let unit = match model.transform {
+        TransformKind::Tokenize { .. } => "tokens",
+        TransformKind::Tensor | TransformKind::Image { .. } => "rows",
+    };
+    let mut rows = vec![];
+    for (device, lesson) in learned.all(model) {
+        let mut add = |kind, name: &str, value: String| {
+            rows.push((kind, format!("{name} on {device}"), value))
+        };
+        if let Some(rate) = lesson.rows_per_second {
+            add("measured", "rows_per_second", format!("{rate:.1}"));
+        }
+        if let Some(max) = lesson.padded_max {
+            add("learned", &format!("max_batch_{unit}"), max.to_string());
+        }
+        if let Some(size) = lesson.batch_size {
+            let value = match lesson.batch_rate {
+                Some(rate) => format!("{size}, at {rate:.0} {unit} per second"),
+                None => format!("{size}, larger ones are tried as memory permits"),
+            };
+            add("learned", &format!("batch_{unit}"), value);
+        }
+    }
+    rows
 }
 
 /// What is in force for an option that is not listed as a resource; `None` if it is unset.

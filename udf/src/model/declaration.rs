@@ -6,6 +6,7 @@ use arrow::datatypes::FieldRef;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::batch_caps::BatchCaps;
 use super::compiled::Compiled;
 use super::head::Head;
 use super::location::Pinned;
@@ -45,8 +46,11 @@ pub struct ModelDeclaration {
     pub runtime: RuntimeKind,
     /// What one replica leases.
     pub resources: Resources,
-    /// Sizes of its batches.
+    /// Sizes of its batches on CPU cores.
     pub batch: BatchLimits,
+    /// What options say of them, for every device.
+    #[serde(default, skip_serializing_if = "BatchCaps::is_empty")]
+    pub batch_caps: BatchCaps,
     /// Where it should run.
     pub device: DeviceChoice,
     /// Whether `gpus` or `device` was asked for by the user, so that falling back to CPU cores
@@ -207,7 +211,38 @@ pub enum RuntimeKind {
         /// Runs out of memory with more rows than this in one batch.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_rows: Option<u32>,
+        /// What larger batches take, as on a device on which their size is learned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        curve: Option<Curve>,
+        /// Loses a device after some batches.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        loses: Option<EmulatedLoss>,
     },
+}
+
+/// A device that an emulated model loses: from then on every batch there fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmulatedLoss {
+    /// The number of the emulated accelerator in its process.
+    pub device: u16,
+    /// Batches that it computes before.
+    pub after: u32,
+}
+
+/// What an emulated batch takes beside its fixed time. A unit is a row or, of texts, a padded token.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Curve {
+    /// Nanoseconds for each unit.
+    pub unit_ns: u64,
+    /// Bytes of the accelerator's memory for each unit.
+    #[serde(default)]
+    pub unit_bytes: u64,
+    /// Pairs of a number of batches and the bytes that are free once so many were computed; without them there is
+    /// memory for any batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub free_bytes: Vec<[u64; 2]>,
 }
 
 impl RuntimeKind {
@@ -262,21 +297,6 @@ impl ModelDeclaration {
         self.on_error != OnError::Fail && self.max_error_ratio < 1.0
     }
 
-    /// With batches of at most this padded size, in tokens, or in rows for models without tokens.
-    #[must_use]
-    pub fn with_padded_max(mut self, padded_max: u64) -> Self {
-        let max = u32::try_from(padded_max).unwrap_or(u32::MAX).max(1);
-        match (&self.transform, self.batch.max_tokens) {
-            (TransformKind::Tokenize { .. }, known) => {
-                self.batch.max_tokens = Some(known.map_or(max, |known| known.min(max)));
-            }
-            (TransformKind::Tensor | TransformKind::Image { .. }, _) => {
-                self.batch.max_rows = self.batch.max_rows.min(max)
-            }
-        }
-        self
-    }
-
     /// The text that is put in front of the (first) input.
     pub fn prompt_text(&self) -> &str {
         let text = self.prompt.as_ref().and_then(|name| self.prompts.get(name));
@@ -312,6 +332,7 @@ impl ModelDeclaration {
         set(&mut self.resources.memory, &options.memory);
         set(&mut self.resources.worker_labels, &options.worker_labels);
         set(&mut self.resources.gpu_memory, &options.gpu_memory);
+        self.batch_caps.add(options);
         set(&mut self.batch.max_rows, &options.max_batch_rows);
         set(&mut self.batch.window_rows, &options.batch_window_rows);
         self.batch.max_tokens = options.max_batch_tokens.or(self.batch.max_tokens);
@@ -352,7 +373,7 @@ impl ModelDeclaration {
             }
             runtime if runtime.is_torch() && precision == Precision::Int8 => {
                 return refuse(format!(
-                    "fp32, bf16 or fp16, because model '{}' is of the runtime {}; int8 is for \
+                    "fp32, tf32, bf16 or fp16, because model '{}' is of the runtime {}; int8 is for \
                      quantised ONNX programs",
                     self.name,
                     runtime.name()
@@ -361,7 +382,9 @@ impl ModelDeclaration {
             _ => {}
         }
         let Some(held) = &self.precisions else { return Ok(()) };
-        if precision == Precision::Fp32 || held.contains_key(&precision.to_string()) {
+        // Its weights are those of fp32.
+        let is_whole = matches!(precision, Precision::Fp32 | Precision::Tf32);
+        if is_whole || held.contains_key(&precision.to_string()) {
             return Ok(());
         }
         let known: Vec<&str> =

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::batch_caps::BatchCaps;
 use super::declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
 use super::number::Number;
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
@@ -192,6 +193,7 @@ impl Manifest {
             runtime: self.runtime.clone(),
             resources: self.resources.clone(),
             batch: self.batch.clone(),
+            batch_caps: BatchCaps::default(),
             device: if emulated { DeviceChoice::Emulated } else { DeviceChoice::Auto },
             needs_accelerator: emulated,
             max_replicas: None,

@@ -99,6 +99,8 @@ word_enum! {
     /// 32 bits, as models are exported.
     #[default]
     Fp32 = "fp32",
+    /// 32 bits, of which GPUs use 19 when they multiply: TF32.
+    Tf32 = "tf32",
     /// bfloat16: 16 bits, with the range of 32 and fewer digits.
     Bf16 = "bf16",
     /// IEEE half: 16 bits, up to 65504.
@@ -170,7 +172,7 @@ impl ModelOptions {
         ("max_batch_tokens", "1 or more", "padded tokens in one batch at most"),
         ("max_batch_bytes", "bytes", "bytes of model input in one batch at most"),
         ("batch_window_rows", "1 or more", "rows within which batches are formed by length"),
-        ("precision", "fp32, bf16, fp16", "format of weights and activations"),
+        ("precision", "fp32, tf32, bf16, fp16", "format of weights and activations"),
         (
             "allow_native",
             "true, false",

@@ -4,6 +4,7 @@
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
 mod cpu;
+mod device_failure;
 mod emulated;
 mod labels;
 pub mod onnx;
@@ -14,7 +15,7 @@ pub mod torch;
 mod work;
 
 pub use cpu::check_precision;
-pub use replica::{Device, Prepared, Replica};
+pub use replica::{Device, Held, Lane, Prepared, Replica, Usage};
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -54,6 +55,18 @@ pub fn enter_thread(model: &ModelDeclaration, device: Device) -> Result<ThreadGu
         RuntimeKind::Emulated { .. } => {}
     }
     Ok(ThreadGuard { _torch: torch, _onnx: onnx, _not_send: PhantomData })
+}
+
+/// Accelerators multiply matrices in tiles, so lengths of texts are rounded up there.
+const TILE: u32 = 8;
+
+/// To a multiple of what a device rounds the lengths of a model's rows up.
+pub fn length_multiple(model: &ModelDeclaration, device: Device) -> u32 {
+    match (&model.runtime, device) {
+        (RuntimeKind::Torch { .. }, Device::Cuda(_)) => TILE,
+        (RuntimeKind::Emulated { curve: Some(_), .. }, Device::Emulated(_)) => TILE,
+        _ => 1,
+    }
 }
 
 /// Loads a model on a device. Blocks; takes as long as reading the weights.

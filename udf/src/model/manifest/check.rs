@@ -8,7 +8,7 @@ use super::{MANIFEST, Manifest};
 use crate::error::{nearest_hint, quoted};
 use crate::feature::image::Recipe;
 use crate::model::compiled::Compiled;
-use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
+use crate::model::declaration::{BatchLimits, Curve, RuntimeKind, TransformKind};
 use crate::model::location::is_safe_name;
 use crate::model::number::Number;
 use crate::model::options::Precision;
@@ -75,8 +75,7 @@ impl Manifest {
             // What is no tensor is passed on to a runtime that needs none.
             TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
             TransformKind::Tensor => {
-                let takes_text = matches!(self.runtime, RuntimeKind::Onnx { .. });
-                check_tensors(inputs, takes_text)
+                check_tensors(inputs, matches!(self.runtime, RuntimeKind::Onnx { .. }))
             }
         }
     }
@@ -139,6 +138,9 @@ impl Manifest {
         if let RuntimeKind::Aoti { program, compiled } = &self.runtime {
             check_compiled(program, compiled)?;
         }
+        if let RuntimeKind::Emulated { curve: Some(curve), .. } = &self.runtime {
+            check_curve(curve)?;
+        }
         let outputs = self.signature.outputs.iter().zip(&self.labels);
         outputs
             .into_iter()
@@ -153,7 +155,8 @@ impl Manifest {
         let sql_type = type_name(field.data_type());
         let (name, sql_type) = (quoted(field.name()), quoted(&sql_type));
         let is_possible = |part: &FieldRef| {
-            part.data_type() == &DataType::Utf8 || is_tensor_type(part.data_type())
+            let found = part.data_type();
+            found == &DataType::Utf8 || is_tensor_type(found) && !is_of_bytes(found)
         };
         let is_list = list_item(field).is_some();
         if is_list && is_emulated || !parts(field).iter().all(is_possible) {
@@ -312,6 +315,17 @@ fn check_tokens(
     Ok(())
 }
 
+/// Memory is said in the order of batches.
+fn check_curve(curve: &Curve) -> Result<(), String> {
+    match curve.free_bytes.windows(2).find(|pair| pair[0][0] >= pair[1][0]) {
+        Some(pair) => Err(format!(
+            "runtime.curve.free_bytes has {} batches after {}, expected more in each pair than in the one before it",
+            pair[1][0], pair[0][0]
+        )),
+        None => Ok(()),
+    }
+}
+
 fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {
     let is_usable = |number: &Number| number.0.is_finite();
     if mean.iter().all(is_usable) && std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
@@ -324,13 +338,16 @@ fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {
     ))
 }
 
-fn check_tensors(inputs: &Fields, takes_text: bool) -> Result<(), String> {
+/// Programs of ONNX may take texts, and other runtimes bytes.
+fn check_tensors(inputs: &Fields, is_onnx: bool) -> Result<(), String> {
     let is_possible = |data_type: &DataType| {
-        is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
+        let is_tensor = is_tensor_type(data_type) && !(is_onnx && is_of_bytes(data_type));
+        is_tensor || is_onnx && data_type == &DataType::Utf8
     };
+    let kind = if is_onnx { "numbers (but not UINT8), texts" } else { "numbers" };
     match inputs.iter().find(|field| !is_possible(field.data_type())) {
         Some(field) => Err(format!(
-            "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
+            "transform 'tensor' takes {kind} and vectors, but input '{}' is {}",
             quoted(field.name()),
             quoted(&type_name(field.data_type()))
         )),
@@ -354,9 +371,18 @@ fn check_columns(kind: &str, fields: &Fields) -> Result<(), String> {
     Ok(())
 }
 
+/// What only inputs may be.
+fn is_of_bytes(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::FixedSizeList(item, _) => item.data_type() == &DataType::UInt8,
+        scalar => scalar == &DataType::UInt8,
+    }
+}
+
 fn is_tensor_type(data_type: &DataType) -> bool {
     match data_type {
         DataType::Boolean
+        | DataType::UInt8
         | DataType::Int32
         | DataType::Int64
         | DataType::Float32

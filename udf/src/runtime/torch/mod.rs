@@ -5,19 +5,26 @@
 
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
+mod calls;
 mod choices;
 mod failure;
+mod lane;
 mod library;
 mod linear;
+mod made_up;
 mod memory;
 mod output;
+mod pipeline;
 mod programs;
 mod replica;
+mod rounding;
 mod shim;
+mod streams;
 mod tensor;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod usage;
 
 use std::sync::Arc;
 

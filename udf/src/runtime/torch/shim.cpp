@@ -14,13 +14,14 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <caffe2/core/common.h>
 #include <torch/script.h>
 
 #include "linear.h"
 #include "operations.h"
 #include "program.h"
+#include "streams.h"
 
 namespace {
 
@@ -64,6 +65,8 @@ std::vector<at::Tensor> tensors_at(at::Tensor *const *pointers, size_t count) {
 
 } // namespace
 
+void forebay_remember_error(std::string message) noexcept { last_error = std::move(message); }
+
 extern "C" {
 
 const char *forebay_last_error() { return last_error.c_str(); }
@@ -94,6 +97,19 @@ bool forebay_configure() {
     context.setAllowTF32CuDNN(false);
     context.setAllowTF32CuBLAS(false);
     context.setSDPUseCuDNN(false);
+    return true;
+  });
+}
+
+// Whether products of fp32 may be rounded to TF32, by all threads that start some from now on.
+bool forebay_allow_tf32(bool allow) {
+  return guarded([&] {
+    at::Context &context = at::globalContext();
+    context.setAllowTF32CuDNN(allow);
+    context.setAllowTF32CuBLAS(allow);
+    if (context.allowTF32CuDNN() != allow || context.allowTF32CuBLAS() != allow) {
+      throw std::runtime_error("libtorch did not take the setting for TF32");
+    }
     return true;
   });
 }
@@ -135,16 +151,6 @@ bool forebay_empty_cache() {
     return true;
   });
 }
-
-// A stream of the thread's own, so that replicas that share a device overlap.
-void *forebay_stream_enter(int device) {
-  return guarded([&]() -> c10::StreamGuard * {
-    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-    return new c10::StreamGuard(guard.getStreamFromGlobalPool(device_of(device)));
-  });
-}
-
-void forebay_stream_leave(void *guard) { delete static_cast<c10::StreamGuard *>(guard); }
 
 // Waits for all that the calling thread has started on the device.
 bool forebay_stream_synchronize(int device) {

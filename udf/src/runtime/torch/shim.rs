@@ -17,14 +17,14 @@ unsafe extern "C" {
     fn forebay_torch_version() -> *const c_char;
     fn forebay_cpu_capability() -> *const c_char;
     fn forebay_configure() -> bool;
+    fn forebay_allow_tf32(allow: bool) -> bool;
     fn forebay_inference_mode_enter() -> *mut c_void;
     fn forebay_inference_mode_leave(guard: *mut c_void);
     fn forebay_set_threads(count: c_int) -> bool;
     fn forebay_device_count() -> c_int;
     fn forebay_device_memory(device: c_int, free: *mut u64, total: *mut u64) -> bool;
     fn forebay_empty_cache() -> bool;
-    fn forebay_stream_enter(device: c_int) -> *mut c_void;
-    fn forebay_stream_leave(guard: *mut c_void);
+    fn forebay_empty_pinned() -> bool;
     fn forebay_stream_synchronize(device: c_int) -> bool;
     fn forebay_program_load(path: *const c_char, device: c_int, kind: c_int) -> *mut c_void;
     fn forebay_program_load_compiled(
@@ -53,12 +53,12 @@ unsafe extern "C" {
 /// libtorch's message for a failed call.
 pub(super) type Failure = String;
 
-fn last_error() -> Failure {
+pub(super) fn last_error() -> Failure {
     // SAFETY: a C string of this thread, valid until its next failing call; copied here.
     unsafe { CStr::from_ptr(forebay_last_error()) }.to_string_lossy().into_owned()
 }
 
-fn checked(succeeded: bool) -> Result<(), Failure> {
+pub(super) fn checked(succeeded: bool) -> Result<(), Failure> {
     if succeeded { Ok(()) } else { Err(last_error()) }
 }
 
@@ -82,6 +82,13 @@ pub(super) fn cpu_vectors() -> Vectors {
 pub(super) fn configure() -> Result<(), Failure> {
     // SAFETY: no pointers; exceptions are caught on the other side.
     checked(unsafe { forebay_configure() })
+}
+
+/// Whether products of fp32 may be rounded to TF32, those of convolutions included, that are started from now
+/// on by any thread.
+pub(super) fn allow_tf32(allow: bool) -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_allow_tf32(allow) })
 }
 
 /// Threads that an operation started by the calling thread may use.
@@ -111,6 +118,12 @@ pub(super) fn empty_cache() -> Result<(), Failure> {
     checked(unsafe { forebay_empty_cache() })
 }
 
+/// Returns unused pinned memory to the host.
+fn empty_pinned() -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_empty_pinned() })
+}
+
 /// Waits for what the calling thread has started on a device, which threads with streams of their own
 /// would not wait for. What a CPU was told to do is done.
 pub(super) fn synchronize(device: Device) -> Result<(), Failure> {
@@ -138,25 +151,6 @@ impl Drop for InferenceMode {
     fn drop(&mut self) {
         // SAFETY: made by `enter` on this thread, left once.
         unsafe { forebay_inference_mode_leave(self.0) }
-    }
-}
-
-/// A CUDA stream as the thread's current one while it lives.
-#[derive(Debug)]
-pub(super) struct StreamGuard(NonNull<c_void>);
-
-impl StreamGuard {
-    pub(super) fn enter(ordinal: u16) -> Result<Self, Failure> {
-        // SAFETY: as for InferenceMode.
-        let guard = unsafe { forebay_stream_enter(c_int::from(ordinal)) };
-        NonNull::new(guard).map(Self).ok_or_else(last_error)
-    }
-}
-
-impl Drop for StreamGuard {
-    fn drop(&mut self) {
-        // SAFETY: made by `enter` on this thread, left once.
-        unsafe { forebay_stream_leave(self.0.as_ptr()) }
     }
 }
 
@@ -242,7 +236,7 @@ impl Program {
         let path = c_string(path)?;
         // Of c10::ScalarType.
         let kind = match precision {
-            Precision::Fp32 | Precision::Int8 => -1,
+            Precision::Fp32 | Precision::Tf32 | Precision::Int8 => -1,
             Precision::Fp16 => 5,
             Precision::Bf16 => 15,
         };
@@ -334,10 +328,11 @@ impl Drop for Program {
     }
 }
 
-/// Gives memory of a device that no tensor uses back to it, for other models and processes. That it cannot be is
+/// Gives memory of a device that no tensor uses back to it, and pinned memory to the host, for other models and processes. That it cannot be is
 /// said by what runs there next.
 fn give_back(device: Device) {
     if let Device::Cuda(_) = device {
         empty_cache().ok();
+        empty_pinned().ok();
     }
 }
