@@ -51,8 +51,7 @@ fn assert_near(found: &[f32], expected: &[f32]) {
 #[tokio::test]
 async fn a_statement_allows_native_code_or_takes_torchscript() {
     let forebay = session(here()).await;
-    let create = format!("CREATE MODEL m LOCATION '{PACKAGE}'");
-    run(&forebay, &create).await.unwrap();
+    run(&forebay, &format!("CREATE MODEL m LOCATION '{PACKAGE}'")).await.unwrap();
     let error = run(&forebay, QUERY).await.unwrap_err();
     assert!(error.contains("is native code") && error.contains("ALTER MODEL m SET"), "{error}");
     let [code, on]: [_; 2] = programs(&forebay).await.try_into().unwrap();
@@ -73,8 +72,8 @@ async fn a_statement_allows_native_code_or_takes_torchscript() {
     // Both stay loaded, and each query has its own.
     let of_call = QUERY.replace("DESCRIPTOR(text)", "DESCRIPTOR(text), allow_native => false");
     assert_near(&run(&forebay, &of_call).await.unwrap(), &script);
-    let error = run(&forebay, &format!("{create} WITH ('allow_native' = 'perhaps')")).await;
-    let error = error.unwrap_err();
+    let perhaps = run(&forebay, "ALTER MODEL m SET ('allow_native' = 'perhaps')").await;
+    let error = perhaps.unwrap_err();
     assert!(
         error.contains("invalid value 'perhaps' for 'allow_native': expected true or"),
         "{error}"

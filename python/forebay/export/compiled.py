@@ -187,12 +187,14 @@ def _check_varies(graph: torch.export.ExportedProgram, varies: tuple[dict[int, o
 
 @contextlib.contextmanager
 def _of_all_such_cpus() -> Iterator[None]:
-    """Code for every CPU that has this one's vectors, not for this model of CPU alone."""
+    """Code for every CPU that has this one's vectors, not for this model of CPU alone, that needs no more
+    libraries than it calls."""
     from torch._inductor import cpp_builder, cpu_vec_isa
 
     bits, model = VECTORS[_vectors()]
     kinds = {256: cpu_vec_isa.VecAVX2, 512: cpu_vec_isa.VecAVX512}
     flags = cpp_builder._get_optimization_cflags
+    of_torch = cpp_builder._get_torch_related_args
 
     def portable(*arguments: object, **options: object) -> tuple[list[str], list[str]]:
         compile_flags, link_flags = flags(*arguments, **options)
@@ -200,8 +202,14 @@ def _of_all_such_cpus() -> Iterator[None]:
         compile_flags[at] = f"march={model}"
         return compile_flags, link_flags
 
+    def needed(*arguments: object, **options: object) -> tuple[list[str], list[str], list[str]]:
+        headers, folders, libraries = of_torch(*arguments, **options)
+        # libtorch.so only needs the others, that of CUDA too, and who runs the code has those that it calls.
+        return headers, folders, [library for library in libraries if library != "torch"]
+
     with (
         mock.patch.object(cpp_builder, "_get_optimization_cflags", portable),
+        mock.patch.object(cpp_builder, "_get_torch_related_args", needed),
         mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: [kinds[bits]()]),
     ):
         yield
