@@ -99,7 +99,7 @@ fn export_runs_the_tool_and_adds_the_model() {
 
 #[test]
 fn native_code_runs_where_the_command_line_allows_it() {
-    let home = Home::new();
+    let home = Home::new().with_libtorch();
     home.run(&["model", "add", "native", &prepared("fixtures/compiled/package")]).succeeds();
     let query =
         "SELECT e[1] IS NULL AS missing FROM (SELECT ml_predict(MODEL native, 'text') AS e)";

@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from .candidate import Candidate, Tokens
 from .errors import ExportError
@@ -176,8 +177,8 @@ def _check_varies(graph: torch.export.ExportedProgram, varies: tuple[dict[int, o
     inputs = [node for node in graph.graph.find_nodes(op="placeholder") if node.name in given]
     for node, sides in zip(inputs, varies, strict=True):
         sizes = node.meta["val"].shape
-        fixed = [side for side, varies in sides.items() if varies is torch.export.Dim.AUTO]
-        for side in (side for side in fixed if isinstance(sizes[side], int)):
+        varying = [side for side, varies in sides.items() if varies is torch.export.Dim.AUTO]
+        for side in (side for side in varying if is_concrete_int(sizes[side])):
             what = ("rows", "tokens")[side]
             raise ExportError(
                 f"the model cannot be compiled: it takes {sizes[side]} {what} of an example for those of all "
