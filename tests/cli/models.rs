@@ -106,7 +106,7 @@ fn native_code_runs_where_the_command_line_allows_it() {
     let shell = |more: &[&str]| {
         home.run(&[&["shell", "-q", "--format", "csv", "-c", query], more].concat())
     };
-    let message = shell(&[]).fails();
+    let message = home.run(&["shell", "-q", "-c", query]).fails();
     assert!(message.contains("is native code") && message.contains("--allow-native"), "{message}");
     assert_eq!(shell(&["--allow-native"]).succeeds(), "missing\nfalse\n");
     // Whether it is allowed there, workers were told.
