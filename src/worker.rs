@@ -88,7 +88,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
 }
 
 pub(crate) fn inventory(args: &ResourceArgs) -> Result<Inventory> {
-    let mut inventory = Inventory::detect();
+    let mut inventory = Inventory::detect().with_native_code(args.allow_native);
     if let Some(cpus) = args.cpus {
         inventory = inventory.with_cpus(cpus);
     }

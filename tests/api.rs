@@ -21,6 +21,7 @@ mod api {
     mod labels;
     mod large_rows;
     mod minilm;
+    mod native;
     mod orders;
     mod outside;
     mod packages;

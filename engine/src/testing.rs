@@ -61,6 +61,7 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
         max_replicas: None,
         precision: Precision::Fp32,
         precisions: None,
+        allow_native: None,
         quality: BTreeMap::new(),
         determinism: Determinism::Deterministic,
         on_error: OnError::Fail,

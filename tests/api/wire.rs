@@ -93,6 +93,7 @@ fn declaration() -> ModelDeclaration {
             max_bytes: Some(i64::MAX as u64),
             window_rows: 11,
         },
+        allow_native: Some(true),
         batch_caps: BatchCaps {
             rows: Some(2),
             tokens: Some(4),

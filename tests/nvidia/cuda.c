@@ -41,6 +41,14 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return 0;
 }
 
+// The compute capability, 9.0.
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  (void)device;
+  if (attribute != 75 && attribute != 76) return 1;
+  *value = attribute == 75 ? 9 : 0;
+  return 0;
+}
+
 // 00000000-0000-0000-0000-0000000000NN, NN being 0xa0 and the ordinal.
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
   memset(uuid, 0, 16);

@@ -145,6 +145,21 @@ pub enum RuntimeError {
         /// What is wrong, without the names above.
         problem: String,
     },
+    /// The program that fits the device is native code, which nobody has allowed.
+    #[error(
+        "model '{model}': its program for this device, {file}, is native code, which runs with the rights of \
+         this process: if you trust who made the package, allow it by allow_native = true (ALTER MODEL {model} \
+         SET ('allow_native' = 'true')) or by --allow-native where the process is started; \
+         allow_native = false runs {script} instead"
+    )]
+    Native {
+        /// The model's name in SQL.
+        model: String,
+        /// File within the package.
+        file: String,
+        /// The TorchScript file beside it.
+        script: String,
+    },
     /// A batch does not fit into memory; a smaller one may.
     #[error("model '{model}': out of memory with a batch of {rows} rows: {problem}")]
     OutOfMemory {
@@ -222,6 +237,7 @@ impl RuntimeError {
         match self {
             Self::Library { .. }
             | Self::Load { .. }
+            | Self::Native { .. }
             | Self::Broken { .. }
             | Self::Output { .. } => ErrorClass::Model,
             Self::Program { .. } | Self::Transform { .. } => ErrorClass::Data,
@@ -242,6 +258,7 @@ impl RuntimeError {
             Self::Device { .. } => "device",
             Self::DeviceLost { .. } => "device_lost",
             Self::Load { .. } => "load",
+            Self::Native { .. } => "native",
             Self::OutOfMemory { .. } | Self::NoRoom { .. } => "out_of_memory",
             Self::Program { .. } => "program",
             Self::Broken { .. } => "broken",
@@ -263,6 +280,7 @@ impl RuntimeError {
             | Self::Broken { problem, .. }
             | Self::Transform { problem, .. } => problem,
             Self::Output { found, .. } => found,
+            Self::Native { file, .. } => file,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The state of this process that all its queries share: inventory, leases, loaded models.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use forebay_udf::RuntimeError;
 use forebay_udf::model::{Learned, ModelDeclaration, Precision, RuntimeKind};
 #[cfg(test)]
 use forebay_udf::runtime::Replica;
+use forebay_udf::runtime::torch::TakenProgram;
 use forebay_udf::runtime::{self, Device};
 use forebay_udf::transform::Transform;
 
@@ -186,6 +188,36 @@ impl Devices {
         }
     }
 
+    /// By device that a model may run on, which program of its package that takes and why; empty where all
+    /// take the same, or where workers decide.
+    pub fn programs(&self, model: &ModelDeclaration) -> Vec<(String, String)> {
+        if self.inventory.owner != Owner::Process
+            || !matches!(model.runtime, RuntimeKind::Aoti { .. })
+        {
+            return vec![];
+        }
+        // A model that cannot be placed says so when it is used.
+        let mut devices = self.place(model).map(|found| found.devices).unwrap_or_default();
+        devices.sort();
+        devices.dedup();
+        let model = self.permitted(model);
+        let taken = |device: Device| match TakenProgram::by(&model, device) {
+            Ok(taken) => taken.to_string(),
+            Err(error) => error.to_string(),
+        };
+        devices.into_iter().map(|device| (device.to_string(), taken(device))).collect()
+    }
+
+    /// The model with what this process permits those that do not say.
+    fn permitted<'a>(&self, model: &'a ModelDeclaration) -> Cow<'a, ModelDeclaration> {
+        match model.allow_native {
+            None if self.inventory.allows_native => {
+                Cow::Owned(ModelDeclaration { allow_native: Some(true), ..model.clone() })
+            }
+            _ => Cow::Borrowed(model),
+        }
+    }
+
     /// The share of `device` that one batch of `model` needs; waits in line for it.
     ///
     /// Hold it for one forward pass and wait for nothing meanwhile; await it where it is polled
@@ -262,6 +294,10 @@ impl Devices {
         check_precision(model, device)?;
         self.leases.lost().check(device)?;
         let capacity = || self.memory_of_device(device);
+        let model = match self.permitted(model) {
+            Cow::Owned(permitted) => &Arc::new(permitted),
+            Cow::Borrowed(_) => model,
+        };
         let loaded = self.models.replica(model, device, env, capacity).await;
         if let Err(EngineError::Runtime(error)) = &loaded {
             self.heed(device, error);
@@ -297,7 +333,7 @@ impl Devices {
 
     /// Whether a model is loaded on a device, in use or idle.
     pub fn is_loaded(&self, model: &ModelDeclaration, device: Device) -> bool {
-        self.models.is_loaded(model, device)
+        self.models.is_loaded(&self.permitted(model), device)
     }
 
     /// How many models are loaded, idle ones included.

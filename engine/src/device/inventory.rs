@@ -35,6 +35,8 @@ pub struct Inventory {
     pub cpus: u32,
     /// Host memory in bytes.
     pub memory: u64,
+    /// Whether models may load native code that comes with their packages.
+    pub(crate) allows_native: bool,
     /// Whose these are, in messages.
     pub(crate) owner: Owner,
     pub(crate) emulated: Vec<Accelerator>,
@@ -78,6 +80,7 @@ impl Inventory {
         Self {
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
             memory: host_memory().unwrap_or(u64::MAX),
+            allows_native: false,
             owner: Owner::Process,
             emulated: Vec::new(),
             cuda: if has_nvidia_driver() { Cuda::Ask } else { Cuda::Absent },
@@ -88,6 +91,14 @@ impl Inventory {
     #[must_use]
     pub fn with_owner(mut self, owner: Owner) -> Self {
         self.owner = owner;
+        self
+    }
+
+    /// Lets models load native code that comes with their packages, unless they say that they must not. It runs
+    /// with the rights of this process.
+    #[must_use]
+    pub fn with_native_code(mut self, allows_native: bool) -> Self {
+        self.allows_native = allows_native;
         self
     }
 

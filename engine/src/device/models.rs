@@ -84,6 +84,7 @@ struct ModelKey {
     transform: TransformKind,
     signature: Signature,
     runtime: RuntimeKind,
+    allow_native: Option<bool>,
     precision: Precision,
     device: Device,
 }
@@ -242,6 +243,7 @@ fn model_key(model: &ModelDeclaration, device: Device) -> ModelKey {
         transform: model.transform.clone(),
         signature: model.signature.clone(),
         runtime: model.runtime.clone(),
+        allow_native: model.allow_native,
         precision: model.precision,
         device,
     }

@@ -56,7 +56,7 @@ fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Result<Need> {
     }
     let kind = match model.runtime {
         RuntimeKind::Emulated { .. } => EMULATED,
-        RuntimeKind::Torch { .. } | RuntimeKind::Onnx { .. } => CUDA,
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Onnx { .. } => CUDA,
     };
     // A model that names no share of its accelerator has it alone.
     let share = match resources.gpus.millis() {

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::batch_caps::BatchCaps;
+use super::compiled::Compiled;
+use super::emulated::{Curve, EmulatedLoss};
 use super::head::Head;
 use super::location::Pinned;
 use super::number::Number;
@@ -66,6 +68,10 @@ pub struct ModelDeclaration {
     /// Of a program in fewer bits, by its precision: how far it is off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub quality: BTreeMap<String, Quality>,
+    /// Whether a program of it that is native code may be loaded; as the process says if `None`. Without one, the
+    /// package's TorchScript runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_native: Option<bool>,
     /// What the optimizer may assume.
     pub determinism: Determinism,
     /// What becomes of a row whose inference fails.
@@ -169,6 +175,15 @@ pub enum RuntimeKind {
         /// File in the package.
         program: String,
     },
+    /// libtorch, from native code of PyTorch's AOTInductor where one fits the device, else from TorchScript.
+    Aoti {
+        /// The TorchScript file in the package.
+        #[serde(default)]
+        program: String,
+        /// The same program as native code, for some devices.
+        #[serde(default)]
+        compiled: Vec<Compiled>,
+    },
     /// ONNX Runtime, from an ONNX file in the package.
     Onnx {
         /// File in the package.
@@ -206,39 +221,20 @@ pub enum RuntimeKind {
     },
 }
 
-/// A device that an emulated model loses: from then on every batch there fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EmulatedLoss {
-    /// The number of the emulated accelerator in its process.
-    pub device: u16,
-    /// Batches that it computes before.
-    pub after: u32,
-}
-
-/// What an emulated batch takes beside its fixed time. A unit is a row or, of texts, a padded token.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Curve {
-    /// Nanoseconds for each unit.
-    pub unit_ns: u64,
-    /// Bytes of the accelerator's memory for each unit.
-    #[serde(default)]
-    pub unit_bytes: u64,
-    /// Pairs of a number of batches and the bytes that are free once so many were computed; without them there is
-    /// memory for any batch.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub free_bytes: Vec<[u64; 2]>,
-}
-
 impl RuntimeKind {
     /// The name that `SHOW MODELS` prints.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Torch { .. } => "torch",
+            Self::Aoti { .. } => "aoti",
             Self::Onnx { .. } => "onnx",
             Self::Emulated { .. } => "emulated",
         }
+    }
+
+    /// Whether libtorch executes it.
+    pub fn is_torch(&self) -> bool {
+        matches!(self, Self::Torch { .. } | Self::Aoti { .. })
     }
 }
 
@@ -319,6 +315,7 @@ impl ModelDeclaration {
         self.batch.max_bytes = options.max_batch_bytes.or(self.batch.max_bytes);
         self.max_replicas = options.max_replicas.or(self.max_replicas);
         set(&mut self.precision, &options.precision);
+        self.allow_native = options.allow_native.or(self.allow_native);
         set(&mut self.determinism, &options.determinism);
         set(&mut self.on_error, &options.on_error);
         set(&mut self.max_error_ratio, &options.max_error_ratio);
@@ -350,14 +347,15 @@ impl ModelDeclaration {
                     self.name
                 ));
             }
-            RuntimeKind::Torch { .. } if precision == Precision::Int8 => {
+            runtime if runtime.is_torch() && precision == Precision::Int8 => {
                 return refuse(format!(
-                    "fp32, tf32, bf16 or fp16, because model '{}' is of the runtime torch; int8 is for \
+                    "fp32, tf32, bf16 or fp16, because model '{}' is of the runtime {}; int8 is for \
                      quantised ONNX programs",
-                    self.name
+                    self.name,
+                    runtime.name()
                 ));
             }
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => {}
+            _ => {}
         }
         let Some(held) = &self.precisions else { return Ok(()) };
         // Its weights are those of fp32.

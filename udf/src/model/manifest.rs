@@ -176,7 +176,9 @@ impl Manifest {
     pub fn declaration(&self, name: &str, location: Url, content_hash: String) -> ModelDeclaration {
         let precision = match &self.runtime {
             RuntimeKind::Onnx { precision, .. } => *precision,
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => Precision::Fp32,
+            RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Emulated { .. } => {
+                Precision::Fp32
+            }
         };
         let emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         ModelDeclaration {
@@ -198,6 +200,7 @@ impl Manifest {
             precision,
             precisions: self.precisions.clone(),
             quality: self.quality.clone(),
+            allow_native: None,
             determinism: self.determinism,
             on_error: OnError::Fail,
             max_error_ratio: 1.0,

@@ -7,7 +7,9 @@
 mod batch;
 mod batch_caps;
 mod catalog;
+mod compiled;
 mod declaration;
+mod emulated;
 mod hashes;
 mod head;
 mod learned;
@@ -25,10 +27,11 @@ mod template;
 
 pub use batch_caps::BatchCaps;
 pub use catalog::{Catalog, CatalogEntry, IfExists};
+pub use compiled::{Architecture, Compiled, Vectors};
 pub use declaration::{
-    BatchLimits, Curve, EmulatedLoss, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind,
-    Side, TransformKind,
+    BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side, TransformKind,
 };
+pub use emulated::{Curve, EmulatedLoss};
 pub use hashes::{hash_bytes, hash_file};
 pub use head::{Activation, Dense, Function, Head, Pooling};
 pub use learned::{BatchAdvice, Learned, Lesson, Observed, SearchRange, Taken};

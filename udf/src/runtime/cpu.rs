@@ -2,7 +2,7 @@
 
 use std::env;
 
-use crate::model::{ModelDeclaration, Precision, RuntimeKind};
+use crate::model::{ModelDeclaration, Precision};
 
 /// What limits oneDNN, which computes for libtorch, to the instructions of older CPUs; its old name, too.
 const LIMITS: [&str; 2] = ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
@@ -23,9 +23,9 @@ const WITHOUT_BF16: [&str; 8] = [
 /// # Errors
 /// Why, and what to do.
 pub fn check_precision(model: &ModelDeclaration) -> Result<(), (String, String)> {
-    match (&model.runtime, model.precision) {
-        (RuntimeKind::Torch { .. }, Precision::Bf16) => check_bf16(),
-        (RuntimeKind::Torch { .. }, Precision::Tf32) => Err((
+    match model.precision {
+        Precision::Bf16 if model.runtime.is_torch() => check_bf16(),
+        Precision::Tf32 if model.runtime.is_torch() => Err((
             "precision = 'tf32' would run on CPU cores, and TF32 is a format of NVIDIA's GPUs"
                 .to_owned(),
             "use precision = 'fp32', or run the model on a GPU".to_owned(),

@@ -48,7 +48,9 @@ pub struct ThreadGuard {
 pub fn enter_thread(model: &ModelDeclaration, device: Device) -> Result<ThreadGuard, RuntimeError> {
     let (mut torch, mut onnx) = (None, None);
     match &model.runtime {
-        RuntimeKind::Torch { .. } => torch = Some(torch::enter_thread(&model.resources, device)?),
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } => {
+            torch = Some(torch::enter_thread(&model.resources, device)?);
+        }
         RuntimeKind::Onnx { .. } => onnx = Some(onnx::enter_thread(&model.resources, device)?),
         RuntimeKind::Emulated { .. } => {}
     }
@@ -77,7 +79,7 @@ pub fn load(
     device: Device,
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
     match &model.runtime {
-        RuntimeKind::Torch { .. } => torch::load(model, package, device),
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } => torch::load(model, package, device),
         RuntimeKind::Onnx { .. } => onnx::load(model, package, device),
         RuntimeKind::Emulated { .. } => emulated::load(model, device),
     }

@@ -7,7 +7,9 @@ use arrow::datatypes::{DataType, FieldRef, Fields};
 use super::{MANIFEST, Manifest};
 use crate::error::{nearest_hint, quoted};
 use crate::feature::image::Recipe;
-use crate::model::declaration::{BatchLimits, Curve, RuntimeKind, TransformKind};
+use crate::model::compiled::Compiled;
+use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
+use crate::model::emulated::Curve;
 use crate::model::location::is_safe_name;
 use crate::model::number::Number;
 use crate::model::options::Precision;
@@ -134,6 +136,9 @@ impl Manifest {
             }
             head.iter().try_for_each(|head| head.check(&self.signature.outputs))?;
         }
+        if let RuntimeKind::Aoti { program, compiled } = &self.runtime {
+            check_compiled(program, compiled)?;
+        }
         if let RuntimeKind::Emulated { curve: Some(curve), .. } = &self.runtime {
             check_curve(curve)?;
         }
@@ -145,7 +150,7 @@ impl Manifest {
 
     /// Whether the runtime can give an output.
     fn check_output(&self, field: &FieldRef, has_labels: bool) -> Result<(), String> {
-        let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
+        let is_torch = self.runtime.is_torch();
         let is_emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         let has_head = matches!(self.runtime, RuntimeKind::Onnx { head: Some(_), .. });
         let sql_type = type_name(field.data_type());
@@ -164,8 +169,9 @@ impl Manifest {
         let has_text = parts(field).iter().any(|part| part.data_type() == &DataType::Utf8);
         if is_torch && has_text && !has_labels {
             return Err(format!(
-                "runtime 'torch' cannot give output '{name}' of type {sql_type} without labels: a \
-                 JSON file of the texts that the program's numbers stand for"
+                "runtime '{}' cannot give output '{name}' of type {sql_type} without labels: a \
+                 JSON file of the texts that the program's numbers stand for",
+                self.runtime.name()
             ));
         }
         if has_labels && (is_emulated || has_head || !has_text) {
@@ -217,11 +223,16 @@ impl Manifest {
             TransformKind::Tensor | TransformKind::Image { .. } => None,
         };
         let program = match &self.runtime {
-            RuntimeKind::Torch { program } | RuntimeKind::Onnx { program, .. } => {
-                Some(("runtime.program", program))
-            }
+            RuntimeKind::Torch { program }
+            | RuntimeKind::Aoti { program, .. }
+            | RuntimeKind::Onnx { program, .. } => Some(("runtime.program", program)),
             RuntimeKind::Emulated { .. } => None,
         };
+        let compiled = match &self.runtime {
+            RuntimeKind::Aoti { compiled, .. } => compiled.as_slice(),
+            _ => &[],
+        };
+        let compiled = compiled.iter().map(|one| ("runtime.compiled.program", &one.program));
         let labels = self.labels.iter().flatten().map(|name| ("labels", name));
         let head = match &self.runtime {
             RuntimeKind::Onnx { head: Some(head), .. } => head.dense(),
@@ -231,6 +242,7 @@ impl Manifest {
         let missing = [tokenizer, program]
             .into_iter()
             .flatten()
+            .chain(compiled)
             .chain(labels)
             .chain(dense)
             .find(|(_, name)| !self.files.contains_key(*name));
@@ -241,6 +253,37 @@ impl Manifest {
             None => Ok(()),
         }
     }
+}
+
+/// What devices that no native code fits run instead is not optional.
+fn check_compiled(program: &str, compiled: &[Compiled]) -> Result<(), String> {
+    if program.is_empty() {
+        return Err("runtime 'aoti' has no program: name the TorchScript file that runs where no \
+                    [[runtime.compiled]] fits (`forebay model export --compile` writes both)"
+            .to_owned());
+    }
+    if compiled.is_empty() {
+        return Err(
+            "runtime 'aoti' has no [[runtime.compiled]]; a package of TorchScript alone is of the \
+                    runtime 'torch'"
+                .to_owned(),
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for one in compiled {
+        let Compiled { program, architecture, precision, torch } = one;
+        if *precision == Precision::Int8 {
+            let program = quoted(program);
+            return Err(format!("'{program}' is in int8, expected fp32, bf16 or fp16"));
+        }
+        if !seen.insert((architecture, precision.to_string(), torch)) {
+            return Err(format!(
+                "two [[runtime.compiled]] are for {architecture} in {precision} by torch {}",
+                quoted(torch)
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_tokens(

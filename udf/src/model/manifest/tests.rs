@@ -109,6 +109,46 @@ fn mistakes_are_named() {
 }
 
 #[test]
+fn native_code_comes_beside_torchscript_and_says_what_it_is_for() {
+    let torch = "kind = \"torch\"\nprogram = \"model.pt\"\n";
+    let one = "[[runtime.compiled]]\nprogram = \"tokenizer.json\"\narchitecture = \"cpu-avx2\"\n\
+               torch = \"2.11.0\"\n";
+    let aoti = |program: &str, compiled: &str| {
+        text().replacen(torch, &format!("kind = \"aoti\"\n{program}{compiled}"), 1)
+    };
+    let program = "program = \"model.pt\"\n";
+    let manifest = Manifest::parse(aoti(program, one).as_bytes(), "/models/x").unwrap();
+    let RuntimeKind::Aoti { compiled, .. } = &manifest.runtime else { panic!("not aoti") };
+    assert_eq!((compiled[0].precision, compiled.len()), (Precision::Fp32, 1));
+    for (text, expected) in [
+        (aoti("", one), "runtime 'aoti' has no program: name the TorchScript file"),
+        (aoti(program, ""), "runtime 'aoti' has no [[runtime.compiled]]"),
+        (aoti(program, &[one, one].concat()), "two [[runtime.compiled]] are for cpu-avx2 in fp32"),
+        (
+            aoti(program, &one.replace("avx2", "avx")),
+            "expected cpu, cpu-avx2, cpu-avx512, or a GPU's",
+        ),
+        (aoti(program, &one.replace("torch =", "release =")), "unknown field `release`"),
+        (
+            aoti(program, &one.replace("torch", "precision = \"int8\"\ntorch")),
+            "is in int8, expected",
+        ),
+        (
+            aoti(program, &one.replace("tokenizer.json", "m.pt2")),
+            "'m.pt2', which [files] does not list",
+        ),
+        (
+            aoti(program, &one.replace("tokenizer.json", "../m")),
+            "'../m', which [files] does not list",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(expected), "{message} lacks {expected}");
+        assert!(message.contains("or export the package again"), "{message}");
+    }
+}
+
+#[test]
 fn the_memory_of_an_emulated_device_is_said_in_the_order_of_batches() {
     let with = |free: &str| {
         let curve = format!("[runtime.curve]\nunit_ns = 1\nfree_bytes = {free}");

@@ -56,7 +56,9 @@ impl OnnxReplica {
         library::ensure_loaded()?;
         let (file, one_row, head) = match &model.runtime {
             RuntimeKind::Onnx { program, one_row, head, .. } => (program, *one_row, head.clone()),
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => (&model.name, false, None),
+            RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Emulated { .. } => {
+                (&model.name, false, None)
+            }
         };
         let load_error = |problem: String| RuntimeError::Load {
             model: model.name.clone(),

@@ -30,7 +30,7 @@ pub(super) fn load_error(
         // The rest is advice on how the file may have come about.
         let text = readable(message);
         let reason = text.split(". ").next().unwrap_or(&text);
-        format!("the file is damaged or not a TorchScript program ({reason})")
+        format!("the file is damaged or not a program of libtorch's ({reason})")
     } else {
         readable(message)
     };

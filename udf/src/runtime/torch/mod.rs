@@ -15,6 +15,7 @@ mod made_up;
 mod memory;
 mod output;
 mod pipeline;
+mod programs;
 mod replica;
 mod rounding;
 mod shim;
@@ -31,6 +32,7 @@ pub use choices::remember_kernels_in;
 pub(super) use library::driver_devices;
 pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;
+pub use programs::{Kind as ProgramKind, Taken as TakenProgram};
 pub(super) use thread::{ThreadGuard, enter_thread};
 
 use self::linear::LinearKernels;
@@ -38,7 +40,7 @@ use super::replica::{Device, Replica};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package};
 
-/// Loads a TorchScript model on a device.
+/// Loads a model on a device.
 pub(super) fn load(
     model: &ModelDeclaration,
     package: &Package,

@@ -14,16 +14,15 @@ use super::failure::{batch_error, load_error, readable};
 use super::linear::LinearKernels;
 use super::made_up::{WARM_TOKENS, made_up_row};
 use super::output;
+use super::programs::Taken;
 use super::rounding::TURNS;
-use super::shim::{self, Module};
+use super::shim::{self, Program};
 use super::streams::{self, Pinned, PinnedBytes};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
 use super::usage::Baseline;
 use crate::error::RuntimeError;
-use crate::model::{
-    Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
-};
+use crate::model::{Layout, ModelDeclaration, Number, Package, Precision, TransformKind};
 use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
@@ -43,7 +42,7 @@ pub(super) struct TorchReplica {
     kind: Option<Kind>,
     /// Whether a GPU may round factors to TF32.
     rounds: bool,
-    module: Module,
+    program: Program,
     /// What batches take, where that is known.
     pub(super) work: Option<Work>,
     /// The device's memory before the first batch.
@@ -72,17 +71,12 @@ impl TorchReplica {
         device: Device,
         kernels: Result<LinearKernels, String>,
     ) -> Result<Self, RuntimeError> {
-        let file = match &model.runtime {
-            RuntimeKind::Torch { program } => program.clone(),
-            RuntimeKind::Onnx { .. } | RuntimeKind::Emulated { .. } => String::new(),
-        };
-        let mut module = Module::load(&package.file(&file), device, model.precision)
-            // Weights may still be being converted.
-            .and_then(|module| shim::synchronize(device).map(|()| module))
-            .map_err(|message| load_error(model, &file, device, &message))?;
-        if device == Device::Cpu && model.precision == Precision::Fp32 {
-            let kernels = kernels.map_err(|message| load_error(model, &file, device, &message))?;
-            pack_linear_layers(&mut module, model, kernels)?;
+        let taken = Taken::by(model, device)?;
+        let mut program = taken.load(model, package, device)?;
+        if device == Device::Cpu && model.precision == Precision::Fp32 && !taken.is_native() {
+            let failed = |message: String| load_error(model, &taken.program, device, &message);
+            let kernels = kernels.map_err(failed)?;
+            pack_linear_layers(&mut program, model, kernels)?;
         }
         let mut replica = Self {
             work: None,
@@ -101,7 +95,7 @@ impl TorchReplica {
                 Precision::Fp16 => Some(Kind::Half),
             },
             rounds: model.precision == Precision::Tf32,
-            module,
+            program,
             made_up: made_up_row(model, WARM_TOKENS),
             pinned: PinnedBytes::default(),
             has_worked: AtomicBool::new(false),
@@ -109,6 +103,9 @@ impl TorchReplica {
         // A thread that runs it on a GPU is warmed up by itself.
         if device == Device::Cpu {
             replica.warm_up(model);
+        }
+        // Native code calls what computes products without telling libtorch.
+        if device == Device::Cpu && !taken.is_native() {
             replica.work = replica.counted(model);
         }
         Ok(replica)
@@ -121,7 +118,7 @@ impl TorchReplica {
             let (inputs, _) = self.inputs(&made_up_row(model, tokens)?).ok()?;
             let arguments = self.arguments(&inputs, self.channels(tch::Device::Cpu).ok()?.as_ref());
             let arguments = arguments.ok()?;
-            self.module.operations(&arguments).ok()
+            self.program.operations(&arguments).ok()
         };
         match &model.transform {
             TransformKind::Tokenize { max_tokens, .. } => {
@@ -166,7 +163,7 @@ impl TorchReplica {
             Device::Cuda(_) => Some(TURNS.enter(self.rounds)?),
             Device::Cpu | Device::Emulated(_) => None,
         };
-        self.module.forward(arguments, self.outputs.results())
+        self.program.forward(arguments, self.outputs.results())
     }
 
     /// Bytes of pinned memory that its batches have at this moment.
@@ -385,7 +382,7 @@ impl TorchReplica {
 /// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
 /// runs as it is.
 fn pack_linear_layers(
-    module: &mut Module,
+    program: &mut Program,
     model: &ModelDeclaration,
     kernels: LinearKernels,
 ) -> Result<(), RuntimeError> {
@@ -397,7 +394,7 @@ fn pack_linear_layers(
     // What is faster depends on the number of threads.
     let _guard = enter_thread(&model.resources, Device::Cpu)?;
     choices::recall();
-    let packed = module.pack_linear_layers(all);
+    let packed = program.pack_linear_layers(all);
     choices::keep();
     match packed {
         Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),

@@ -17,10 +17,16 @@ pub struct CudaDevice {
     pub name: String,
     /// Bytes on the device.
     pub memory_bytes: u64,
+    /// What its code is compiled for, such as 9 and 0 of `sm_90`.
+    pub compute_capability: (u16, u16),
     /// What it is called whoever counts, as `nvidia-smi -L` shows it behind `GPU-` or, for a part that MIG
     /// cut off, `MIG-`.
     pub uuid: Option<String>,
 }
+
+/// Of the driver's attributes of devices.
+const CAPABILITY_MAJOR: c_int = 75;
+const CAPABILITY_MINOR: c_int = 76;
 
 /// Its devices. Asked before libtorch is: loading its CUDA part takes seconds and gigabytes of
 /// address space, for nothing on a machine without a GPU.
@@ -59,6 +65,7 @@ type Name = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 type Memory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
 type Uuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
+type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 
 impl Driver {
     fn open() -> Result<Self, String> {
@@ -97,7 +104,27 @@ impl Driver {
         }
         // SAFETY: zero-terminated, as its last byte was not the driver's to write.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-        Ok(CudaDevice { ordinal, name, memory_bytes: memory as u64, uuid: self.uuid(device) })
+        Ok(CudaDevice {
+            ordinal,
+            name,
+            memory_bytes: memory as u64,
+            compute_capability: self.compute_capability(device)?,
+            uuid: self.uuid(device),
+        })
+    }
+
+    /// Of a device by the driver's handle, after `cuInit`.
+    fn compute_capability(&self, device: c_int) -> Result<(u16, u16), String> {
+        let number = |attribute: c_int| {
+            let mut value = 0;
+            // SAFETY: as in `devices`, with a pointer to a local.
+            let code = unsafe {
+                self.get::<Attribute>("cuDeviceGetAttribute")?(&mut value, attribute, device)
+            };
+            checked(code, "cuDeviceGetAttribute")?;
+            u16::try_from(value).map_err(|_| format!("the NVIDIA driver says capability {value}"))
+        };
+        Ok((number(CAPABILITY_MAJOR)?, number(CAPABILITY_MINOR)?))
     }
 
     /// Under MIG the second version tells the part's, the first the whole GPU's.

@@ -26,6 +26,7 @@ use super::super::replica::Device;
 use super::failure::readable;
 use super::shim;
 use crate::error::RuntimeError;
+use crate::model::Vectors;
 
 unsafe extern "C" {
     static mut forebay_torch_table: [*mut c_void; 0];
@@ -40,6 +41,8 @@ pub struct LibtorchInfo {
     pub version: String,
     /// The file that holds its CPU part.
     pub library_path: PathBuf,
+    /// The vectors of this machine's CPUs that it uses.
+    pub vectors: Vectors,
     /// CUDA devices, or why there are none.
     pub cuda: Result<Vec<CudaDevice>, String>,
 }
@@ -92,7 +95,7 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     // Not fatal where libtorch lacks the settings.
     tch::jit::f_set_tensor_expr_fuser_enabled(false).ok();
     tch::jit::f_set_profiling_mode(false).ok();
-    Ok(LibtorchInfo { version, library_path, cuda })
+    Ok(LibtorchInfo { version, library_path, vectors: shim::cpu_vectors(), cuda })
 }
 
 /// Opens libtorch by its path, so that the library that calls it finds it by its name. Returns how

@@ -67,7 +67,8 @@ fn staged(replica: &TorchReplica, columns: &[ArrayRef]) -> Prepared {
 
 fn torch_replica(folder: &Path) -> (TorchReplica, ModelDeclaration, Package) {
     info().unwrap();
-    let (model, package) = open(folder);
+    let (mut model, package) = open(folder);
+    model.allow_native = Some(true);
     let kernels = Ok(LinearKernels::Mkl);
     let replica = TorchReplica::load(&model, &package, Device::Cpu, kernels).unwrap();
     (replica, model, package)
