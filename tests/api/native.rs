@@ -59,6 +59,15 @@ async fn a_statement_allows_native_code_or_takes_torchscript() {
     assert_eq!(on[0], "on cpu");
     assert_eq!(on[1], format!("{} (native code), once allow_native is true or false", code[0]));
 
+    // Whoever may query does not decide that.
+    for call in [
+        QUERY.replace("DESCRIPTOR(text)", "DESCRIPTOR(text), allow_native => true"),
+        "SELECT ml_predict(MODEL m, 'one', MAP {'allow_native': 'true'})".to_owned(),
+    ] {
+        let error = run(&forebay, &call).await.unwrap_err();
+        assert!(error.contains("a call does not allow native code"), "{call}: {error}");
+    }
+
     run(&forebay, "ALTER MODEL m SET ('allow_native' = 'false')").await.unwrap();
     let script = run(&forebay, QUERY).await.unwrap();
     let on = programs(&forebay).await.pop().unwrap();

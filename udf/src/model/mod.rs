@@ -6,6 +6,7 @@
 
 mod batch;
 mod batch_caps;
+mod call;
 mod catalog;
 mod compiled;
 mod declaration;
