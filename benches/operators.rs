@@ -210,12 +210,8 @@ async fn exchange_alone() {
         let options = ExchangeOptions {
             replicas: 2,
             byte_budget: 64 << 20,
-            batch: BatchLimits {
-                max_rows: 1024,
-                max_tokens: Some(16_384),
-                max_bytes: None,
-                window_rows: 8192,
-            },
+            byte_budget_max: 64 << 20,
+            batch: batch_limits(),
             ordered: false,
             sharing,
             no_progress_limit: None,
@@ -252,6 +248,10 @@ async fn exchange_alone() {
             Spread::of(cores.into_iter()),
         );
     }
+}
+
+fn batch_limits() -> BatchLimits {
+    BatchLimits { max_rows: 1024, max_tokens: Some(16_384), max_bytes: None, window_rows: 8192 }
 }
 
 /// What this process has computed so far, on all cores.

@@ -79,6 +79,7 @@ fn pass(
     let options = ExchangeOptions {
         replicas: 1,
         byte_budget: 64 << 20,
+        byte_budget_max: 64 << 20,
         batch: BatchLimits {
             max_rows: 1024,
             max_tokens: Some(16_384),

@@ -248,7 +248,7 @@ fn model(report: &mut Report, entry: &CatalogEntry) {
     let model = &entry.declaration;
     let emulated = match model.runtime {
         RuntimeKind::Emulated { .. } => ", emulated",
-        RuntimeKind::Torch { .. } | RuntimeKind::Onnx { .. } => "",
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Onnx { .. } => "",
     };
     let fix = |problems: &[String]| {
         // Another description can be accepted; files that are not what theirs says cannot.

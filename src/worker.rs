@@ -4,25 +4,38 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::common::{Result, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay::stores::Stores;
 use forebay::{Accelerator, Devices, Inventory, Worker};
+use forebay_engine::chain;
+use forebay_udf::RuntimeError;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::cluster::{EMULATED_MEMORY_BYTES, GpuChoice, ResourceArgs, WorkerArgs};
 use crate::signals::obeying;
 use crate::terminal::errors;
 
-/// Runs a worker until it is told to leave; returns the exit status.
+/// The exit status of a worker that lost a device: EX_TEMPFAIL of sysexits.h. Its supervisor is to start it
+/// again.
+const DEVICE_LOST: i32 = 75;
+
+/// Runs a worker until it is told to leave, or has lost a device; returns the exit status.
 pub(crate) async fn run(args: WorkerArgs) -> i32 {
     match obeying(|stop| Box::pin(work(args, stop))).await {
         Ok(()) => 0,
         Err(error) => {
             errors::print(&error);
-            1
+            if is_of_lost_device(&error) { DEVICE_LOST } else { 1 }
         }
     }
+}
+
+fn is_of_lost_device(error: &DataFusionError) -> bool {
+    chain(error).any(|cause| {
+        let found = cause.downcast_ref::<RuntimeError>();
+        matches!(found, Some(RuntimeError::DeviceLost { .. }))
+    })
 }
 
 async fn work(args: WorkerArgs, stop: CancellationToken) -> Result<()> {
@@ -43,7 +56,18 @@ async fn work(args: WorkerArgs, stop: CancellationToken) -> Result<()> {
         ..worker
     };
     let ready = |id: &str| println!("working for {} as {id}", args.scheduler);
-    Box::pin(worker.run(ready, stop.cancelled_owned())).await
+    let devices = Arc::clone(&worker.devices);
+    let stop = async {
+        tokio::select! {
+            () = stop.cancelled_owned() => {}
+            // Nothing but another process can use it again. Until then this one serves what it wrote.
+            () = devices.device_lost() => {
+                tracing::error!("a device failed for good: this worker drains, then ends");
+            }
+        }
+    };
+    Box::pin(worker.run(ready, stop)).await?;
+    Ok(devices.check_devices()?)
 }
 
 /// A worker of this machine, on loopback.
@@ -64,7 +88,7 @@ pub(crate) fn open(args: ResourceArgs, scheduler: String) -> Result<Worker> {
 }
 
 pub(crate) fn inventory(args: &ResourceArgs) -> Result<Inventory> {
-    let mut inventory = Inventory::detect();
+    let mut inventory = Inventory::detect().with_native_code(args.allow_native);
     if let Some(cpus) = args.cpus {
         inventory = inventory.with_cpus(cpus);
     }

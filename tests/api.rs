@@ -8,6 +8,7 @@
 )]
 
 mod api {
+    mod batches;
     mod cancellation;
     mod cut_texts;
     mod dataframe;
@@ -20,6 +21,7 @@ mod api {
     mod labels;
     mod large_rows;
     mod minilm;
+    mod native;
     mod orders;
     mod outside;
     mod packages;

@@ -13,6 +13,7 @@ mod cli {
     mod input;
     mod memory;
     mod models;
+    mod nvidia;
     mod printing;
     mod secrets;
     mod setup;

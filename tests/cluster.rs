@@ -16,6 +16,7 @@ mod cluster {
     mod kills;
     mod limits;
     mod load;
+    mod lost_devices;
     mod options;
     mod packages;
     mod pauses;

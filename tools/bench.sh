@@ -19,5 +19,15 @@ results=benches/results/$(date +%F)-cpu-$(nproc)-cores.jsonl
     tools/python benches/start.py "$binary"
     tools/python benches/memory.py "$binary"
     tools/python benches/linear.py "$binary"
+    tools/python benches/compiled.py "$binary"
 } | tee "$results"
 printf 'written to %s\n' "$results"
+
+# What is for a machine with a GPU, on this one: that it runs, in less than three minutes.
+packed=$(mktemp -d)
+trap 'rm -rf -- "$packed"' EXIT
+ln -s -- "$binary" "$packed/forebay"
+ln -s -- "$(readlink -f .forebay/libforebay_torch.so)" "$packed/libforebay_torch.so"
+cp .forebay/models/all-minilm-l6-v2/tokenizer.json "$packed/"
+(git describe --always --dirty || echo unknown) > "$packed/checkout"
+tools/python benches/device/run.py "$packed" --output benches/results --minutes 3

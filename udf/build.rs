@@ -18,12 +18,16 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The functions that the trampolines stand for, one per line.
 const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
 /// What `libforebay_torch.so` is built from beside `torch-sys`.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 9] = [
     "src/runtime/torch/shim.cpp",
     "src/runtime/torch/linear.h",
     "src/runtime/torch/linear.cpp",
     "src/runtime/torch/operations.h",
     "src/runtime/torch/operations.cpp",
+    "src/runtime/torch/program.h",
+    "src/runtime/torch/program.cpp",
+    "src/runtime/torch/streams.h",
+    "src/runtime/torch/streams.cpp",
 ];
 
 fn main() -> Result<()> {

@@ -1,174 +1,280 @@
-"""Rates of Forebay and of loops in plain PyTorch, in the same call on the same device."""
+"""Rates of Forebay beside loops in plain PyTorch, in the same call on the same device."""
 
+import contextlib
 import json
+import math
 import re
-import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+import peers
+import rates
 from checks import Bed
 from inputs import SIDE
-from models import HEADS, INNER, LAYERS, VOCABULARY, WIDTH
+from models import HEADS, INNER, LAYERS, TOKENS, VOCABULARY, WIDTH
+from rates import Found
 
-# On a CPU one is enough to see that it runs.
-ROUNDS = 3 if torch.cuda.is_available() else 1
 # Rows in one batch: what keeps a GPU busy, and what a CPU core's caches hold.
 BATCH = {"cuda": 512, "cpu": 32}
+IMAGE_BATCH = {"cuda": 128, "cpu": 32}
 TEXT_BATCH = {"cuda": {}, "cpu": {"max_batch_rows": 64, "max_batch_tokens": 1024}}
-Result = dict[str, float | str]
+# Of the sweeps: tokens and images in one batch.
+TOKENS_SWEPT = {"cuda": [1024 << at for at in range(9)], "cpu": [1024]}
+IMAGES_SWEPT = {"cuda": [32 << at for at in range(6)], "cpu": [8]}
+# Bytes of a batch that an exchange should hold at least so often, and what it holds by default.
+BATCHES_HELD, BUDGET = 8, 64 << 20
+# Equal rows are the work here.
+NO_SHARING = "SET forebay.share_equal_inputs = false"
 
 
-def rate(task: Callable[[], int], device: str) -> float:
-    """Rows per second: the median of some rounds after one that is not counted."""
-    rates = []
-    for at in range(ROUNDS + 1):
-        start = time.perf_counter()
-        rows = task()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if at:
-            rates.append(rows / (time.perf_counter() - start))
-    return statistics.median(rates)
+def queries(
+    bed: Bed, rows: int, first: list[str], query: Callable[[int], str], rounds: int | None = None
+) -> Found:
+    """The rate of a query over so many passes over the rows, repeated in one process, so the model stays
+    loaded; and all that EXPLAIN ANALYZE says of it."""
+    work, first = bed.work, [NO_SHARING, *first]
+    times = 1
+    if work.seconds:
+        (_, warm), _ = bed.forebay.analyzed(first, query(1), query(1))
+        times = rates.passes(work, warm)
+    many = [query(times)] * (rounds or work.rounds)
+    (cold, *seconds), metrics = bed.forebay.analyzed(first, query(1), *many)
+    return rates.summary(rows * times, seconds) | {"first_s": cold, "metrics": metrics}
 
 
-def queries(bed: Bed, rows: int, *statements: str) -> float:
-    """Rows per second of the last statement, repeated in one process, so the model stays loaded."""
-    *first, query = statements
-    times = bed.forebay.timed(*first, *[query] * (ROUNDS + 1))
-    return rows / statistics.median(times[len(first) + 1 :])
+def beside(ours: Found, theirs: dict[str, Found]) -> Found:
+    """Our rate with those of others, and how many times theirs it is."""
+    ratios = {name: ours["rows_per_s"] / found["rows_per_s"] for name, found in theirs.items()}
+    return ours | {"peers": theirs, "ratios": ratios}
 
 
-def embedding(bed: Bed, precision: str, replicas: int = 1, raw: bool = True) -> Result:
+def against(
+    bed: Bed, module: torch.nn.Module, batches: list[torch.Tensor], precision: str, rounds: int | None = None
+) -> dict[str, Found]:
+    """The loops over a module."""
+    rows = sum(len(batch) for batch in batches)
+    with peers.on_device(module, bed.device, precision) as there:
+        loops = {
+            "blocking": peers.blocking(there, batches, bed.device),
+            "pipelined": peers.pipelined(there, batches, bed.device),
+            "ceiling": peers.ceiling(there, batches, bed.device),
+        }
+        if not bed.is_gpu:
+            # Without a device there is nothing to overlap, and nothing to copy.
+            loops = {"blocking": loops["blocking"]}
+        return {name: rates.rate(run, rows, bed.work, rounds) for name, run in loops.items()}
+
+
+def id_batches(bed: Bed, size: int) -> list[torch.Tensor]:
+    """Token ids in batches of so many rows."""
+    ids = bed.inputs.ids
+    ids = ids.repeat(math.ceil(size / len(ids)), 1)
+    return peers.pinned(ids.split(size), bed.device)
+
+
+def embedding_query(times: int) -> str:
+    """Token ids to vectors, so often."""
+    rows = "TABLE p" if times == 1 else f"(SELECT ids FROM p CROSS JOIN range(0, {times}))"
+    return f"SELECT count(embedding) FROM ml_predict({rows}, MODEL encoder, DESCRIPTOR(ids))"
+
+
+def embedding(bed: Bed, precision: str, replicas: int = 1, raw: bool = True) -> Found:
     """Prepared token ids to vectors."""
-    rows = len(bed.inputs.ids)
     limits: dict[str, object] = {"precision": precision, "max_batch_rows": BATCH[bed.device]}
     if bed.is_gpu:
         limits["gpus"] = 1 / replicas
-    query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
-    ours = queries(bed, rows, bed.model("encoder", **limits), bed.tokens(rows), query)
-    found: Result = {"rows_per_s": ours}
-    if raw:
-        theirs = rate(lambda: encode(bed, precision), bed.device)
-        found |= {"raw_rows_per_s": theirs, "ratio": ours / theirs}
+    rows = len(bed.inputs.ids)
+    ours = queries(bed, rows, [bed.model("encoder", **limits), bed.tokens(rows)], embedding_query)
+    if not raw:
+        return ours
+    batches = id_batches(bed, BATCH[bed.device])
+    return beside(ours, against(bed, bed.models.encoder, batches, precision))
+
+
+def budget(batch_bytes: int) -> str:
+    """A statement that lets the exchange hold enough batches of that size."""
+    return f"SET forebay.byte_budget = {max(BUDGET, BATCHES_HELD * batch_bytes)}"
+
+
+def embedding_sweep(bed: Bed, precision: str, tokens: int) -> Found:
+    """The same with so many tokens in each batch."""
+    size, rows = max(1, tokens // TOKENS), len(bed.inputs.ids)
+    limits = {"precision": precision, "max_batch_rows": size, "batch_window_rows": max(4096, 2 * size)}
+    first = [budget(size * TOKENS * 4), bed.model("encoder", **limits), bed.tokens(rows)]
+    ours = queries(bed, rows, first, embedding_query, rounds=1)
+    return beside(ours, against(bed, bed.models.encoder, id_batches(bed, size), precision, rounds=1))
+
+
+def pixels_query(times: int) -> str:
+    """Prepared pixels to classes, so often."""
+    rows = "TABLE q" if times == 1 else f"(SELECT pixels FROM q CROSS JOIN range(0, {times}))"
+    return f"SELECT count(class) FROM ml_predict({rows}, MODEL pixels, DESCRIPTOR(pixels))"
+
+
+def pixels(bed: Bed, precision: str, size: int | None = None) -> Found:
+    """Prepared pixels to classes, and how much of the shorter of copies and computing was hidden."""
+    rounds = None if size is None else 1
+    size, rows = size or IMAGE_BATCH[bed.device], len(bed.inputs.pixels)
+    limits = {"precision": precision, "max_batch_rows": size, "batch_window_rows": max(512, 2 * size)}
+    first = [budget(size * SIDE * SIDE * 12), bed.model("pixels", **limits), bed.prepared()]
+    ours = queries(bed, rows, first, pixels_query, rounds)
+    batches = prepared(bed, size)
+    found = beside(ours, against(bed, bed.models.pixels, batches, precision, rounds))
+    if bed.is_gpu and rounds is None:
+        copies = rates.rate(peers.copying(batches), rows, bed.work)
+        found |= {"copies": copies, "hidden": hidden(found, copies)}
     return found
 
 
-def encode(bed: Bed, precision: str) -> int:
-    """The loop: batches as large as the package's, one after the other, results fetched."""
-    module, ids = bed.models.encoder.to(bed.device, kind(precision)), bed.inputs.ids
-    if bed.is_gpu:
-        ids = ids.pin_memory()
-    with torch.inference_mode():
-        for batch in ids.split(BATCH[bed.device]):
-            batch = batch.to(bed.device, non_blocking=True)
-            module(batch).float().cpu()
-    bed.models.encoder.to("cpu", torch.float32)
-    return len(ids)
+def hidden(found: Found, copies: Found) -> float:
+    """The share of the shorter of copying and computing that took no time of its own."""
+    copying, computing = 1 / copies["rows_per_s"], 1 / found["peers"]["ceiling"]["rows_per_s"]
+    return max(0.0, (copying + computing - 1 / found["rows_per_s"]) / min(copying, computing))
 
 
-def pixels(bed: Bed, precision: str) -> Result:
-    """Prepared pixels to classes, and how much of the shorter of copies and computing was hidden."""
-    rows = len(bed.inputs.pixels)
-    declared = bed.model("pixels", precision=precision)
-    query = "SELECT count(class) FROM ml_predict(TABLE q, MODEL pixels, DESCRIPTOR(pixels))"
-    ours = queries(bed, rows, declared, bed.prepared(), query)
-    batches = prepared(bed)
-    theirs = rate(lambda: classify(bed, precision, batches), bed.device)
-    found: Result = {"rows_per_s": ours, "raw_rows_per_s": theirs, "ratio": ours / theirs}
-    if bed.is_gpu:
-        copying = rows / rate(lambda: copied(batches), bed.device)
-        there = [batch.to(bed.device) for batch in batches]
-        computing = rows / rate(lambda: classify(bed, precision, there), bed.device)
-        hidden = (copying + computing - rows / ours) / min(copying, computing)
-        found |= {"copy_s": copying, "compute_s": computing, "overlap": max(0.0, hidden)}
-    return found | utilization(bed, declared, bed.prepared(), query)
+def prepared(bed: Bed, size: int) -> list[torch.Tensor]:
+    """Batches that are there already, of what the query has: floats, `[rows, 224, 224, 3]`."""
+    batches = bed.inputs.pixels.permute(0, 2, 3, 1).float().contiguous().split(size)
+    return peers.pinned(batches, bed.device)
 
 
-def copied(batches: list[torch.Tensor]) -> int:
-    """Batches to the device, and nothing else."""
-    return sum(len(batch.to("cuda", non_blocking=True)) for batch in batches)
+def files(bed: Bed, times: int) -> str:
+    """A source of image files, so often."""
+    found = f"SELECT bytes FROM read_files('{bed.inputs.folder}/images/*.bmp')"
+    return found if times == 1 else f"SELECT bytes FROM ({found}) CROSS JOIN range(0, {times})"
 
 
-def images(bed: Bed, precision: str) -> Result:
+def images(bed: Bed, precision: str) -> Found:
     """Image files to classes: CPU work and the device in one query, against a DataLoader."""
     rows = len(bed.inputs.pixels)
-    files = f"SELECT bytes FROM read_files('{bed.inputs.folder}/images/*.bmp')"
-    query = f"SELECT count(class) FROM ml_predict(({files}), MODEL resnet, DESCRIPTOR(bytes))"
-    declared = bed.model("resnet", precision=precision)
-    ours = queries(bed, rows, declared, query)
-    theirs = rate(lambda: classify(bed, precision, loader(bed)), bed.device)
-    found: Result = {"rows_per_s": ours, "raw_rows_per_s": theirs, "ratio": ours / theirs}
-    return found | utilization(bed, declared, query)
+
+    def query(times: int) -> str:
+        return f"SELECT count(class) FROM ml_predict(({files(bed, times)}), MODEL resnet, DESCRIPTOR(bytes))"
+
+    ours = queries(bed, rows, [bed.model("resnet", precision=precision)], query)
+    with peers.on_device(bed.models.pixels, bed.device, precision) as there:
+        run = of_loader(bed, there)
+        return beside(ours, {"DataLoader": rates.rate(run, rows, bed.work)})
 
 
-def classify(bed: Bed, precision: str, batches: Iterable[torch.Tensor]) -> int:
-    """The loop: pixels to the device, normalized there, channels-last."""
-    module, rows = bed.models.pixels.to(bed.device, kind(precision)), 0
-    with torch.inference_mode():
-        for batch in batches:
-            batch = batch.to(bed.device, non_blocking=True).to(kind(precision))
-            module(batch)[0].cpu()
-            rows += len(batch)
-    bed.models.pixels.to("cpu", torch.float32)
-    return rows
+def of_loader(bed: Bed, module: torch.nn.Module) -> peers.Passes:
+    """The loop over files, which workers of a DataLoader read; they are started before the time is taken."""
 
+    def run(times: int) -> float:
+        return peers.blocking(module, loader(bed, times), bed.device)(1)
 
-def prepared(bed: Bed) -> list[torch.Tensor]:
-    """Batches that are there already, of what the query has: floats, `[rows, 224, 224, 3]`."""
-    batches = bed.inputs.pixels.permute(0, 2, 3, 1).float().contiguous().split(128)
-    return [batch.pin_memory() if bed.is_gpu else batch for batch in batches]
+    return run
 
 
 class Bitmaps(torch.utils.data.Dataset):
     """Files as the query reads them; decoding a BMP is a copy, so this peer is hard to beat."""
 
-    def __init__(self, folder: Path) -> None:
-        self.paths = sorted(folder.iterdir())
+    def __init__(self, folder: Path, times: int) -> None:
+        self.paths = sorted(folder.iterdir()) * times
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, at: int) -> torch.Tensor:
         data = bytearray(self.paths[at].read_bytes())
-        pixels = torch.frombuffer(data, dtype=torch.uint8, offset=54)
-        return pixels.view(SIDE, SIDE, 3).flip(0, 2)
+        found = torch.frombuffer(data, dtype=torch.uint8, offset=54)
+        return found.view(SIDE, SIDE, 3).flip(0, 2)
 
 
-def loader(bed: Bed) -> Iterable[torch.Tensor]:
+def loader(bed: Bed, times: int) -> Iterable[torch.Tensor]:
     """As many workers as cores, memory pinned where there is a device."""
     return torch.utils.data.DataLoader(
-        Bitmaps(bed.inputs.folder / "images"),
-        batch_size=128,
+        Bitmaps(bed.inputs.folder / "images", times),
+        batch_size=IMAGE_BATCH[bed.device],
         num_workers=min(16, torch.get_num_threads()),
         pin_memory=bed.is_gpu,
     )
 
 
-def texts(bed: Bed, precision: str) -> Result:
-    """Texts to vectors, tokenizing included, against `encode` of sentence-transformers."""
-    source = f"(SELECT text FROM '{bed.inputs.texts}')"
-    query = f"SELECT count(embedding) FROM ml_predict({source}, MODEL texts, DESCRIPTOR(text))"
-    declared = bed.model("texts", precision=precision, **TEXT_BATCH[bed.device])
-    ours = queries(bed, len(bed.inputs.ids), declared, query)
-    return {"rows_per_s": ours, **encoded(bed, precision, ours)} | utilization(bed, declared, query)
+def decoding(bed: Bed) -> Found:
+    """What the CPUs make of image files by themselves."""
+    rows = len(bed.inputs.pixels)
+    query = lambda times: f"SELECT count(image_preprocess(bytes, {SIDE}, {SIDE})) FROM ({files(bed, times)})"
+    return alone(bed, rows, [], query)
 
 
-def encoded(bed: Bed, precision: str, ours: float) -> Result:
-    """The rate of `encode`, which sorts by length, where the library is installed."""
+def alone(bed: Bed, rows: int, first: list[str], query: Callable[[int], str]) -> Found:
+    """The rate of a query without a model."""
+
+    def run(times: int) -> float:
+        return bed.forebay.timed(*first, query(times))[-1]
+
+    return rates.rate(run, rows, bed.work)
+
+
+def text_rows(bed: Bed, times: int) -> str:
+    """A source of texts, so often."""
+    found = f"SELECT text FROM '{bed.inputs.texts}'"
+    return found if times == 1 else f"SELECT text FROM ({found}) CROSS JOIN range(0, {times})"
+
+
+def tokenizing(bed: Bed) -> Found:
+    """What the CPUs make of texts by themselves: tokens for a model that takes no time."""
+    rows = len(bed.inputs.ids)
+
+    def query(times: int) -> str:
+        return f"SELECT count(digest) FROM ml_predict(({text_rows(bed, times)}), MODEL tokens, DESCRIPTOR(text))"
+
+    def run(times: int) -> float:
+        given = (NO_SHARING, bed.model("tokens", device="emulated"), query(times))
+        return bed.forebay.timed(*given, options=("--emulated-accelerators", "1"))[-1]
+
+    return rates.rate(run, rows, bed.work)
+
+
+def texts(bed: Bed, precision: str, model: str = "texts") -> Found:
+    """Texts of mixed lengths to vectors, tokenizing included, against `encode` of sentence-transformers. The
+    first query meets each length for the first time."""
+    rows = len(bed.inputs.ids)
+    limits = TEXT_BATCH[bed.device] if model == "texts" else {}
+
+    def query(times: int) -> str:
+        source = text_rows(bed, times)
+        return f"SELECT count(embedding) FROM ml_predict(({source}), MODEL {model}, DESCRIPTOR(text))"
+
+    ours = queries(bed, rows, [bed.model(model, precision=precision, **limits)], query)
+    if model != "texts":
+        return ours
     try:
-        encoder = sentence_encoder(bed, precision)
+        return beside(ours, encoded(bed, precision))
     except ImportError as error:
-        return {"not_compared": f"{error.name} is not installed here"}
+        return ours | {"not_compared": f"{error.name} is not installed here"}
+
+
+def encoded(bed: Bed, precision: str) -> dict[str, Found]:
+    """The rates of `encode`, which sorts by length, where the library is installed."""
+    encoder = sentence_encoder(bed, precision)
     lines = bed.inputs.texts.read_text().splitlines()
     found = [json.loads(line)["text"] for line in lines]
+
+    def passes(size: int) -> peers.Passes:
+        def run(times: int) -> float:
+            with timer() as took:
+                encoder.encode(found * times, batch_size=size)
+            return took[0]
+
+        return run
+
     sizes = {"cuda": (128, 512), "cpu": (32,)}[bed.device]
-    theirs = max(
-        rate(lambda: len(encoder.encode(found, batch_size=size)), bed.device) for size in sizes
-    )
-    return {"raw_rows_per_s": theirs, "ratio": ours / theirs}
+    return {f"encode, {size}": rates.rate(passes(size), len(found), bed.work) for size in sizes}
+
+
+@contextlib.contextmanager
+def timer() -> Iterator[list[float]]:
+    """The seconds that what is inside takes, the device's work included."""
+    took, start = [], time.perf_counter()
+    yield took
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    took.append(time.perf_counter() - start)
 
 
 def sentence_encoder(bed: Bed, precision: str) -> object:
@@ -182,26 +288,33 @@ def sentence_encoder(bed: Bed, precision: str) -> object:
     PreTrainedTokenizerFast(tokenizer_file=file, **special).save_pretrained(folder)
     shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
     config = BertConfig(vocab_size=VOCABULARY, intermediate_size=INNER, **shape)
-    BertModel(config).to(kind(precision)).save_pretrained(folder)
-    words = models.Transformer(str(folder), model_kwargs={"dtype": kind(precision)})
+    kind = peers.KINDS[precision]
+    BertModel(config).to(kind).save_pretrained(folder)
+    words = models.Transformer(str(folder), model_kwargs={"dtype": kind})
     parts = [words, models.Pooling(WIDTH), models.Normalize()]
     return SentenceTransformer(modules=parts, device=bed.device)
 
 
-def utilization(bed: Bed, *statements: str) -> Result:
-    """How busy the last statement keeps a device that can tell it."""
-    seen = bed.forebay.metrics(*statements) if bed.is_gpu else {}
-    return {key: value for key, value in seen.items() if key == "device_utilization"}
-
-
-def plan(bed: Bed) -> dict[str, Callable[[], Result]]:
+def plan(bed: Bed) -> dict[str, Callable[[], Found]]:
     """All benches, in the order of their worth: the last ones are left out if time runs out."""
-    found: dict[str, Callable[[], Result]] = {
+    device = bed.device
+    half = "bf16" if bed.is_gpu else "fp32"
+    found: dict[str, Callable[[], Found]] = {
         "MiniLM, prepared, fp32": lambda: embedding(bed, "fp32"),
         "MiniLM, prepared, bf16": lambda: embedding(bed, "bf16"),
         "ResNet-50, prepared, bf16": lambda: pixels(bed, "bf16"),
         "ResNet-50, files, bf16": lambda: images(bed, "bf16"),
         "MiniLM, texts, bf16": lambda: texts(bed, "bf16"),
+        "MiniLM, texts, as exported": lambda: texts(bed, half, "exported"),
+        "tokenizing alone": lambda: tokenizing(bed),
+        "decoding alone": lambda: decoding(bed),
+    }
+    for tokens in TOKENS_SWEPT[device]:
+        name = f"MiniLM, {tokens} tokens a batch, {half}"
+        found[name] = lambda tokens=tokens: embedding_sweep(bed, half, tokens)
+    for size in IMAGES_SWEPT[device]:
+        found[f"ResNet-50, {size} images a batch, {half}"] = lambda size=size: pixels(bed, half, size)
+    found |= {
         "MiniLM, prepared, fp16": lambda: embedding(bed, "fp16"),
         "MiniLM, prepared, bf16, 2 replicas": lambda: embedding(bed, "bf16", 2, raw=False),
         "MiniLM, prepared, bf16, 4 replicas": lambda: embedding(bed, "bf16", 4, raw=False),
@@ -211,20 +324,15 @@ def plan(bed: Bed) -> dict[str, Callable[[], Result]]:
     }
     if not bed.is_gpu:
         # Half precision is slower than full on a CPU, and replicas are its cores.
-        found = {name: task for name, task in found.items() if name.endswith("fp32")}
+        found = {name: task for name, task in found.items() if not re.search(r"bf16|fp16", name)}
     if bed.inputs.texts is None:
-        found = {name: task for name, task in found.items() if "texts" not in name}
+        found = {name: task for name, task in found.items() if not re.search("texts|tokenizing", name)}
     return found
 
 
-def compare_precisions(results: dict[str, Result]) -> None:
+def compare_precisions(results: dict[str, Found]) -> None:
     """Adds to each result in half precision how many times the rate of full precision it is."""
     for name, found in results.items():
         full = results.get(re.sub(r"(bf16|fp16)(, \d replicas)?$", "fp32", name), {})
-        if not name.endswith("fp32") and "rows_per_s" in found and "rows_per_s" in full:
+        if re.search("bf16|fp16", name) and "rows_per_s" in found and "rows_per_s" in full:
             found["over_fp32"] = found["rows_per_s"] / full["rows_per_s"]
-
-
-def kind(precision: str) -> torch.dtype:
-    """PyTorch's name of a precision."""
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]

@@ -3,21 +3,33 @@
 import csv
 import io
 import json
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from engine import Forebay, SqlError
 from inputs import SIDE, Inputs
-from models import DEVIATION, MEAN, Models
+from models import DEVIATION, MEAN, TOKENS, VOCABULARY, Models
+from peers import on_device
+from rates import Found, Work
 
 ROWS = 256
+FEW_ROWS = 32
 FP32_ATOL = 1e-4
 BF16_COSINE = 0.99
 SCORE_ATOL = 2e-2
 MEMORY_SLACK = 64 << 20
+GROWTH_SLACK = 256 << 20
 CANCEL_S = 10.0
+STICKY_S = 60.0
+
+
+# What it saw, in a sentence, or more of it.
+Check = Callable[["Bed"], "str | Found"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,7 @@ class Bed:
     models: Models
     inputs: Inputs
     device: str
+    work: Work
 
     @property
     def is_gpu(self) -> bool:
@@ -70,8 +83,7 @@ class Bed:
     def reference(self, rows: int) -> torch.Tensor:
         """The same by PyTorch."""
         torch.backends.cuda.matmul.allow_tf32 = False
-        module = self.models.encoder.to(self.device)
-        with torch.inference_mode():
+        with on_device(self.models.encoder, self.device, "fp32") as module, torch.inference_mode():
             return module(self.inputs.ids[:rows].to(self.device)).float().cpu()
 
 
@@ -95,7 +107,12 @@ def fp32(bed: Bed) -> str:
 def bf16(bed: Bed) -> str:
     """Embeddings in bf16."""
     rows = ROWS if bed.is_gpu else 32
-    vectors = bed.embeddings(rows, precision="bf16")
+    try:
+        vectors = bed.embeddings(rows, precision="bf16")
+    except SqlError as error:
+        if bed.is_gpu or "'bf16' would run on CPU cores" not in str(error):
+            raise
+        return "refused, as this CPU has no bf16"
     cosine = torch.nn.functional.cosine_similarity(vectors, bed.reference(rows)).min().item()
     if cosine < BF16_COSINE:
         raise AssertionError(f"least cosine {cosine:.4f}, expected {BF16_COSINE}")
@@ -114,8 +131,8 @@ def labels(bed: Bed) -> str:
         raise AssertionError("all images have one class, which proves nothing")
     mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
     batch = ((bed.inputs.pixels[:count] / 255 - mean) / deviation).to(bed.device)
-    with torch.inference_mode():
-        classes, scores = bed.models.resnet.to(bed.device)(batch)
+    with on_device(bed.models.resnet, bed.device, "fp32") as module, torch.inference_mode():
+        classes, scores = module(batch)
     equal = sum(int(row["class"]) == at for row, at in zip(rows, classes.tolist(), strict=True))
     pairs = zip(rows, scores.tolist(), strict=True)
     apart = max(abs(float(row["score"]) - at) for row, at in pairs)
@@ -126,21 +143,24 @@ def labels(bed: Bed) -> str:
 
 def splitting(bed: Bed) -> str:
     """A batch that is too large is halved, and the query ends well."""
-    if bed.is_gpu:
-        # All but 2 GiB is taken by this process, and a batch needs more.
-        free, _ = torch.cuda.mem_get_info()
-        hold = torch.empty(free - (2 << 30), dtype=torch.uint8, device="cuda")
-        rows = len(bed.inputs.ids)
-        declared = bed.model("encoder", max_batch_rows=rows, gpu_memory="1GB")
-        query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
-        seen = bed.forebay.metrics(declared, bed.tokens(rows), query)
-        del hold
-        torch.cuda.empty_cache()
-    else:
-        seen = emulated(bed)
+    seen = crowded(bed) if bed.is_gpu else emulated(bed)
     if int(seen["oom_splits"]) == 0 or int(seen["rows_failed"]) > 0:
         raise AssertionError(f"splits {seen['oom_splits']}, rows failed {seen['rows_failed']}")
     return f"{seen['oom_splits']} splits, no row failed"
+
+
+def crowded(bed: Bed) -> dict[str, str]:
+    """Metrics of a query while this process has all but 2 GiB of the device's memory, and a batch needs more."""
+    free, _ = torch.cuda.mem_get_info()
+    hold = torch.empty(free - (2 << 30), dtype=torch.uint8, device="cuda")
+    try:
+        rows = len(bed.inputs.ids)
+        declared = bed.model("encoder", max_batch_rows=rows, gpu_memory="1GB")
+        query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
+        return bed.forebay.metrics(declared, bed.tokens(rows), query)
+    finally:
+        del hold
+        torch.cuda.empty_cache()
 
 
 def fractions(bed: Bed) -> str:
@@ -186,14 +206,104 @@ def cancel(bed: Bed) -> str:
     return f"ended after {seconds:.2f} s"
 
 
-CHECKS: dict[str, Callable[[Bed], str]] = {
+def lengths(bed: Bed) -> str:
+    """Rows of many lengths beside one another in half precision: each as it would be alone."""
+    if bed.inputs.texts is None:
+        return "no tokenizer was packed"
+    rows, path = min(len(bed.inputs.ids), 512), bed.inputs.folder / "mixed.json"
+    source = f"(SELECT id, text FROM '{bed.inputs.texts}' WHERE id < {rows})"
+    query = f"SELECT id, embedding FROM ml_predict({source}, MODEL texts, DESCRIPTOR(text)) ORDER BY id"
+    vectors = []
+    for limits in ({"max_batch_rows": 64}, {"max_batch_rows": 1}):
+        declared = bed.model("texts", precision="bf16" if bed.is_gpu else "fp32", **limits)
+        bed.forebay.sql(declared, f"COPY ({query}) TO '{path}' STORED AS JSON")
+        found = [json.loads(line)["embedding"] for line in path.read_text().splitlines()]
+        path.unlink()
+        vectors.append(torch.tensor(found))
+    together, alone = vectors
+    if together.shape != alone.shape or len(alone) != rows:
+        raise AssertionError(f"{len(together)} and {len(alone)} rows, expected {rows}")
+    cosine = torch.nn.functional.cosine_similarity(together, alone).min().item()
+    if cosine < BF16_COSINE:
+        raise AssertionError(f"least cosine {cosine:.4f}, expected {BF16_COSINE}")
+    return f"least cosine {cosine:.5f} of {rows} rows"
+
+
+def used_bytes(bed: Bed, process: int) -> int:
+    """Memory in use: the device's, or that of a process."""
+    if bed.is_gpu:
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+    status = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+
+
+def repeats(bed: Bed) -> Found:
+    """Many queries in one process: memory after each, which must not grow once all is loaded."""
+    query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
+    used: list[int] = []
+    first = [bed.model("encoder"), bed.tokens(ROWS if bed.is_gpu else FEW_ROWS)]
+    bed.forebay.repeated(first, query, bed.work.repeats, lambda pid: used.append(used_bytes(bed, pid)))
+    if len(used) != bed.work.repeats:
+        raise AssertionError(f"{len(used)} queries ended, expected {bed.work.repeats}")
+    settled = used[len(used) // 4]
+    grown = max(used[len(used) // 2 :]) - settled
+    if grown > GROWTH_SLACK:
+        raise AssertionError(f"memory grew by {grown >> 20} MiB from query {len(used) // 4} on: {mib(used)}")
+    return {"seen": f"{mib(used)[0]} to {mib(used)[-1]} MiB", "mib_after_each": mib(used)}
+
+
+def mib(sizes: list[int]) -> list[int]:
+    """Whole ones."""
+    return [size >> 20 for size in sizes]
+
+
+def sticky(bed: Bed) -> str:
+    """A program that breaks the device's context: the query ends soon with an error that says so, and another
+    process is none the worse for it."""
+    ids = f"arrow_cast(make_array({', '.join([str(VOCABULARY + 7)] * TOKENS)}), 'List(Int32)')"
+    beyond = f"arrow_cast({ids}, 'FixedSizeList({TOKENS}, Int32)')"
+    query = f"SELECT count(embedding) FROM ml_predict((SELECT {beyond} AS ids), MODEL encoder, DESCRIPTOR(ids))"
+    start = time.monotonic()
+    try:
+        bed.forebay.sql(bed.model("encoder"), query)
+    except SqlError as error:
+        said = str(error)
+    else:
+        raise AssertionError("a token that the program has no embedding for gave a result")
+    seconds = time.monotonic() - start
+    expected = "CUDA error" if bed.is_gpu else "has no row for a number"
+    if expected not in said or seconds > STICKY_S:
+        raise AssertionError(f"after {seconds:.0f} s, expected {expected!r}: {said}")
+    fp32(bed)
+    return f"an error after {seconds:.1f} s; the next process computes"
+
+
+def cold(bed: Bed) -> Found:
+    """From the start of a process to the first rows, and how much of that the second query takes."""
+    query = "SELECT count(embedding) FROM ml_predict(TABLE p, MODEL encoder, DESCRIPTOR(ids))"
+    start = time.monotonic()
+    seconds, metrics = bed.forebay.analyzed([bed.model("encoder"), bed.tokens(1)], query, query)
+    whole = time.monotonic() - start
+    first, second = seconds
+    seen = f"first query {first:.2f} s, second {second:.3f} s"
+    return {"seen": seen, "process_s": whole, "first_s": first, "second_s": second, "metrics": metrics}
+
+
+# What must be right before anything else is worth its time.
+SMOKE: dict[str, Check] = {
     "device found": found,
     "embeddings, fp32": fp32,
+}
+CHECKS: dict[str, Check] = {
     "embeddings, bf16": bf16,
     "labels of images": labels,
+    "mixed lengths": lengths,
     "batch too large": splitting,
     "half a device each": fractions,
+    "cold start": cold,
     "memory given back": memory,
+    "memory after each query": repeats,
     "cancel": cancel,
+    "error that sticks": sticky,
 }
-FAILURES = (AssertionError, SqlError, OSError, KeyError, ValueError, RuntimeError)

@@ -1,11 +1,14 @@
 """Forebay's shell, called from a script: unpacked, with the libtorch of this PyTorch."""
 
+import collections
 import lzma
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +21,28 @@ METRIC = re.compile(r"\b([a-z_]+)=([0-9][^,\]|]*)")
 
 class SqlError(Exception):
     """A statement that failed."""
+
+
+def follow(process: subprocess.Popen, first: int, after: Callable[[int], None]) -> str:
+    """Waits for the end of a process, and calls `after` at the end of each statement but the first ones. Gives what
+    it printed last."""
+    ended, last = 0, collections.deque(maxlen=20)
+    for line in process.stdout:
+        last.append(line)
+        if ELAPSED.search(line):
+            ended += 1
+            if ended > first:
+                after(process.pid)
+    process.wait()
+    return "".join(last).strip()
+
+
+def inference(plan: str) -> dict[str, str]:
+    """The metrics of the operator that runs the model."""
+    line = next((line for line in plan.splitlines() if "InferenceExec" in line), None)
+    if line is None:
+        raise SqlError(f"the plan has no InferenceExec: {plan.strip()[-600:]}")
+    return dict(METRIC.findall(line))
 
 
 @dataclass
@@ -85,9 +110,32 @@ class Forebay:
     def metrics(self, *statements: str, options: tuple[str, ...] = ()) -> dict[str, str]:
         """What EXPLAIN ANALYZE says of inference in the last statement."""
         analyzed = [*statements[:-1], f"EXPLAIN ANALYZE {statements[-1]}"]
-        plan = self.sql(*analyzed, options=options)
-        line = next(line for line in plan.splitlines() if "InferenceExec" in line)
-        return dict(METRIC.findall(line))
+        return inference(self.sql(*analyzed, options=options))
+
+    def analyzed(self, first: list[str], query: str, *more: str) -> tuple[list[float], dict[str, str]]:
+        """In one process, so that the model stays loaded: the seconds of a query and of others after it, and
+        what EXPLAIN ANALYZE says of the last."""
+        last = more[-1] if more else query
+        statements = [*first, query, *more, f"EXPLAIN ANALYZE {last}"]
+        out, err = self.run("shell", "--format", "csv", "-c", ";".join(statements))
+        seconds = [float(found) for found in ELAPSED.findall(out + err)]
+        return seconds[len(first) : -1], inference(out)
+
+    def repeated(self, first: list[str], query: str, times: int, after: Callable[[int], None]) -> None:
+        """Runs a query so often in one process, and calls `after` with its id each time when it has ended."""
+        statements = ";".join([*first, *[query] * times])
+        command = self.command("shell", "--format", "csv", "-c", statements)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(command, env=self.environment, text=True, **pipes) as process:
+            stop = threading.Timer(max(1.0, self.left), process.kill)
+            stop.start()
+            try:
+                said = follow(process, len(first), after)
+            finally:
+                stop.cancel()
+                process.kill()
+        if process.returncode != 0:
+            raise SqlError(f"exit status {process.returncode}: {said[-600:]}")
 
     def interrupted(self, after_s: float, *statements: str) -> tuple[float, int]:
         """How long a query goes on after SIGINT, and its exit status."""

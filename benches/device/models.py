@@ -174,7 +174,10 @@ def make(folder: Path, tokenizer: Path | None) -> Models:
     write(folder / "emulated", None, EMULATED)
     if tokenizer is not None:
         texts = torch.jit.trace(OfTexts(encoder), (ids, torch.ones_like(ids)))
-        write(folder / "texts", texts, TEXTS, {"tokenizer.json": tokenizer.read_bytes()})
+        files = {"tokenizer.json": tokenizer.read_bytes()}
+        write(folder / "texts", texts, TEXTS, files)
+        write(folder / "exported", texts, TEXTS.replace(TEXT_BATCH, EXPORTED_BATCH), files)
+        write(folder / "tokens", None, TOKENS_ONLY, files)
     return Models(encoder, resnet, of_pixels, folder)
 
 
@@ -208,6 +211,7 @@ kind = "tensor"
 max_rows = 512
 window_rows = 4096
 """
+TEXT_BATCH = "[batch]\nmax_rows = 512\nmax_tokens = 16384\nwindow_rows = 16384\n"
 TEXTS = f"""
 [[input]]
 name = "text"
@@ -220,11 +224,9 @@ max_tokens = 256
 pad_id = 0
 arguments = ["input_ids", "attention_mask"]
 {TORCH}{NEEDS}
-[batch]
-max_rows = 512
-max_tokens = 16384
-window_rows = 16384
-"""
+{TEXT_BATCH}"""
+# As `forebay model export` writes it.
+EXPORTED_BATCH = "[batch]\nmax_rows = 64\nmax_tokens = 1024\nwindow_rows = 8192\n"
 CLASS = '[[output]]\nname = "class"\ntype = "BIGINT"\n[[output]]\nname = "score"\ntype = "FLOAT"\n'
 PIXELS = f"""
 [[input]]
@@ -277,4 +279,30 @@ gpu_memory = "1 GiB"
 [batch]
 max_rows = 64
 window_rows = 256
+"""
+# The work in front of a model of texts, and none in it.
+TOKENS_ONLY = """
+[[input]]
+name = "text"
+type = "STRING"
+[[output]]
+name = "digest"
+type = "BIGINT"
+[transform]
+kind = "tokenize"
+tokenizer = "tokenizer.json"
+max_tokens = 256
+pad_id = 0
+arguments = ["input_ids", "attention_mask"]
+[runtime]
+kind = "emulated"
+service_ms = 0
+[resources]
+cpus = 0
+gpus = 1
+memory = "1 MiB"
+gpu_memory = "1 GiB"
+[batch]
+max_rows = 512
+window_rows = 16384
 """

@@ -125,7 +125,9 @@ impl ErrorKind {
 
     fn of_runtime(error: &RuntimeError) -> Self {
         match (error, error.class()) {
-            (RuntimeError::OutOfMemory { .. }, _) => Self::ResourceExhausted,
+            (RuntimeError::OutOfMemory { .. } | RuntimeError::NoRoom { .. }, _) => {
+                Self::ResourceExhausted
+            }
             (_, ErrorClass::Model | ErrorClass::Data) => Self::FailedPrecondition,
             (_, ErrorClass::Passing | ErrorClass::Device) => Self::Unavailable,
         }

@@ -13,7 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{MetricValue, MetricsSet};
 
 use crate::exchange::StreamingExchangeExec;
-use crate::inference::{InferenceExec, OPERATIONS};
+use crate::inference::{InferenceExec, OPERATIONS, PINNED_PEAK, RESERVED_PEAK};
 
 /// A share of the time from which on it counts as the cause.
 const DOMINANT: f64 = 0.85;
@@ -74,6 +74,11 @@ pub struct InferenceReport {
     pub device_utilization: Option<f64>,
     /// The most bytes that were in use on the devices, by their driver's account.
     pub device_memory_peak: Option<usize>,
+    /// The most bytes of pinned host memory that batches had on their way to the devices and back; `None` on
+    /// CPUs.
+    pub pinned_memory_peak: Option<usize>,
+    /// The most bytes of the devices' memory that this process had for tensors, in use or kept for later ones.
+    pub reserved_memory_peak: Option<usize>,
     /// Floating point operations of the batches; `None` where they are not counted, as on GPUs.
     pub operations: Option<usize>,
     /// How long producers waited because the exchange was full, summed over them.
@@ -157,6 +162,8 @@ impl InferenceReport {
             load: time(own, "load_time"),
             device_utilization: ratio(own, "device_utilization"),
             device_memory_peak: own.sum_by_name("device_memory_peak").map(|bytes| bytes.as_usize()),
+            pinned_memory_peak: own.sum_by_name(PINNED_PEAK).map(|bytes| bytes.as_usize()),
+            reserved_memory_peak: own.sum_by_name(RESERVED_PEAK).map(|bytes| bytes.as_usize()),
             operations: own.sum_by_name(OPERATIONS).map(|operations| operations.as_usize()),
             producers_blocked: time(below_metrics, "producer_blocked_time"),
             heaviest_below,

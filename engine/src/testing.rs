@@ -18,8 +18,8 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use forebay_udf::model::{
-    BatchLimits, Determinism, DeviceChoice, ModelDeclaration, OnError, Package, Precision,
-    Resources, RuntimeKind, Share, Signature, TransformKind,
+    BatchCaps, BatchLimits, Determinism, DeviceChoice, ModelDeclaration, OnError, Package,
+    Precision, Resources, RuntimeKind, Share, Signature, TransformKind,
 };
 use futures::task::{ArcWake, waker};
 
@@ -40,7 +40,13 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
         transform: TransformKind::Tensor,
         prompts: BTreeMap::new(),
         prompt: None,
-        runtime: RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: None },
+        runtime: RuntimeKind::Emulated {
+            service_ms: 0,
+            fail_on: None,
+            memory_rows: None,
+            curve: None,
+            loses: None,
+        },
         resources: Resources {
             cpus: Share::ONE,
             gpus: Share::ONE,
@@ -49,11 +55,13 @@ pub(crate) fn emulated_model(name: &str) -> ModelDeclaration {
             worker_labels: BTreeSet::new(),
         },
         batch: limits(8, 32),
+        batch_caps: BatchCaps::default(),
         device: DeviceChoice::Emulated,
         needs_accelerator: true,
         max_replicas: None,
         precision: Precision::Fp32,
         precisions: None,
+        allow_native: None,
         quality: BTreeMap::new(),
         determinism: Determinism::Deterministic,
         on_error: OnError::Fail,
@@ -226,6 +234,11 @@ impl<F: Future> Polled<F> {
             self.output = Some(output);
         }
         self.output.is_none()
+    }
+
+    /// What it was done with, if it is.
+    pub(crate) fn into_output(self) -> Option<F::Output> {
+        self.output
     }
 
     pub(crate) fn is_woken(&self) -> bool {

@@ -17,7 +17,8 @@ use forebay_udf::error::nearest_hint;
 extensions_options! {
     /// Options of one session.
     pub struct Options {
-        /// Bytes that one exchange may hold between its producers and its replicas.
+        /// Bytes that one exchange may hold between its producers and its replicas. Where the size of batches
+        /// is learned and this is not set, four batches if that is more.
         pub byte_budget: usize, default = 64 * 1024 * 1024
 
         /// Whether to put exchanges in front of inference; off only to compare.

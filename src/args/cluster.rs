@@ -79,6 +79,9 @@ pub(crate) struct ResourceArgs {
     /// Memory of each GPU to offer, such as 40GB [default: all]
     #[arg(long, value_name = "BYTES")]
     pub(crate) gpu_memory: Option<bytesize::ByteSize>,
+    /// Run native code that comes with models, with the rights of this process
+    #[arg(long)]
+    pub(crate) allow_native: bool,
     /// Accelerators to pretend to have, for models of the emulated runtime
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) emulated_accelerators: u16,

@@ -62,6 +62,9 @@ pub(crate) struct ExportArgs {
     /// With --format onnx: what the program holds, fp32 or int8 [default: fp32]
     #[arg(long)]
     pub(crate) precision: Option<String>,
+    /// Also compile the program to native code for this machine's CPUs, and its GPU if it has one
+    #[arg(long)]
+    pub(crate) compile: bool,
     /// With --precision int8: file of texts as those of queries, one per line
     #[arg(long, value_name = "PATH")]
     pub(crate) sample: Option<PathBuf>,

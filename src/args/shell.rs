@@ -38,12 +38,15 @@ pub(crate) struct ShellArgs {
     /// CPU cores to use [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cpus: Option<u32>,
+    /// Run native code that comes with models, with the rights of this process
+    #[arg(long)]
+    pub(crate) allow_native: bool,
     /// Accelerators to pretend to have, for models of the emulated runtime
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) emulated_accelerators: u16,
     /// Run queries on a server of Arrow Flight SQL, grpc://HOST:PORT or grpc+tls://HOST:PORT; or, as
     /// part of a cluster, on the workers of the scheduler at HOST:PORT
-    #[arg(long, value_name = "SERVER", conflicts_with_all = ["cpus", "emulated_accelerators"])]
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["cpus", "allow_native", "emulated_accelerators"])]
     pub(crate) connect: Option<String>,
     /// Who to be for a server; its password is asked for, or FOREBAY_PASSWORD. A token instead of
     /// both is FOREBAY_TOKEN

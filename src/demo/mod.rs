@@ -221,6 +221,7 @@ fn batch(file: PathBuf) -> ShellArgs {
         color: ColorChoice::Auto,
         memory_limit: None,
         cpus: None,
+        allow_native: false,
         emulated_accelerators: 0,
         connect: None,
         user: None,

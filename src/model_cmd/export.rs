@@ -52,6 +52,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<PathBuf> {
         }
     }
     for (option, is_given) in [
+        ("--compile", args.compile),
         ("--images", args.images),
         ("--normalize", args.normalize),
         ("--trust-remote-code", args.trust_remote_code),

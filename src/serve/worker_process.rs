@@ -217,6 +217,7 @@ impl Line {
             cpus,
             gpus,
             gpu_memory,
+            allow_native,
             emulated_accelerators,
             memory_limit,
             labels,
@@ -227,6 +228,9 @@ impl Line {
         self.add("--cpus", *cpus);
         self.add("--gpus", Some(gpus));
         self.add("--gpu-memory", gpu_memory.map(|bytes| bytes.as_u64()));
+        if *allow_native {
+            self.0.push("--allow-native".into());
+        }
         self.add("--emulated-accelerators", Some(emulated_accelerators));
         self.add("--memory-limit", memory_limit.map(|bytes| bytes.as_u64()));
         for (key, value) in labels {

@@ -87,7 +87,7 @@ impl Shell {
             let bytes = usize::try_from(limit.as_u64()).unwrap_or(usize::MAX);
             runtime = runtime.with_memory_limit(bytes, 1.0);
         }
-        let mut inventory = Inventory::detect();
+        let mut inventory = Inventory::detect().with_native_code(args.allow_native);
         let mut options = ConfigOptions::from_env()?;
         if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
             options.format.null = "NULL".to_owned();

@@ -10,6 +10,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Float32Type;
 use forebay::prelude::*;
 use forebay::{Catalog, Inventory};
+use forebay_testkit::random::Random;
 
 const PACKAGE: &str = ".forebay/models/all-minilm-l6-v2";
 const SOURCE: &str = ".forebay/models/source/all-minilm-l6-v2";
@@ -138,15 +139,12 @@ fn mixed_texts(count: usize) -> Vec<String> {
         "don't",
         "e-mail@example.org",
     ];
-    let mut state = 7_u64;
-    let mut next = |bound: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % bound
-    };
+    let mut random = Random::new(7);
     let mut texts: Vec<String> = vec![];
     while texts.len() < count {
-        let words = if next(20) == 0 { next(200) } else { next(25) };
-        let word = |_| WORDS[next(16) as usize];
+        let words_max = if random.chance(5) { 200 } else { 25 };
+        let words = random.below(words_max);
+        let word = |_| WORDS[random.index(WORDS.len())];
         texts.push((0..words).map(word).collect::<Vec<_>>().join(" "));
     }
     texts

@@ -27,8 +27,9 @@ use forebay_engine::{
 use forebay_planner::ForebayPhysicalCodec;
 use forebay_udf::feature;
 use forebay_udf::model::{
-    Activation, BatchLimits, Determinism, DeviceChoice, Head, ModelDeclaration, Number, OnError,
-    Precision, Quality, Resources, RuntimeKind, Share, Side, Signature, TransformKind, parse_type,
+    Activation, BatchCaps, BatchLimits, Curve, Determinism, DeviceChoice, EmulatedLoss, Head,
+    ModelDeclaration, Number, OnError, Precision, Quality, Resources, RuntimeKind, Share, Side,
+    Signature, TransformKind, parse_type,
 };
 use forebay_udf::runtime::Device;
 use proptest::prelude::*;
@@ -72,6 +73,12 @@ fn declaration() -> ModelDeclaration {
             service_ms: i64::MAX as u64,
             fail_on: Some("line\nbreak".to_owned()),
             memory_rows: Some(u32::MAX),
+            curve: Some(Curve {
+                unit_ns: i64::MAX as u64,
+                unit_bytes: 7,
+                free_bytes: vec![[0, 1], [2, 3]],
+            }),
+            loses: Some(EmulatedLoss { device: u16::MAX, after: u32::MAX }),
         },
         resources: Resources {
             cpus: Share::try_from(0.001).unwrap(),
@@ -85,6 +92,14 @@ fn declaration() -> ModelDeclaration {
             max_tokens: Some(5),
             max_bytes: Some(i64::MAX as u64),
             window_rows: 11,
+        },
+        allow_native: Some(true),
+        batch_caps: BatchCaps {
+            rows: Some(2),
+            tokens: Some(4),
+            bytes: Some(i64::MAX as u64),
+            window_rows: Some(6),
+            gpu_memory: Some(8),
         },
         device: DeviceChoice::Cuda(Some(3)),
         needs_accelerator: true,
@@ -188,6 +203,7 @@ fn operators(text: bool, ordered: bool) -> Plan {
     let options = ExchangeOptions {
         replicas: 3,
         byte_budget: 12_345,
+        byte_budget_max: 123_456,
         batch: model.batch.clone(),
         ordered,
         sharing: if text { Sharing::EqualInputs } else { Sharing::None },

@@ -7,13 +7,8 @@ use super::setup::{Home, Ran};
 
 #[test]
 fn doctor_reports_what_is_there_and_what_is_wrong() {
-    let home = Home::new();
+    let home = Home::new().with_libtorch();
     home.run(&["model", "add", "echo", &home.package("echo", 1)]).succeeds();
-    // What `tools/setup libtorch` made, in the cache that the command looks into.
-    let libtorch = fs::canonicalize(".forebay/libtorch").unwrap();
-    let kept = libtorch.ancestors().nth(3).unwrap();
-    fs::create_dir_all(home.path("cache")).unwrap();
-    symlink(kept, home.path("cache").join(kept.file_name().unwrap())).unwrap();
     let without = home.run(&["doctor"]).stdout;
     assert!(without.contains("  none        no ONNX model can run; run `tools/setup"), "{without}");
     let onnxruntime = fs::canonicalize(".forebay/onnxruntime").unwrap();

@@ -87,13 +87,32 @@ fn export_runs_the_tool_and_adds_the_model() {
     let printed = export("good", &["--add"]).succeeds();
     assert!(printed.starts_with("out\nadded model made_of_it, version 7"), "{printed}");
     fs::remove_dir_all(home.path("out")).unwrap();
-    let options = "--task image-classification --weights w.pth --labels l.txt --normalize --force";
+    let options = "--task image-classification --weights w.pth --labels l.txt --compile --normalize \
+                   --force";
     export("good", &options.split(' ').collect::<Vec<_>>()).succeeds();
     let given = fs::read_to_string(home.path("arguments")).unwrap();
     assert!(given.ends_with(&format!("--output out {options}\n")), "{given}");
     let message = home.run(&["model", "export", "x", "--output", "y"]);
     // Found beside the executable if it lies in a checkout, otherwise refused with the remedy.
     assert_eq!(message.status, Some(1), "{}", message.stdout);
+}
+
+#[test]
+fn native_code_runs_where_the_command_line_allows_it() {
+    let home = Home::new().with_libtorch();
+    home.run(&["model", "add", "native", &prepared("fixtures/compiled/package")]).succeeds();
+    let query =
+        "SELECT e[1] IS NULL AS missing FROM (SELECT ml_predict(MODEL native, 'text') AS e)";
+    let shell = |more: &[&str]| {
+        home.run(&[&["shell", "-q", "--format", "csv", "-c", query], more].concat())
+    };
+    let message = home.run(&["shell", "-q", "-c", query]).fails();
+    assert!(message.contains("is native code") && message.contains("--allow-native"), "{message}");
+    assert_eq!(shell(&["--allow-native"]).succeeds(), "missing\nfalse\n");
+    // Whether it is allowed there, workers were told.
+    let refused = shell(&["--allow-native", "--connect", "127.0.0.1:1"]);
+    assert_eq!(refused.status, Some(2));
+    assert!(refused.stderr.contains("--allow-native"), "{}", refused.stderr);
 }
 
 /// They are a table of the exporter's.

@@ -1,6 +1,7 @@
 //! A home folder of its own for each test, and what a process left behind there.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -12,6 +13,15 @@ pub(crate) struct Home {
 impl Home {
     pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With what `tools/setup libtorch` made, in the cache that commands look into.
+    pub(crate) fn with_libtorch(self) -> Self {
+        let libtorch = fs::canonicalize(".forebay/libtorch").unwrap();
+        let kept = libtorch.ancestors().nth(3).unwrap();
+        fs::create_dir_all(self.path("cache")).unwrap();
+        symlink(kept, self.path("cache").join(kept.file_name().unwrap())).unwrap();
+        self
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -88,7 +88,7 @@ impl From<ModelError> for DataFusionError {
 }
 
 /// A model that failed to load or to run.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// libtorch, ONNX Runtime or one of their device libraries cannot be loaded.
     #[error("{library} cannot be loaded: {problem}; run `forebay doctor`")]
@@ -106,6 +106,35 @@ pub enum RuntimeError {
         /// What is wrong, without the names above.
         problem: String,
     },
+    /// The device failed, and every later call of this process on it would.
+    #[error(
+        "device '{device}' has failed and is lost to this process: {problem}; start the process again (a \
+         worker ends by itself, for its supervisor to start it); if the same rows bring it back, run them \
+         with device = 'cpu', where the fault is named; else see the device's errors in `nvidia-smi -q` \
+         and the kernel's log"
+    )]
+    DeviceLost {
+        /// Device as asked for.
+        device: String,
+        /// What it said when it failed.
+        problem: String,
+        /// Whether it was lost to another batch: this one has done nothing yet.
+        by_others: bool,
+    },
+    /// There is no memory to load the model into.
+    #[error(
+        "model '{model}': out of memory while it was loaded on {device}: {problem}; other models, queries \
+         and processes hold the rest: end some, or run it on a larger device (`gpu_memory`, or `memory` \
+         on a CPU, tells Forebay how much it takes)"
+    )]
+    NoRoom {
+        /// The model's name in SQL.
+        model: String,
+        /// Device that it was to be loaded on.
+        device: String,
+        /// The runtime's message, on one line and without its stack trace.
+        problem: String,
+    },
     /// The program or a file of the package cannot be loaded.
     #[error("model '{model}': {file} cannot be loaded: {problem}")]
     Load {
@@ -115,6 +144,21 @@ pub enum RuntimeError {
         file: String,
         /// What is wrong, without the names above.
         problem: String,
+    },
+    /// The program that fits the device is native code, which nobody has allowed.
+    #[error(
+        "model '{model}': its program for this device, {file}, is native code, which runs with the rights of \
+         this process: if you trust who made the package, allow it by allow_native = true (ALTER MODEL {model} \
+         SET ('allow_native' = 'true')) or by --allow-native where the process is started; \
+         allow_native = false runs {script} instead"
+    )]
+    Native {
+        /// The model's name in SQL.
+        model: String,
+        /// File within the package.
+        file: String,
+        /// The TorchScript file beside it.
+        script: String,
     },
     /// A batch does not fit into memory; a smaller one may.
     #[error("model '{model}': out of memory with a batch of {rows} rows: {problem}")]
@@ -193,11 +237,12 @@ impl RuntimeError {
         match self {
             Self::Library { .. }
             | Self::Load { .. }
+            | Self::Native { .. }
             | Self::Broken { .. }
             | Self::Output { .. } => ErrorClass::Model,
             Self::Program { .. } | Self::Transform { .. } => ErrorClass::Data,
-            Self::OutOfMemory { .. } => ErrorClass::Passing,
-            Self::Device { .. } => ErrorClass::Device,
+            Self::OutOfMemory { .. } | Self::NoRoom { .. } => ErrorClass::Passing,
+            Self::Device { .. } | Self::DeviceLost { .. } => ErrorClass::Device,
         }
     }
 
@@ -211,8 +256,10 @@ impl RuntimeError {
         match self {
             Self::Library { .. } => "library",
             Self::Device { .. } => "device",
+            Self::DeviceLost { .. } => "device_lost",
             Self::Load { .. } => "load",
-            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::Native { .. } => "native",
+            Self::OutOfMemory { .. } | Self::NoRoom { .. } => "out_of_memory",
             Self::Program { .. } => "program",
             Self::Broken { .. } => "broken",
             Self::Output { .. } => "output",
@@ -225,12 +272,15 @@ impl RuntimeError {
         match self {
             Self::Library { problem, .. }
             | Self::Device { problem, .. }
+            | Self::DeviceLost { problem, .. }
+            | Self::NoRoom { problem, .. }
             | Self::Load { problem, .. }
             | Self::OutOfMemory { problem, .. }
             | Self::Program { problem, .. }
             | Self::Broken { problem, .. }
             | Self::Transform { problem, .. } => problem,
             Self::Output { found, .. } => found,
+            Self::Native { file, .. } => file,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The state of this process that all its queries share: inventory, leases, loaded models.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,18 +8,23 @@ use std::time::Duration;
 use datafusion::common::{Result as DataFusionResult, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use forebay_udf::RuntimeError;
 use forebay_udf::model::{Learned, ModelDeclaration, Precision, RuntimeKind};
 #[cfg(test)]
 use forebay_udf::runtime::Replica;
+use forebay_udf::runtime::torch::TakenProgram;
 use forebay_udf::runtime::{self, Device};
 use forebay_udf::transform::Transform;
 
+use super::batching::Batching;
 use super::inventory::{Accelerator, Cuda, Inventory, Owner};
 use super::lease::{Lease, Leases};
 use super::models::{LoadedModel, Models};
 use super::nvml;
 use super::placement::{Placement, place};
+use super::room::Room;
 use super::sampler::{Reading, Samplers, Utilization, Watch};
+use super::slot::{Site, Slot};
 use crate::error::EngineError;
 
 /// Inventory, leases and loaded models of this process.
@@ -29,7 +35,8 @@ use crate::error::EngineError;
 pub struct Devices {
     inventory: Inventory,
     cuda: OnceLock<Result<Vec<Accelerator>, String>>,
-    leases: Leases,
+    leases: Arc<Leases>,
+    room: Room,
     samplers: Samplers,
     learned: Arc<Learned>,
     models: Models,
@@ -39,7 +46,8 @@ impl Devices {
     /// The state of a process that has this.
     pub fn new(inventory: Inventory) -> Self {
         Self {
-            leases: Leases::new(inventory.cpus),
+            leases: Arc::new(Leases::new(inventory.cpus)),
+            room: Room::new(nvml::free_bytes),
             samplers: Samplers::new(|device| matches!(device, Device::Cuda(_)), nvml::meter),
             inventory,
             cuda: OnceLock::new(),
@@ -59,6 +67,13 @@ impl Devices {
     #[cfg(test)]
     pub(crate) fn with_samplers(mut self, samplers: Samplers) -> Self {
         self.samplers = samplers;
+        self
+    }
+
+    /// Asks by other means what is free on a device.
+    #[cfg(test)]
+    pub(crate) fn with_room(mut self, room: Room) -> Self {
+        self.room = room;
         self
     }
 
@@ -108,16 +123,29 @@ impl Devices {
         &self.inventory
     }
 
-    /// The CUDA devices. Loads libtorch when it is first called on a machine with a driver.
+    /// The CUDA devices, with the memory that models may take. Loads libtorch when it is first called on a
+    /// machine with a driver.
     ///
     /// # Errors
     /// The reason why CUDA cannot be used.
     pub fn cuda(&self) -> Result<Vec<Accelerator>, String> {
-        match &self.inventory.cuda {
+        let found = match &self.inventory.cuda {
             Cuda::Given(accelerators) => Ok(accelerators.clone()),
             Cuda::Absent => Err("no NVIDIA driver is installed".to_owned()),
             Cuda::Ask => self.cuda.get_or_init(ask_libtorch).clone(),
+        };
+        found.map(|accelerators| self.with_what_is_free(accelerators))
+    }
+
+    /// Workers know what is free on their devices, and say that.
+    fn with_what_is_free(&self, mut accelerators: Vec<Accelerator>) -> Vec<Accelerator> {
+        if self.inventory.owner == Owner::Process {
+            for found in &mut accelerators {
+                let is_used = self.models.are_on(found.device);
+                found.memory = self.room.of_models(found.device, found.memory, is_used);
+            }
         }
+        accelerators
     }
 
     /// Where the replicas of a model go.
@@ -129,7 +157,7 @@ impl Devices {
         let placement = place(model, &self.inventory, &|| match (self.cuda(), &model.runtime) {
             // Its library need not be there for models of another one.
             (Err(_), RuntimeKind::Onnx { .. }) if matches!(self.inventory.cuda, Cuda::Ask) => {
-                ask_driver()
+                ask_driver().map(|accelerators| self.with_what_is_free(accelerators))
             }
             (found, _) => found,
         })?;
@@ -146,10 +174,10 @@ impl Devices {
     /// # Errors
     /// [`EngineError::Placement`].
     pub fn check_precision(&self, model: &ModelDeclaration) -> Result<(), EngineError> {
-        // Only half precisions depend on devices, and to know these may take loading a library.
+        // Only these depend on devices, and to know these may take loading a library.
         match model.precision {
             Precision::Fp32 | Precision::Int8 => Ok(()),
-            Precision::Bf16 | Precision::Fp16 => {
+            Precision::Tf32 | Precision::Bf16 | Precision::Fp16 => {
                 let with_fp32 = ModelDeclaration { precision: Precision::Fp32, ..model.clone() };
                 // What cannot be placed at all may be once there are other devices.
                 match self.place(&with_fp32) {
@@ -160,12 +188,68 @@ impl Devices {
         }
     }
 
+    /// By device that a model may run on, which program of its package that takes and why; empty where all
+    /// take the same, or where workers decide.
+    pub fn programs(&self, model: &ModelDeclaration) -> Vec<(String, String)> {
+        if self.inventory.owner != Owner::Process
+            || !matches!(model.runtime, RuntimeKind::Aoti { .. })
+        {
+            return vec![];
+        }
+        // A model that cannot be placed says so when it is used.
+        let mut devices = self.place(model).map(|found| found.devices).unwrap_or_default();
+        devices.sort();
+        devices.dedup();
+        let model = self.permitted(model);
+        let taken = |device: Device| match TakenProgram::by(&model, device) {
+            Ok(taken) => taken.to_string(),
+            Err(error) => error.to_string(),
+        };
+        devices.into_iter().map(|device| (device.to_string(), taken(device))).collect()
+    }
+
+    /// The model with what this process permits those that do not say.
+    fn permitted<'a>(&self, model: &'a ModelDeclaration) -> Cow<'a, ModelDeclaration> {
+        match model.allow_native {
+            None if self.inventory.allows_native => {
+                Cow::Owned(ModelDeclaration { allow_native: Some(true), ..model.clone() })
+            }
+            _ => Cow::Borrowed(model),
+        }
+    }
+
     /// The share of `device` that one batch of `model` needs; waits in line for it.
     ///
     /// Hold it for one forward pass and wait for nothing meanwhile; await it where it is polled
     /// whenever it is woken, such as on a thread or task of its own.
-    pub async fn lease(&self, device: Device, model: &ModelDeclaration) -> Lease {
+    ///
+    /// # Errors
+    /// [`RuntimeError::DeviceLost`], also while it waits.
+    pub async fn lease(
+        &self,
+        device: Device,
+        model: &ModelDeclaration,
+    ) -> Result<Lease, RuntimeError> {
         self.leases.lease(device, model).await
+    }
+
+    /// Takes note of what an error says of a device. If it is lost, nobody is given a share of it any
+    /// more.
+    pub(crate) fn heed(&self, device: Device, error: &RuntimeError) {
+        self.leases.heed(device, error);
+    }
+
+    /// Waits until a device has failed so that this process can use it no more.
+    pub async fn device_lost(&self) {
+        self.leases.lost().any().await;
+    }
+
+    /// Whether all devices of this process can be used, as far as they were.
+    ///
+    /// # Errors
+    /// [`RuntimeError::DeviceLost`].
+    pub fn check_devices(&self) -> Result<(), RuntimeError> {
+        self.leases.lost().first().map_or(Ok(()), Err)
     }
 
     /// Thousandths of the device (of a core, on CPUs) that are leased at this moment.
@@ -208,8 +292,38 @@ impl Devices {
     ) -> Result<Arc<LoadedModel>, EngineError> {
         // On a worker, whose CPU the plan was made without.
         check_precision(model, device)?;
+        self.leases.lost().check(device)?;
         let capacity = || self.memory_of_device(device);
-        self.models.replica(model, device, env, capacity).await
+        let model = match self.permitted(model) {
+            Cow::Owned(permitted) => &Arc::new(permitted),
+            Cow::Borrowed(_) => model,
+        };
+        let loaded = self.models.replica(model, device, env, capacity).await;
+        if let Err(EngineError::Runtime(error)) = &loaded {
+            self.heed(device, error);
+        }
+        loaded
+    }
+
+    /// What batches of a model on a device are, and what they teach.
+    pub(crate) fn batching(&self, model: &Arc<ModelDeclaration>, device: Device) -> Batching {
+        Batching::new(Arc::clone(&self.learned), model, device, self.device_type(device))
+    }
+
+    /// A thread for stream `partition`, to run a model that is loaded on `device`, with the options of a call.
+    ///
+    /// # Errors
+    /// If none can be started.
+    pub(crate) fn slot(
+        &self,
+        loaded: &LoadedModel,
+        device: Device,
+        model: &Arc<ModelDeclaration>,
+        partition: usize,
+    ) -> DataFusionResult<Slot> {
+        let batching = self.batching(model, device);
+        let site = Site { leases: Arc::clone(&self.leases), batching };
+        loaded.slot(site, Arc::clone(model), partition)
     }
 
     /// Forgets the models that nobody uses at this moment; says how many.
@@ -219,7 +333,7 @@ impl Devices {
 
     /// Whether a model is loaded on a device, in use or idle.
     pub fn is_loaded(&self, model: &ModelDeclaration, device: Device) -> bool {
-        self.models.is_loaded(model, device)
+        self.models.is_loaded(&self.permitted(model), device)
     }
 
     /// How many models are loaded, idle ones included.
@@ -237,7 +351,7 @@ impl Devices {
     ) {
         let env = Arc::new(RuntimeEnv::default());
         let loaded = self.replica(model, device, &env).await.unwrap();
-        self.models.replace_any(&loaded, replica);
+        self.models.replace_any(model, device, &loaded, replica);
     }
 
     /// In bytes; no limit for a device that is not in the inventory.
@@ -262,7 +376,7 @@ impl fmt::Debug for Devices {
     }
 }
 
-/// Refuses a precision that the device only emulates.
+/// Refuses a precision that the device lacks or only emulates.
 fn check_precision(model: &ModelDeclaration, device: Device) -> Result<(), EngineError> {
     if device != Device::Cpu {
         return Ok(());

@@ -1,7 +1,8 @@
 //! What this process has: cores, memory, accelerators; detected or given by flags.
 
+use std::env;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_udf::runtime::Device;
 
@@ -12,7 +13,7 @@ pub struct Accelerator {
     pub device: Device,
     /// Its name, for people.
     pub name: String,
-    /// Its memory in bytes.
+    /// Its memory in bytes, or what models may take of it.
     pub memory: u64,
 }
 
@@ -34,6 +35,8 @@ pub struct Inventory {
     pub cpus: u32,
     /// Host memory in bytes.
     pub memory: u64,
+    /// Whether models may load native code that comes with their packages.
+    pub(crate) allows_native: bool,
     /// Whose these are, in messages.
     pub(crate) owner: Owner,
     pub(crate) emulated: Vec<Accelerator>,
@@ -77,6 +80,7 @@ impl Inventory {
         Self {
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
             memory: host_memory().unwrap_or(u64::MAX),
+            allows_native: false,
             owner: Owner::Process,
             emulated: Vec::new(),
             cuda: if has_nvidia_driver() { Cuda::Ask } else { Cuda::Absent },
@@ -87,6 +91,14 @@ impl Inventory {
     #[must_use]
     pub fn with_owner(mut self, owner: Owner) -> Self {
         self.owner = owner;
+        self
+    }
+
+    /// Lets models load native code that comes with their packages, unless they say that they must not. It runs
+    /// with the rights of this process.
+    #[must_use]
+    pub fn with_native_code(mut self, allows_native: bool) -> Self {
+        self.allows_native = allows_native;
         self
     }
 
@@ -140,9 +152,11 @@ fn host_memory() -> Option<u64> {
 }
 
 fn has_nvidia_driver() -> bool {
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+    let usual = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+    let named = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut folders = usual.iter().map(PathBuf::from).chain(env::split_paths(&named));
     Path::new("/dev/nvidiactl").exists()
-        || folders.iter().any(|folder| Path::new(folder).join("libcuda.so.1").exists())
+        || folders.any(|folder| folder.join("libcuda.so.1").exists())
 }
 
 #[cfg(test)]

@@ -14,17 +14,22 @@
 //! let config = SessionConfig::new().with_extension(devices);
 //! ```
 
+mod batching;
 mod busy;
 mod devices;
 mod inventory;
 mod lease;
+mod lost;
 mod models;
 mod nvml;
 mod once;
 mod placement;
+mod room;
 mod sampler;
 mod slot;
+mod threads;
 
+pub(crate) use batching::{Batching, batch_range};
 pub use devices::Devices;
 pub use inventory::{Accelerator, Inventory, Owner};
 pub use lease::Lease;
@@ -35,4 +40,6 @@ pub use sampler::Utilization;
 #[cfg(test)]
 pub(crate) use sampler::{Meter, Samplers};
 pub(crate) use sampler::{Reading, Watch};
-pub(crate) use slot::{BatchError, IN_FLIGHT_MAX, Outcome, Slot, Submitted};
+pub(crate) use slot::{BatchError, Outcome, Slot, Submitted, in_flight_max};
+#[cfg(test)]
+pub(crate) use threads::ahead::Ahead;

@@ -10,6 +10,10 @@ use super::inventory::{Accelerator, Inventory};
 use super::lease::share_millis;
 use crate::error::EngineError;
 
+/// What a thread that computes on a CUDA device takes beside its model: the workspace of cuBLAS, which
+/// libtorch makes for each stream, of the size that it has on the largest devices.
+const WORKSPACE_BYTES: u64 = 32 << 20;
+
 /// One device per replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
@@ -220,20 +224,29 @@ impl Search<'_> {
             let most = accelerators.iter().map(|accelerator| accelerator.memory).max();
             return Err(self.lacking(
                 format!(
-                    "it needs gpu_memory={} and the largest accelerator has {}",
+                    "it needs gpu_memory={} and the accelerator with most room has {} for models",
                     ByteSize(self.model.resources.gpu_memory),
                     ByteSize(most.unwrap_or(0))
                 ),
-                "lower `gpu_memory` together with the batch size, or use a larger accelerator",
+                "lower `gpu_memory` together with the batch size, end what else uses the accelerator, or \
+                 use a larger one",
             ));
         }
         Ok(devices)
     }
 
+    /// What one replica takes of an accelerator's memory.
+    fn bytes_on(&self, device: Device) -> u64 {
+        match device {
+            Device::Cuda(_) => self.model.resources.gpu_memory.saturating_add(WORKSPACE_BYTES),
+            Device::Cpu | Device::Emulated(_) => self.model.resources.gpu_memory,
+        }
+    }
+
     /// How many replicas an accelerator has room for, by their shares of it and of its memory.
     fn replicas_on(&self, accelerator: &Accelerator) -> u64 {
         let by_share = 1000 / share_millis(accelerator.device, self.model);
-        let by_memory = accelerator.memory.checked_div(self.model.resources.gpu_memory);
+        let by_memory = accelerator.memory.checked_div(self.bytes_on(accelerator.device));
         u64::from(by_share).min(by_memory.unwrap_or(u64::MAX))
     }
 }
@@ -348,7 +361,7 @@ mod tests {
             (
                 torch(|m| m.resources.gpu_memory = 80 * GIB),
                 1,
-                &["gpu_memory=80.0 GiB", "has 16.0 GiB"],
+                &["gpu_memory=80.0 GiB", "has 16.0 GiB for models"],
             ),
             (torch(|m| m.resources.memory = 9 * GIB), 0, &["9.0 GiB", "has 8.0 GiB"]),
             (torch(|m| m.resources.cpus = share(5.0)), 0, &["cpus=5", "4 cores"]),

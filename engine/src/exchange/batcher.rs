@@ -32,19 +32,26 @@ pub(super) enum Batching {
 
 /// Cuts rows into batches within the limits; every row is in exactly one. A batch has at least one
 /// row, even if that row alone exceeds a limit.
-pub(super) fn cut(mut rows: Vec<Row>, batching: Batching, limits: &BatchLimits) -> Vec<Vec<Row>> {
+/// `multiple`: what lengths are rounded up to.
+pub(super) fn cut(
+    mut rows: Vec<Row>,
+    batching: Batching,
+    limits: &BatchLimits,
+    multiple: u32,
+) -> Vec<Vec<Row>> {
     if batching == Batching::Tokens {
         rows.sort_by_key(|row| Reverse(row.length));
     }
     let mut batches = Vec::new();
-    let mut size = Size::default();
+    let empty = Size::rounded_to(multiple);
+    let mut size = empty;
     let mut start = 0;
     for (end, row) in rows.iter().enumerate() {
         let grown = size.with(row);
         if end > start && !grown.is_within(limits) {
             batches.push(rows[start..end].to_vec());
             start = end;
-            size = Size::default().with(row);
+            size = empty.with(row);
         } else {
             size = grown;
         }
@@ -60,22 +67,41 @@ pub(super) fn cut(mut rows: Vec<Row>, batching: Batching, limits: &BatchLimits) 
 pub(super) struct Size {
     pub(super) rows: u64,
     longest: u64,
+    /// What lengths are rounded up to; 0 if they are not.
+    multiple: u64,
     pub(super) bytes: u64,
 }
 
 impl Size {
+    /// Of no rows yet, whose length is rounded up to a multiple of this.
+    pub(super) fn rounded_to(multiple: u32) -> Self {
+        Self { multiple: u64::from(multiple), ..Self::default() }
+    }
+
     #[must_use]
     pub(super) fn with(self, row: &Row) -> Self {
         Self {
             rows: self.rows + 1,
             longest: self.longest.max(u64::from(row.length)),
+            multiple: self.multiple,
             bytes: self.bytes.saturating_add(row.bytes),
+        }
+    }
+
+    /// Of a batch and another one.
+    #[must_use]
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            longest: self.longest.max(other.longest),
+            multiple: self.multiple,
+            bytes: self.bytes.saturating_add(other.bytes),
         }
     }
 
     /// Tokens that the device computes.
     pub(super) fn padded(&self) -> u64 {
-        self.rows * self.longest
+        self.rows * self.longest.next_multiple_of(self.multiple.max(1))
     }
 
     pub(super) fn is_within(&self, limits: &BatchLimits) -> bool {
@@ -106,7 +132,7 @@ mod tests {
 
     #[test]
     fn similar_lengths_share_a_batch_and_the_longest_come_first() {
-        let batches = cut(rows(&[1, 9, 2, 8]), Batching::Tokens, &limits(10, Some(18), None));
+        let batches = cut(rows(&[1, 9, 2, 8]), Batching::Tokens, &limits(10, Some(18), None), 1);
         let lengths: Vec<Vec<u32>> =
             batches.iter().map(|batch| batch.iter().map(|row| row.length).collect()).collect();
         assert_eq!(lengths, [vec![9, 8], vec![2, 1]]);
@@ -120,10 +146,11 @@ mod tests {
             max_tokens in prop::option::of(1u32..2000),
             max_bytes in prop::option::of(1u64..9000),
             by_length: bool,
+            multiple in 1u32..20,
         ) {
             let limits = limits(max_rows, max_tokens, max_bytes);
             let batching = if by_length { Batching::Tokens } else { Batching::Rows };
-            let batches = cut(rows(&lengths), batching, &limits);
+            let batches = cut(rows(&lengths), batching, &limits, multiple);
             for batch in &batches {
                 prop_assert!(!batch.is_empty());
                 // Counted the naive way.
@@ -131,7 +158,7 @@ mod tests {
                 let count = u32::try_from(batch.len()).unwrap();
                 if batch.len() > 1 {
                     prop_assert!(count <= max_rows);
-                    prop_assert!(max_tokens.is_none_or(|max| count * longest <= max));
+                    prop_assert!(max_tokens.is_none_or(|max| count * longest.next_multiple_of(multiple) <= max));
                     let bytes: u64 = batch.iter().map(|row| row.bytes).sum();
                     prop_assert!(max_bytes.is_none_or(|max| bytes <= max));
                 }
@@ -155,7 +182,7 @@ mod tests {
             max_tokens in 1u32..500,
         ) {
             let limits = limits(max_rows, Some(max_tokens), None);
-            let batches = cut(rows(&lengths), Batching::Tokens, &limits);
+            let batches = cut(rows(&lengths), Batching::Tokens, &limits, 1);
             for pair in batches.windows(2) {
                 let size = pair[0].iter().fold(Size::default(), |size, row| size.with(row));
                 prop_assert!(!size.with(&pair[1][0]).is_within(&limits));

@@ -7,6 +7,7 @@
 //! is never exceeded in our name, and in fact by a bounded number of bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
 use datafusion::common::Result;
@@ -18,8 +19,16 @@ use crate::unreserved::admit;
 /// How many bytes may be held, and how many are.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    bytes_max: usize,
+    /// What is meant to be enough, and what it may grow to.
+    bytes: Range,
+    bytes_max: AtomicUsize,
     state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    least: usize,
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -41,7 +50,21 @@ pub(crate) struct Permit {
 impl Budget {
     pub(crate) fn new(bytes_max: usize, reservation: MemoryReservation) -> Self {
         let state = State { held_bytes: 0, held_bytes_peak: 0, reservation, waiting: Vec::new() };
-        Self { bytes_max, state: Mutex::new(state) }
+        let bytes = Range { least: bytes_max, most: bytes_max };
+        Self { bytes, bytes_max: AtomicUsize::new(bytes_max), state: Mutex::new(state) }
+    }
+
+    /// The same that may become larger, if it is [wanted](Self::want).
+    #[must_use]
+    pub(super) fn growing_to(mut self, most: usize) -> Self {
+        self.bytes.most = most.max(self.bytes.least);
+        self
+    }
+
+    /// So many bytes would be good to hold: as far as they may be from now on.
+    pub(super) fn want(&self, bytes: usize) {
+        let Range { least, most } = self.bytes;
+        self.bytes_max.store(bytes.clamp(least, most), Ordering::Relaxed);
     }
 
     /// Takes bytes, or keeps the waker for when some are returned.
@@ -55,7 +78,8 @@ impl Budget {
     ) -> Result<Option<Permit>> {
         let mut state = self.state.lock();
         let alone = state.held_bytes == 0;
-        let fits = state.held_bytes.saturating_add(bytes) <= self.bytes_max;
+        let bytes_max = self.bytes_max();
+        let fits = state.held_bytes.saturating_add(bytes) <= bytes_max;
         let reserved_bytes = if alone {
             Some(admit(&state.reservation, bytes)?)
         } else if fits {
@@ -73,17 +97,16 @@ impl Budget {
         let held = bytes.max(1);
         state.held_bytes += held;
         debug_assert!(
-            alone || state.held_bytes <= self.bytes_max.max(1),
-            "{} bytes held of {}",
-            state.held_bytes,
-            self.bytes_max
+            alone || state.held_bytes <= bytes_max.max(1),
+            "{} bytes held of {bytes_max}",
+            state.held_bytes
         );
         state.held_bytes_peak = state.held_bytes_peak.max(state.held_bytes);
         Ok(Some(Permit { budget: Arc::clone(self), bytes: held, reserved_bytes }))
     }
 
     pub(super) fn bytes_max(&self) -> usize {
-        self.bytes_max
+        self.bytes_max.load(Ordering::Relaxed)
     }
 
     pub(super) fn held_bytes_peak(&self) -> usize {
@@ -220,6 +243,24 @@ mod tests {
         assert_eq!((pool.reserved(), budget.held_bytes()), (50, 50));
         drop(other);
         assert_eq!((pool.reserved(), budget.held_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_budget_grows_with_what_is_wanted_as_far_as_it_may() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1000));
+        let reservation = MemoryConsumer::new("test").register(&pool);
+        let budget = Arc::new(Budget::new(100, reservation).growing_to(300));
+        for (wanted, expected) in [(0, 100), (200, 200), (400, 300), (50, 100)] {
+            budget.want(wanted);
+            assert_eq!(budget.bytes_max(), expected, "{wanted}");
+        }
+        budget.want(200);
+        let held = budget.try_take(180, &noop_waker()).unwrap().unwrap();
+        // What is held stays, and nothing is added to it.
+        budget.want(0);
+        assert!(budget.try_take(10, &noop_waker()).unwrap().is_none());
+        drop(held);
+        assert!(budget.try_take(90, &noop_waker()).unwrap().is_some());
     }
 
     #[test]

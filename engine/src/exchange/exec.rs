@@ -30,10 +30,10 @@ use forebay_udf::model::BatchLimits;
 use parking_lot::Mutex;
 
 use super::budget::Budget;
+use super::limits::LiveLimits;
 use super::metrics::{ProducerMetrics, ReplicaMetrics};
 use super::order::OrderProgress;
 use super::queue::Queue;
-use super::seal::SealPolicy;
 use super::stream::{Execution, Producers, Replica};
 use super::window::Sharing;
 use crate::checker::Ledger;
@@ -48,6 +48,8 @@ pub struct ExchangeOptions {
     pub replicas: usize,
     /// The most bytes that may wait in the exchange; one larger block passes alone.
     pub byte_budget: usize,
+    /// That many at most if four batches, as large as they have become, are more than `byte_budget`.
+    pub byte_budget_max: usize,
     /// The batches that the model above wants.
     pub batch: BatchLimits,
     /// Whether each row carries its position in the input, so that [`RestoreOrderExec`] can put
@@ -76,6 +78,8 @@ pub struct StreamingExchangeExec {
     executions: PerExecution<Execution>,
     /// For the next execution; a restorer above takes hold of it first.
     progress: Mutex<Arc<OrderProgress>>,
+    /// For the next execution, if whoever computes its batches limits them.
+    limits: Mutex<Option<Arc<LiveLimits>>>,
 }
 
 impl StreamingExchangeExec {
@@ -114,6 +118,7 @@ impl StreamingExchangeExec {
             metrics: ExecutionPlanMetricsSet::new(),
             executions: PerExecution::default(),
             progress: Mutex::default(),
+            limits: Mutex::default(),
         }
     }
 
@@ -145,6 +150,12 @@ impl StreamingExchangeExec {
         Arc::clone(&self.progress.lock())
     }
 
+    /// The next execution's batches are within these limits, whatever they are at a moment.
+    pub(crate) fn limit_next(&self, limits: Arc<LiveLimits>) {
+        self.executions.forget();
+        *self.limits.lock() = Some(limits);
+    }
+
     fn compute_properties(
         input: &Arc<dyn ExecutionPlan>,
         options: &ExchangeOptions,
@@ -162,14 +173,17 @@ impl StreamingExchangeExec {
 
     fn begin(&self, context: &Arc<TaskContext>) -> Result<Execution> {
         let producers = self.input.output_partitioning().partition_count();
-        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit } =
+        let ExchangeOptions { replicas, batch, ordered, sharing, no_progress_limit, .. } =
             self.options.clone();
+        let limits = self.limits.lock().take();
+        let limits = limits.unwrap_or_else(|| Arc::new(LiveLimits::new(batch, 1)));
         let progress = std::mem::take(&mut *self.progress.lock());
         let reservation =
             MemoryConsumer::new("StreamingExchangeExec").register(context.memory_pool());
-        let budget = Arc::new(Budget::new(byte_budget, reservation));
-        let policy = SealPolicy { limits: batch, ordered };
-        let queue = Queue::new(producers, replicas, policy, sharing, Arc::clone(&budget), progress);
+        let budget = Budget::new(self.options.byte_budget, reservation);
+        let budget = Arc::new(budget.growing_to(self.options.byte_budget_max));
+        let held = Arc::clone(&budget);
+        let queue = Queue::new(producers, replicas, (limits, ordered), sharing, held, progress);
         let ledger = Ledger::new(Self::static_name(), replicas);
         let input = |partition| {
             let stream = ledger.input(self.input.execute(partition, Arc::clone(context))?);
@@ -215,10 +229,15 @@ fn with_column(schema: &SchemaRef, name: &str, data_type: DataType) -> SchemaRef
 
 impl DisplayAs for StreamingExchangeExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, .. } = &self.options;
+        let ExchangeOptions {
+            replicas, byte_budget, byte_budget_max, batch, ordered, sharing, ..
+        } = &self.options;
         let shares_equal = *sharing == Sharing::EqualInputs;
         let from = self.input.output_partitioning().partition_count();
-        let byte_budget = ByteSize(*byte_budget as u64);
+        let mut budget = ByteSize(*byte_budget as u64).to_string();
+        if byte_budget_max > byte_budget {
+            budget += &format!(" to {}", ByteSize(*byte_budget_max as u64));
+        }
         let has_tokens = self.input.schema().column_with_name(TOKENS_COLUMN).is_some();
         let batching = if has_tokens { "tokens" } else { "rows" };
         let window_rows = batch.window_rows;
@@ -226,12 +245,12 @@ impl DisplayAs for StreamingExchangeExec {
             DisplayFormatType::Default | DisplayFormatType::Verbose => write!(
                 f,
                 "StreamingExchangeExec: partitions={from} -> {replicas}, \
-                 byte_budget={byte_budget}, window_rows={window_rows}, batching={batching}, \
+                 byte_budget={budget}, window_rows={window_rows}, batching={batching}, \
                  share_equal_inputs={shares_equal}, ordered={ordered}"
             ),
             DisplayFormatType::TreeRender => {
                 writeln!(f, "partitions={from} -> {replicas}")?;
-                writeln!(f, "byte_budget={byte_budget}")?;
+                writeln!(f, "byte_budget={budget}")?;
                 writeln!(f, "window_rows={window_rows}")?;
                 writeln!(f, "batching={batching}")?;
                 writeln!(f, "share_equal_inputs={shares_equal}")?;

@@ -24,6 +24,7 @@
 mod batcher;
 pub(crate) mod budget;
 mod exec;
+mod limits;
 mod metrics;
 mod order;
 mod queue;
@@ -40,5 +41,6 @@ pub mod wire;
 mod tests;
 
 pub use exec::{ExchangeOptions, StreamingExchangeExec};
+pub(crate) use limits::LiveLimits;
 pub use restore::RestoreOrderExec;
 pub use window::Sharing;

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use datafusion::common::DataFusionError;
+use forebay_udf::model::BatchLimits;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::budget::{Budget, Permit};
+use super::limits::LiveLimits;
 use super::order::OrderProgress;
 use super::seal::{Cut, Patience, Reason, SealPolicy, Seen};
 use super::window::{Block, Planned, Sharing, Window};
@@ -54,7 +56,9 @@ const WINDOW_BYTES_MAX: usize = 1 << 30;
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Queue {
-    policy: SealPolicy,
+    limits: Arc<LiveLimits>,
+    /// Whether somebody puts the rows back in order.
+    ordered: bool,
     sharing: Sharing,
     budget: Arc<Budget>,
     progress: Arc<OrderProgress>,
@@ -67,6 +71,8 @@ struct State {
     sealed: VecDeque<Planned>,
     /// Rows in all windows sealed so far: where the open window starts.
     sealed_rows: u64,
+    /// What came in so far.
+    taken_in: Sum,
     /// How many times in a row rows with lengths were put back.
     reopened: u32,
     producers: Vec<Producer>,
@@ -75,6 +81,35 @@ struct State {
     /// next replica has not come yet.
     present: usize,
     failure: Option<Arc<DataFusionError>>,
+}
+
+/// What blocks weigh together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    rows: u64,
+    tokens: u64,
+    bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, block: &Block) {
+        self.rows += block.rows() as u64;
+        self.tokens += block.tokens();
+        self.bytes += block.bytes() as u64;
+    }
+
+    /// Bytes of a batch that is as large as it may be, if its rows are like those so far.
+    fn batch_bytes(&self, limits: &BatchLimits) -> usize {
+        let of = |units: u64, max: u64| {
+            let bytes = u128::from(self.bytes) * u128::from(max) / u128::from(units.max(1));
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        };
+        let by_rows = of(self.rows, u64::from(limits.max_rows));
+        match limits.max_tokens.filter(|_| self.tokens > 0) {
+            Some(max) => by_rows.min(of(self.tokens, u64::from(max))),
+            None => by_rows,
+        }
+    }
 }
 
 impl State {
@@ -109,7 +144,7 @@ impl Queue {
     pub(super) fn new(
         producers: usize,
         replicas: usize,
-        policy: SealPolicy,
+        (limits, ordered): (Arc<LiveLimits>, bool),
         sharing: Sharing,
         budget: Arc<Budget>,
         progress: Arc<OrderProgress>,
@@ -118,13 +153,23 @@ impl Queue {
             open: Window::default(),
             sealed: VecDeque::new(),
             sealed_rows: 0,
+            taken_in: Sum::default(),
             reopened: 0,
             producers: vec![Producer::default(); producers],
             replicas: vec![Replica::default(); replicas],
             present: 0,
             failure: None,
         };
-        Self { policy, sharing, budget, progress, state: Mutex::new(state) }
+        Self { limits, ordered, sharing, budget, progress, state: Mutex::new(state) }
+    }
+
+    /// By what is known at this moment.
+    fn policy(&self) -> SealPolicy {
+        SealPolicy {
+            limits: self.limits.get(),
+            ordered: self.ordered,
+            multiple: self.limits.length_multiple(),
+        }
     }
 
     /// A replica has come.
@@ -144,7 +189,7 @@ impl Queue {
 
     /// Most rows of one block. Small against the window, so that producers fill it together.
     pub(super) fn block_rows_max(&self) -> usize {
-        (self.policy.limits.window_rows as usize).div_ceil(4).max(1)
+        (self.limits.get().window_rows as usize).div_ceil(4).max(1)
     }
 
     /// Most bytes of one block, unless a single row is larger.
@@ -200,6 +245,7 @@ impl Queue {
             return Poll::Pending;
         };
         this.is_blocked = false;
+        state.taken_in.add(&pending);
         state.open.push(pending, permit);
         wake_replicas(guard);
         Poll::Ready(Push::Accepted)
@@ -207,7 +253,7 @@ impl Queue {
 
     /// How many rows of the block the open window has room for.
     fn room(&self, open: &Window, block: &Block) -> usize {
-        let rows = (self.policy.limits.window_rows as usize).saturating_sub(open.rows());
+        let rows = (self.limits.get().window_rows as usize).saturating_sub(open.rows());
         match open.rows() {
             0 => block.rows(),
             _ if open.bytes() + block.bytes() > self.window_bytes_max() => 0,
@@ -244,18 +290,19 @@ impl Queue {
             let told = std::mem::replace(&mut state.replicas[replica].knows_failure, true);
             return if told { Take::End } else { Take::Failed(Arc::clone(failure)) };
         }
+        let policy = self.policy();
         if let Some(batch) = state.sealed.pop_front() {
-            return Take::Batch(batch);
+            return Take::Batch(batch.grown(&mut state.sealed, &policy));
         }
         let ended = state.producers.iter().all(|producer| producer.is_finished);
         if state.open.rows() == 0 && ended {
             return Take::End;
         }
-        if let Some(reason) = self.policy.reason(&state.seen(ended, patience)) {
+        if let Some(reason) = policy.reason(&state.seen(ended, patience)) {
             // Two windows ahead; see `OrderProgress` for why this cannot deadlock.
-            let ahead = 2 * u64::from(self.policy.limits.window_rows);
+            let ahead = 2 * u64::from(policy.limits.window_rows);
             if self.progress.allows(state.sealed_rows, ahead, cx.waker()) {
-                return self.seal(guard, reason);
+                return self.seal(guard, reason, &policy);
             }
         }
         state.replicas[replica].waker = Some(cx.waker().clone());
@@ -264,9 +311,9 @@ impl Queue {
 
     /// Puts the rows of the batches that are not handed out back into the open window, if that has
     /// room for them.
-    fn reopen_rest(&self, state: &mut State, window_bytes: usize) {
+    fn reopen_rest(&self, state: &mut State, window_bytes: usize, policy: &SealPolicy) {
         let cut = state.cut();
-        let handed_out = self.policy.handed_out(cut, state.present, &mut state.reopened);
+        let handed_out = policy.handed_out(cut, state.present, &mut state.reopened);
         if state.sealed.len() <= handed_out {
             return;
         }
@@ -294,14 +341,16 @@ impl Queue {
 
     /// Cuts the open window, takes its first batch, and wakes everybody: there is room, and there
     /// may be batches for the other replicas.
-    fn seal(&self, mut guard: MutexGuard<'_, State>, reason: Reason) -> Take {
+    fn seal(&self, mut guard: MutexGuard<'_, State>, reason: Reason, policy: &SealPolicy) -> Take {
         let state = &mut *guard;
+        // One is computed, one waits for it, one is sealed and one comes in.
+        self.budget.want(state.taken_in.batch_bytes(&policy.limits).saturating_mul(4));
         let window = std::mem::take(&mut state.open);
         let window_bytes = window.bytes();
         state.sealed_rows += window.rows() as u64;
-        state.sealed = window.seal(&self.policy);
-        if self.policy.keeps_rest(reason) {
-            self.reopen_rest(state, window_bytes);
+        state.sealed = window.seal(policy);
+        if policy.keeps_rest(reason) {
+            self.reopen_rest(state, window_bytes, policy);
         }
         let first = state.sealed.pop_front();
         let mut wakers = take_producer_wakers(state);
@@ -340,18 +389,25 @@ mod tests {
     use super::super::seal::REOPENED_MAX;
     use super::*;
     use crate::testing::{flag_waker, ids, limits, numbers};
+    use crate::{Sharing, TOKENS_COLUMN};
     use datafusion::common::exec_datafusion_err;
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
-    use forebay_udf::model::BatchLimits;
-
-    use crate::{Sharing, TOKENS_COLUMN};
 
     fn queue(producers: usize, replicas: usize, limits: BatchLimits, bytes_max: usize) -> Queue {
+        queue_within(producers, replicas, Arc::new(LiveLimits::new(limits, 1)), bytes_max)
+    }
+
+    fn queue_within(
+        producers: usize,
+        replicas: usize,
+        limits: Arc<LiveLimits>,
+        bytes_max: usize,
+    ) -> Queue {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let reservation = MemoryConsumer::new("test").register(&pool);
         let budget = Arc::new(Budget::new(bytes_max, reservation));
-        let policy = SealPolicy { limits, ordered: false };
-        let queue = Queue::new(producers, replicas, policy, Sharing::None, budget, Arc::default());
+        let limits = (limits, false);
+        let queue = Queue::new(producers, replicas, limits, Sharing::None, budget, Arc::default());
         (0..replicas).for_each(|_| queue.enter());
         queue
     }
@@ -396,6 +452,24 @@ mod tests {
         assert_eq!(push(&queue, &waker, 0, &mut block(9..12)), ACCEPTED);
         assert_eq!(taken(take(&queue, &waker, 0)), [8, 9, 10, 11]);
         assert!(matches!(take(&queue, &waker, 1), Take::Empty));
+    }
+
+    #[test]
+    fn batches_that_wait_grow_with_their_limits() {
+        let live = Arc::new(LiveLimits::new(limits(2, 100), 1));
+        let queue = queue_within(1, 1, Arc::clone(&live), 1 << 20);
+        let (waker, _) = flag_waker();
+        assert_eq!(push(&queue, &waker, 0, &mut block(0..7)), ACCEPTED);
+        assert_eq!(push(&queue, &waker, 0, &mut block(7..11)), ACCEPTED);
+        queue.finish(0);
+        assert_eq!(taken(take(&queue, &waker, 0)), [0, 1]);
+        live.set(limits(5, 100));
+        assert_eq!(taken(take(&queue, &waker, 0)), [2, 3, 4, 5], "another two would be too many");
+        live.set(limits(1, 100));
+        assert_eq!(taken(take(&queue, &waker, 0)), [6, 7], "whoever computes it cuts it");
+        live.set(limits(100, 100));
+        assert_eq!(taken(take(&queue, &waker, 0)), [8, 9, 10]);
+        assert!(matches!(take(&queue, &waker, 0), Take::End));
     }
 
     /// Rows of so many tokens.

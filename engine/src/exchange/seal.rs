@@ -87,6 +87,8 @@ pub(super) struct SealPolicy {
     pub(super) limits: BatchLimits,
     /// Whether somebody puts the rows back in order, and so waits for each of them.
     pub(super) ordered: bool,
+    /// What the model's device rounds lengths up to.
+    pub(super) multiple: u32,
 }
 
 impl SealPolicy {
@@ -153,7 +155,7 @@ mod tests {
     fn policy(ordered: bool) -> SealPolicy {
         let limits =
             BatchLimits { max_rows: 4, max_tokens: Some(80), max_bytes: None, window_rows: 100 };
-        SealPolicy { limits, ordered }
+        SealPolicy { limits, ordered, multiple: 1 }
     }
 
     fn row(length: u32) -> Row {

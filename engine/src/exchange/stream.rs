@@ -262,7 +262,7 @@ impl Replica {
         self.metrics.useful_tokens.add_part(usize::try_from(planned.tokens).unwrap_or(usize::MAX));
         self.metrics
             .useful_tokens
-            .add_total(usize::try_from(planned.padded_tokens).unwrap_or(usize::MAX));
+            .add_total(usize::try_from(planned.padded_tokens()).unwrap_or(usize::MAX));
         self.metrics.shared_rows.add(planned.shared_rows);
         let batch = planned.gather(&self.execution.schema)?;
         self.metrics.moved_bytes.add(weight::bytes(&batch));

@@ -27,6 +27,7 @@ fn options(replicas: usize, batch: BatchLimits) -> ExchangeOptions {
     ExchangeOptions {
         replicas,
         byte_budget: 1 << 20,
+        byte_budget_max: 0,
         batch,
         ordered: false,
         sharing: Sharing::None,

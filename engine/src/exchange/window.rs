@@ -56,6 +56,12 @@ impl Block {
         self.bytes
     }
 
+    /// Tokens of all rows; 0 if they have none.
+    pub(super) fn tokens(&self) -> u64 {
+        let lengths = self.lengths.iter().flatten();
+        lengths.map(|length| u64::from(*length)).sum()
+    }
+
     /// The rows, with the block's input bytes shared among them: by length if they have one.
     fn rows_of(&self, block: usize) -> impl Iterator<Item = Row> {
         let block = u32::try_from(block).unwrap_or(u32::MAX);
@@ -131,7 +137,7 @@ impl Window {
             Some(chains) => rows.filter(|row| chains.is_first(row)).collect(),
             None => rows.collect(),
         };
-        let batches = cut(rows, batching, &policy.limits).into_iter();
+        let batches = cut(rows, batching, &policy.limits, policy.multiple).into_iter();
         batches.map(|rows| self.plan(&rows, chains.as_ref(), policy)).collect()
     }
 
@@ -159,11 +165,11 @@ impl Window {
                 groups.resize(groups.len() + places.len() - before, group);
             }
         }
-        let size = rows.iter().fold(Size::default(), |size, row| size.with(row));
+        let size = rows.iter().fold(Size::rounded_to(policy.multiple), |size, row| size.with(row));
         let tokens = rows.iter().map(|row| u64::from(row.length)).sum();
         let shared_rows = places.len() - rows.len();
-        let (padded_tokens, is_full) = (size.padded(), policy.is_full(size));
-        Planned { blocks, places, groups, shared_rows, is_full, padded_tokens, tokens }
+        let is_full = policy.is_full(size);
+        Planned { blocks, places, groups, shared_rows, is_full, size, tokens }
     }
 }
 
@@ -178,13 +184,49 @@ pub(super) struct Planned {
     pub(super) is_full: bool,
     /// Rows that need no computation of their own.
     pub(super) shared_rows: usize,
-    /// Tokens that the device will compute.
-    pub(super) padded_tokens: u64,
+    /// Of the rows that are computed.
+    size: Size,
     /// Tokens that the rows have.
     pub(super) tokens: u64,
 }
 
 impl Planned {
+    /// Tokens that the device will compute.
+    pub(super) fn padded_tokens(&self) -> u64 {
+        self.size.padded()
+    }
+
+    /// With the batches that were cut behind it from the same window, as far as they fit: limits may have become
+    /// larger since.
+    pub(super) fn grown(mut self, behind: &mut VecDeque<Self>, policy: &SealPolicy) -> Self {
+        let fits = |size: Size, next: &Self| size.and(next.size).is_within(&policy.limits);
+        while let Some(next) = behind.pop_front_if(|next| fits(self.size, next)) {
+            self.append(next);
+            self.is_full = policy.is_full(self.size);
+        }
+        self
+    }
+
+    fn append(&mut self, other: Self) {
+        let own = |held: Arc<Held>| {
+            let known = self.blocks.iter().position(|own| Arc::ptr_eq(own, &held));
+            known.unwrap_or_else(|| {
+                self.blocks.push(held);
+                self.blocks.len() - 1
+            })
+        };
+        let blocks: Vec<usize> = other.blocks.into_iter().map(own).collect();
+        self.places.extend(other.places.into_iter().map(|(block, row)| (blocks[block], row)));
+        self.groups = self.groups.take().zip(other.groups).map(|(mut groups, others)| {
+            let next = groups.last().map_or(0, |last| last + 1);
+            groups.extend(others.into_iter().map(|group| group + next));
+            groups
+        });
+        self.size = self.size.and(other.size);
+        self.shared_rows += other.shared_rows;
+        self.tokens += other.tokens;
+    }
+
     /// Copies the rows together; gives the blocks' bytes back if nobody else needs them. `schema`
     /// has the blocks' columns, and [`SHARE_COLUMN`](crate::SHARE_COLUMN) behind them if equal
     /// inputs are shared.

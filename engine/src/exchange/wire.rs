@@ -29,6 +29,8 @@ pub struct Exchange {
     no_progress_limit: Option<Time>,
     #[prost(message, repeated, tag = "7")]
     ordering: Vec<SortKey>,
+    #[prost(uint64, tag = "8")]
+    byte_budget_max: u64,
 }
 
 /// A [`RestoreOrderExec`] without its input. It has nothing else: the exchange is found below.
@@ -65,11 +67,19 @@ impl StreamingExchangeExec {
     /// # Errors
     /// If the order that the exchange relies on has no wire form.
     pub fn to_wire(&self, exprs: &dyn ExprCodec) -> Result<Exchange> {
-        let ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit } =
-            self.options().clone();
+        let ExchangeOptions {
+            replicas,
+            byte_budget,
+            byte_budget_max,
+            batch,
+            ordered,
+            sharing,
+            no_progress_limit,
+        } = self.options().clone();
         Ok(Exchange {
             replicas: replicas as u64,
             byte_budget: byte_budget as u64,
+            byte_budget_max: byte_budget_max as u64,
             batch: Some(batch.into()),
             ordered,
             share_equal_inputs: sharing == Sharing::EqualInputs,
@@ -95,6 +105,7 @@ impl StreamingExchangeExec {
         let options = ExchangeOptions {
             replicas: count(message.replicas, "replicas")?,
             byte_budget: count(message.byte_budget, "byte_budget")?,
+            byte_budget_max: count(message.byte_budget_max, "byte_budget_max")?,
             batch: batch.into(),
             ordered: message.ordered,
             sharing: if message.share_equal_inputs { Sharing::EqualInputs } else { Sharing::None },

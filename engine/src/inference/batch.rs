@@ -87,24 +87,21 @@ pub(super) fn slice(columns: &[ArrayRef], start: usize, rows: usize) -> Vec<Arra
 }
 
 /// Cuts a batch, in order, into pieces within the model's limits: without an exchange below,
-/// batches come as large as the plan makes them. `padded_max`: what is known to fit into the
-/// device's memory. Neighbors with equal inputs stay together and count once.
+/// batches come as large as the plan makes them, and limits may have become smaller since one was formed.
+/// Neighbors with equal inputs stay together and count once.
 pub(super) fn pieces(
     batch: &RecordBatch,
     columns: &[ArrayRef],
     groups: Option<&UInt32Array>,
     limits: &BatchLimits,
-    padded_max: usize,
 ) -> Vec<RecordBatch> {
     let lengths = columns.iter().find_map(weight::lengths_of);
     let rows = batch.num_rows();
     let bytes: usize = columns.iter().map(weight::array_bytes).sum();
     let row_bytes = bytes.div_ceil(rows.max(1)) as u64;
-    let max_tokens = limits.max_tokens.map_or(usize::MAX, |max| max as usize).min(padded_max);
     let fits = |count: usize, longest: usize| {
-        let padded = count.saturating_mul(if lengths.is_some() { longest } else { 1 });
         count <= limits.max_rows as usize
-            && padded <= if lengths.is_some() { max_tokens } else { padded_max }
+            && limits.max_tokens.is_none_or(|max| count.saturating_mul(longest) <= max as usize)
             && limits.max_bytes.is_none_or(|max| count as u64 * row_bytes <= max)
     };
     let repeats = |row: usize| {

@@ -21,7 +21,10 @@ use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
     PlanProperties, StatisticsArgs,
 };
-use forebay_udf::model::{HIDDEN_PREFIX, ModelDeclaration, OnError};
+use forebay_udf::model::{
+    BatchAdvice, BatchLimits, HIDDEN_PREFIX, ModelDeclaration, OnError, SearchRange,
+};
+use forebay_udf::runtime::length_multiple;
 use forebay_udf::transform::output_fields;
 
 use super::metrics::InferenceMetrics;
@@ -30,7 +33,8 @@ use super::stream::Inference;
 use crate::carry::{self, Sources};
 use crate::checker::Ledger;
 use crate::claimed_order::in_claimed_order;
-use crate::device::{Devices, Placement};
+use crate::device::{Batching, Devices, Placement, batch_range};
+use crate::exchange::{LiveLimits, StreamingExchangeExec};
 use crate::per_execution::PerExecution;
 use crate::{ROW_ERROR_COLUMN, SEQUENCE_COLUMN, SHARE_COLUMN};
 
@@ -177,6 +181,23 @@ impl InferenceExec {
         &self.placement
     }
 
+    /// Whether the size of its batches is looked for while they are computed.
+    pub fn learns_batches(&self) -> bool {
+        self.batch_range().is_some()
+    }
+
+    fn batch_range(&self) -> Option<SearchRange> {
+        batch_range(&self.model, *self.placement.devices.first()?)
+    }
+
+    /// The limits of the first batches, as far as a plan knows them.
+    pub fn planned_limits(&self) -> BatchLimits {
+        match self.batch_range() {
+            Some(range) => self.model.searched_limits(range, BatchAdvice::default()),
+            None => self.model.batch.clone(),
+        }
+    }
+
     /// For how long one batch may take.
     pub fn no_progress_limit(&self) -> Option<Duration> {
         self.no_progress_limit
@@ -202,6 +223,16 @@ impl InferenceExec {
         .with_scheduling_type(SchedulingType::Cooperative)
     }
 
+    /// An execution, whose batches the exchange below forms as large as they should be there and then.
+    fn begin(&self, partitions: usize, batching: &Batching) -> Execution {
+        let multiple = length_multiple(&self.model, batching.device());
+        let limits = Arc::new(LiveLimits::new(batching.limits(), multiple));
+        if let Some(exchange) = self.input.downcast_ref::<StreamingExchangeExec>() {
+            exchange.limit_next(Arc::clone(&limits));
+        }
+        Execution::new(partitions, limits)
+    }
+
     /// Key and value of what `EXPLAIN` shows.
     fn explain(&self) -> Vec<(&'static str, String)> {
         let model = &self.model;
@@ -212,10 +243,17 @@ impl InferenceExec {
             ("replicas", self.placement.replicas().to_string()),
             ("cpus", resources.cpus.to_string()),
             ("gpus", resources.gpus.to_string()),
-            ("max_batch_rows", model.batch.max_rows.to_string()),
         ];
-        pairs.extend(model.batch.max_tokens.map(|max| ("max_batch_tokens", max.to_string())));
-        pairs.extend(model.batch.max_bytes.map(|max| ("max_batch_bytes", max.to_string())));
+        let is_learned = self.learns_batches();
+        let (batch, caps) = (&model.batch, &model.batch_caps);
+        let (rows, tokens, bytes) = match is_learned {
+            true => (caps.rows, caps.tokens, caps.bytes),
+            false => (Some(batch.max_rows), batch.max_tokens, batch.max_bytes),
+        };
+        pairs.extend(is_learned.then(|| ("batch", "learned".to_owned())));
+        pairs.extend(rows.map(|max| ("max_batch_rows", max.to_string())));
+        pairs.extend(tokens.map(|max| ("max_batch_tokens", max.to_string())));
+        pairs.extend(bytes.map(|max| ("max_batch_bytes", max.to_string())));
         if model.on_error != OnError::Fail {
             pairs.push(("on_error", model.on_error.to_string()));
         }
@@ -286,14 +324,18 @@ impl ExecutionPlan for InferenceExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
-        let begin = || Ok(Execution::new(partitions));
+        let devices = Devices::from_context(&context)?;
+        let device = self.placement.devices[partition % self.placement.devices.len()];
+        let batching = devices.batching(&self.model, device);
+        let begin = || Ok(self.begin(partitions, &batching));
         let execution = self.executions.get(partition, partitions, &context, begin)?;
         let column = |name: &str| self.input.schema().column_with_name(name).map(|(at, _)| at);
         let setup = Setup {
-            devices: Devices::from_context(&context)?,
+            devices,
             env: context.runtime_env(),
             model: Arc::clone(&self.model),
-            device: self.placement.devices[partition % self.placement.devices.len()],
+            device,
+            batching,
             partition,
             no_progress_limit: self.no_progress_limit,
             prepared: self.prepared.clone(),

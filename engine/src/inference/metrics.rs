@@ -7,7 +7,13 @@ use datafusion::physical_plan::metrics::{
     RatioMetrics, Time,
 };
 
+use forebay_udf::runtime::Held;
+
 use crate::device::Reading;
+
+/// The metrics of what batches held.
+pub(crate) const PINNED_PEAK: &str = "pinned_memory_peak";
+pub(crate) const RESERVED_PEAK: &str = "reserved_memory_peak";
 
 /// The metric of what the batches took.
 pub(crate) const OPERATIONS: &str = "operations";
@@ -59,11 +65,35 @@ pub(super) struct DeviceMetrics {
     utilization: OnceLock<RatioMetrics>,
     /// The most bytes of the device's memory that were in use, by whomever.
     memory_peak: OnceLock<Gauge>,
+    /// The most bytes of pinned host memory that batches on their way to the device and back had.
+    pinned_peak: OnceLock<Gauge>,
+    /// The most bytes of the device's memory that this process had for tensors.
+    reserved_peak: OnceLock<Gauge>,
 }
 
 impl DeviceMetrics {
     pub(super) fn new(metrics: ExecutionPlanMetricsSet, partition: usize) -> Self {
-        Self { metrics, partition, utilization: OnceLock::new(), memory_peak: OnceLock::new() }
+        Self {
+            metrics,
+            partition,
+            utilization: OnceLock::new(),
+            memory_peak: OnceLock::new(),
+            pinned_peak: OnceLock::new(),
+            reserved_peak: OnceLock::new(),
+        }
+    }
+
+    fn raise(&self, peak: &OnceLock<Gauge>, name: &'static str, bytes: u64) {
+        let metric = peak.get_or_init(|| {
+            MetricBuilder::new(&self.metrics).peak_memory_usage(name, self.partition)
+        });
+        metric.set_max(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// What batches held when one was started.
+    pub(super) fn add_held(&self, Held { pinned, reserved }: Held) {
+        self.raise(&self.pinned_peak, PINNED_PEAK, pinned);
+        self.raise(&self.reserved_peak, RESERVED_PEAK, reserved);
     }
 
     pub(super) fn add(&self, Reading { busy_percent, used_bytes }: Reading) {
@@ -76,11 +106,7 @@ impl DeviceMetrics {
             metric.add_total(100);
         }
         if let Some(bytes) = used_bytes {
-            let metric = self.memory_peak.get_or_init(|| {
-                MetricBuilder::new(&self.metrics)
-                    .peak_memory_usage("device_memory_peak", self.partition)
-            });
-            metric.set_max(usize::try_from(bytes).unwrap_or(usize::MAX));
+            self.raise(&self.memory_peak, "device_memory_peak", bytes);
         }
     }
 }

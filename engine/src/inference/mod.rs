@@ -37,5 +37,5 @@ pub mod wire;
 mod tests;
 
 pub use exec::{InferenceExec, output_schema};
-pub(crate) use metrics::OPERATIONS;
+pub(crate) use metrics::{OPERATIONS, PINNED_PEAK, RESERVED_PEAK};
 pub use transform::TransformExec;

@@ -18,17 +18,18 @@ use futures::{StreamExt, TryFutureExt};
 use super::batch::{ModelRows, join, null_outputs, pieces, slice};
 use super::bisect::Bisection;
 use super::in_flight::{InFlight, Pending, after, received};
-use super::metrics::InferenceMetrics;
+use super::metrics::{DeviceMetrics, InferenceMetrics};
 use super::on_error::{route, row_errors};
 use super::setup::Setup;
 use crate::SHARE_COLUMN;
-use crate::device::{BatchError, IN_FLIGHT_MAX, LoadedModel, Outcome, Slot, Watch};
+use crate::device::{BatchError, LoadedModel, Outcome, Slot, Watch, in_flight_max};
 
 /// A loaded model and the thread that runs it.
 struct Running {
     /// Held, so that the model counts as used.
     loaded: Arc<LoadedModel>,
     slot: Slot,
+    device: Arc<DeviceMetrics>,
     /// Held, so that the device is looked at.
     _watch: Option<Arc<Watch>>,
 }
@@ -42,13 +43,11 @@ pub(super) struct Inference {
     /// Pieces of the input batch that was taken last.
     pieces: VecDeque<RecordBatch>,
     input_ended: bool,
-    /// At most two: one computes, and one waits for it.
+    /// As many as the device takes at a time, and one that waits for them.
     in_flight: VecDeque<InFlight>,
     /// Since when the first of them is that.
     first_since: Instant,
     active_since: Option<Instant>,
-    /// Padded size of the largest batch that may fit into the device's memory, once one did not.
-    padded_max: usize,
 }
 
 impl Inference {
@@ -64,10 +63,9 @@ impl Inference {
             running: None,
             pieces: VecDeque::new(),
             input_ended: false,
-            in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
+            in_flight: VecDeque::new(),
             first_since: Instant::now(),
             active_since: None,
-            padded_max: usize::MAX,
         }
     }
 
@@ -97,7 +95,8 @@ impl Inference {
             self.load().await?;
         }
         loop {
-            let has_place = self.in_flight.len() < IN_FLIGHT_MAX;
+            let depth = self.running()?.loaded.replica.depth();
+            let has_place = self.in_flight.len() < in_flight_max(depth);
             if has_place && let Some(piece) = self.pieces.pop_front() {
                 self.hand_over(piece)?;
                 continue;
@@ -153,12 +152,10 @@ impl Inference {
         self.metrics.starved_time.add_duration(since.elapsed().saturating_sub(loading));
         let item = item.map(Ok);
         let Setup { execution, metrics, .. } = &self.setup;
-        let watch = execution.watches.watch(devices, *device, metrics, *partition);
-        let (devices, model) = (Arc::clone(devices), Arc::clone(model));
-        let replica = Arc::clone(&loaded.replica);
-        let slot = Slot::start(devices, model, *device, replica, *partition)?;
+        let slot = devices.slot(&loaded, *device, model, *partition)?;
+        let (watch, device) = execution.watches.watch(devices, *device, metrics, *partition);
         self.metrics.replicas.set(1);
-        self.running = Some(Running { loaded, slot, _watch: watch });
+        self.running = Some(Running { loaded, slot, device, _watch: watch });
         self.take_in(item)
     }
 
@@ -166,8 +163,8 @@ impl Inference {
         match item.transpose()? {
             Some(batch) => {
                 let (columns, groups) = (self.prepared_of(&batch), self.groups_of(&batch)?);
-                let limits = &self.setup.model.batch;
-                self.pieces.extend(pieces(&batch, &columns, groups, limits, self.padded_max));
+                let limits = self.setup.execution.limits.get();
+                self.pieces.extend(pieces(&batch, &columns, groups, &limits));
             }
             None => self.input_ended = true,
         }
@@ -244,7 +241,6 @@ impl Inference {
                 Some(outcome) => outcome,
                 None => self.infer(&slice(&model_rows.columns, start, rows)).await?,
             };
-            let padded = outcome.padded;
             let error = match self.record(outcome, rows) {
                 Ok(outputs) => {
                     parts.push(outputs);
@@ -253,10 +249,6 @@ impl Inference {
                 Err(error) => error,
             };
             let is_oom = error.is_out_of_memory();
-            // Unknown if the batch did not even become device inputs.
-            if is_oom && padded > 0 {
-                self.padded_max = self.padded_max.min((padded / 2).max(1));
-            }
             if (is_oom || self.is_row_error(&error)) && bisection.halve((start, rows)) {
                 self.metrics.splits(is_oom).add(1);
                 continue;
@@ -279,12 +271,13 @@ impl Inference {
         Ok((join(parts)?, row_errors(errors, model_rows.rows)))
     }
 
-    /// Waits for the batch behind the one that failed: its time is not that of the failed one's parts.
-    async fn finish_second(&mut self) -> Result<()> {
-        if let Some(second) = self.in_flight.front_mut()
-            && let Some(outcome) = second.wait(self.first_since, &self.setup).await?
-        {
-            second.outcome = Some(Pending::Done(outcome));
+    /// Waits for the batches behind the one that failed: their time is not that of the failed one's parts.
+    async fn finish_others(&mut self) -> Result<()> {
+        for other in &mut self.in_flight {
+            if let Some(outcome) = other.wait(self.first_since, &self.setup).await? {
+                other.outcome = Some(Pending::Done(outcome));
+            }
+            self.first_since = Instant::now();
         }
         Ok(())
     }
@@ -313,7 +306,7 @@ impl Inference {
 
     /// Prepares and computes some rows of a batch that failed, and waits for them.
     async fn infer(&mut self, columns: &[ArrayRef]) -> Result<Outcome> {
-        self.finish_second().await?;
+        self.finish_others().await?;
         let prepared = {
             let _timer = self.metrics.prepare_time.timer();
             self.device_inputs(columns)?
@@ -330,21 +323,29 @@ impl Inference {
     /// Cheap enough for an async worker, which is readied for the runtime just for it.
     fn device_inputs(&self, columns: &[ArrayRef]) -> Result<Result<Prepared, RuntimeError>> {
         let replica = &self.running()?.loaded.replica;
-        let Setup { model, device, .. } = &self.setup;
-        Ok(enter_thread(model, *device).and_then(|_guard| replica.prepare(columns)))
+        let Setup { model, device, devices, .. } = &self.setup;
+        let prepared = enter_thread(model, *device).and_then(|_guard| replica.prepare(columns));
+        Ok(prepared.inspect_err(|error| devices.heed(*device, error)))
     }
 
     fn record(&self, outcome: Outcome, rows: usize) -> Result<Vec<ArrayRef>, BatchError> {
         self.metrics.lease_wait_time.add_duration(outcome.lease_wait);
         self.metrics.busy_time.add_duration(outcome.busy);
         self.metrics.batches.add(1);
+        let running = self.running.as_ref();
+        if let (Some(running), Some(held)) = (running, outcome.held) {
+            running.device.add_held(held);
+        }
+        // Of the batch as it was meant to be.
+        let limits = self.setup.execution.limits.get();
+        self.setup.follow_batches();
         let outputs = outcome.result?;
         self.metrics.rows_inferred.add(rows);
-        let replica = self.running().ok().map(|running| &running.loaded.replica);
+        let replica = running.map(|running| &running.loaded.replica);
         if let Some(operations) = replica.and_then(|r| r.operations(rows, outcome.padded)) {
             self.metrics.add_operations(operations);
         }
-        let fill = fill_permille(rows, outcome.padded, &self.setup.model.batch);
+        let fill = fill_permille(rows, outcome.padded, &limits);
         self.metrics.batch_fill.add_part(fill);
         self.metrics.batch_fill.add_total(1000);
         Ok(outputs)

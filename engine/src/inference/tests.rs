@@ -1,5 +1,7 @@
 //! Inference as operators, over emulated models: against a naive loop, and when things go wrong.
 
+mod lost;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,6 +18,7 @@ use futures::StreamExt;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use crate::device::Ahead;
 use crate::testing::{
     collect_all, context, context_of, digests, emulated_model, ids, limits, naive, numbers, table,
     values, with_package,
@@ -33,6 +36,11 @@ pub(super) enum Shape {
     Direct,
     Exchange,
     Ordered,
+}
+
+/// The runtime of an emulated model that takes no time.
+fn emulated(fail_on: Option<String>, memory_rows: Option<u32>) -> RuntimeKind {
+    RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows, curve: None, loses: None }
 }
 
 pub(super) fn infer(
@@ -53,8 +61,15 @@ pub(super) fn infer(
             _ => Sharing::EqualInputs,
         };
         let no_progress_limit = None;
-        let options =
-            ExchangeOptions { replicas, byte_budget, batch, ordered, sharing, no_progress_limit };
+        let options = ExchangeOptions {
+            replicas,
+            byte_budget,
+            byte_budget_max: byte_budget,
+            batch,
+            ordered,
+            sharing,
+            no_progress_limit,
+        };
         plan = Arc::new(StreamingExchangeExec::try_new(plan, options).unwrap());
     }
     let placement = Placement { devices: vec![DEVICE; replicas] };
@@ -98,13 +113,14 @@ proptest! {
         memory_rows in prop::option::of(1u32..10),
         poison in prop::option::of(0i64..10),
         on_error in prop::sample::select(vec![OnError::Null, OnError::Route]),
+        is_ahead in any::<bool>(),
     ) {
         let dir = TempDir::new().unwrap();
         let mut model = emulated_model("m");
         model.determinism = determinism;
         model.on_error = if poison.is_some() { on_error } else { OnError::Fail };
         let fail_on = poison.map(|poison| format!("{poison}.0"));
-        model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows };
+        model.runtime = emulated(fail_on, memory_rows);
         model.batch = BatchLimits { max_rows, max_tokens: None, max_bytes, window_rows };
         model.resources.gpus = Share::try_from(gpus).unwrap();
         let model = with_package(model, dir.path());
@@ -122,6 +138,13 @@ proptest! {
         let context = context(1, Arc::clone(&pool));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2).enable_all().build().unwrap();
+        if is_ahead {
+            // The device has the next batch before it is done with one.
+            let ahead = |inner| -> Arc<dyn Replica> {
+                Arc::new(Ahead { inner, seen: Arc::default(), is_faulty: false })
+            };
+            runtime.block_on(devices(&context).replace_replica(&model, DEVICE, ahead));
+        }
         let batches = runtime.block_on(collect_all(&plan, &context)).unwrap();
         prop_assert!(batches.iter().all(|batch| batch.num_rows() <= max_rows as usize
             || shape == Shape::Ordered || distinct < 1000));
@@ -237,7 +260,7 @@ async fn with_failing_rows(
     let mut model = emulated_model("m");
     (model.on_error, model.max_error_ratio) = (on_error, max_error_ratio);
     let fail_on = Some(format!("{failing:?}"));
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on, memory_rows: None };
+    model.runtime = emulated(fail_on, None);
     let model = with_package(model, dir.path());
     let batch = values(0..20, |id| (id != 7).then_some(id as f32));
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -298,7 +321,7 @@ async fn a_row_that_fits_into_no_memory_is_tried_twice_and_then_given_up() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
     model.on_error = OnError::Route;
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(0) };
+    model.runtime = emulated(None, Some(0));
     let model = with_package(model, dir.path());
     let batch = numbers(0..3, |_| false);
     let input = table(&[vec![batch.clone()]], batch.schema());
@@ -345,7 +368,7 @@ async fn a_panic_in_a_model_is_an_error() {
     let error = collect_all(&plan, &context).await.unwrap_err().to_string();
     assert!(error.contains("a bug in a model") && error.contains("emulated:0"), "{error}");
     // The batch after it may have started; its lease comes back as well.
-    devices(&context).lease(DEVICE, &model).await;
+    devices(&context).lease(DEVICE, &model).await.unwrap();
 }
 
 #[tokio::test]
@@ -381,7 +404,7 @@ async fn rows_with_null_never_reach_the_model() {
 async fn a_dropped_query_gives_back_what_it_waits_for() {
     let (_dir, model, plan, context, calls) = faulty(Fault::None).await;
     let devices = devices(&context);
-    let lease = devices.lease(DEVICE, &model).await;
+    let lease = devices.lease(DEVICE, &model).await.unwrap();
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
     // Until it waits for the lease that the test holds.
     while metric(&plan, "replicas") == 0 {
@@ -391,7 +414,7 @@ async fn a_dropped_query_gives_back_what_it_waits_for() {
     drop(stream);
     drop(lease);
     // Complete only if nobody keeps a share.
-    let all = devices.lease(DEVICE, &model).await;
+    let all = devices.lease(DEVICE, &model).await.unwrap();
     drop(all);
     assert!(calls.load(Ordering::SeqCst) <= 1);
 }
@@ -399,7 +422,7 @@ async fn a_dropped_query_gives_back_what_it_waits_for() {
 #[tokio::test]
 async fn the_batch_behind_the_first_computes_while_nobody_polls() {
     let (_dir, model, plan, context, calls) = faulty(Fault::None).await;
-    let lease = devices(&context).lease(DEVICE, &model).await;
+    let lease = devices(&context).lease(DEVICE, &model).await.unwrap();
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
     while metric(&plan, "replicas") == 0 {
         assert!(futures::poll!(stream.next()).is_pending());
@@ -418,7 +441,7 @@ async fn a_stream_that_is_not_polled_holds_no_lease() {
     let mut stream = plan.execute(0, Arc::clone(&context)).unwrap();
     stream.next().await.unwrap().unwrap();
     // The next batch may compute by now; when it has, the device is free.
-    devices(&context).lease(DEVICE, &model).await;
+    devices(&context).lease(DEVICE, &model).await.unwrap();
     assert_eq!(ids(&datafusion::physical_plan::common::collect(stream).await.unwrap()).len(), 12);
 }
 
@@ -521,13 +544,12 @@ async fn the_least_recently_used_model_makes_room() {
 async fn what_did_not_fit_is_remembered_for_the_next_query() {
     let dir = TempDir::new().unwrap();
     let mut model = emulated_model("m");
-    model.runtime = RuntimeKind::Emulated { service_ms: 0, fail_on: None, memory_rows: Some(2) };
+    model.runtime = emulated(None, Some(2));
     let model = with_package(model, dir.path());
     let devices = Arc::new(Devices::new(Inventory::detect().with_emulated(1, 1 << 30)));
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, None);
     run(&model, &devices).await;
     assert_eq!(devices.learned().get(&model, "emulated").padded_max, Some(2));
-    assert_eq!(model.as_ref().clone().with_padded_max(2).batch.max_rows, 2);
 }
 
 #[test]

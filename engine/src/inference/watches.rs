@@ -22,27 +22,28 @@ struct Seen {
 }
 
 impl Watches {
-    /// Has the device looked at while the result is held, into metrics of `partition` if it is the
-    /// first to use the device; `None` if it is not measured.
+    /// Has the device looked at while the first result is held, into the second: metrics of `partition` if it is
+    /// the first to use the device. No watch if it cannot be looked at.
     pub(super) fn watch(
         &self,
         devices: &Devices,
         device: Device,
         metrics: &ExecutionPlanMetricsSet,
         partition: usize,
-    ) -> Option<Arc<Watch>> {
+    ) -> (Option<Arc<Watch>>, Arc<DeviceMetrics>) {
         let mut seen = self.0.lock();
         let seen = seen.entry(device).or_insert_with(|| Seen {
             metrics: Arc::new(DeviceMetrics::new(metrics.clone(), partition)),
             watch: Weak::new(),
         });
-        if let Some(watch) = seen.watch.upgrade() {
-            return Some(watch);
-        }
-        let into = Arc::clone(&seen.metrics);
-        let watch = Arc::new(devices.watch(device, move |reading| into.add(reading))?);
-        seen.watch = Arc::downgrade(&watch);
-        Some(watch)
+        let (watch, into) = (seen.watch.upgrade(), Arc::clone(&seen.metrics));
+        let watch = watch.or_else(|| {
+            let into = Arc::clone(&into);
+            let watch = Arc::new(devices.watch(device, move |reading| into.add(reading))?);
+            seen.watch = Arc::downgrade(&watch);
+            Some(watch)
+        });
+        (watch, into)
     }
 }
 
@@ -50,13 +51,16 @@ impl Watches {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use forebay_udf::runtime::Replica;
     use futures::StreamExt;
     use tempfile::TempDir;
 
     use super::super::tests::{Shape, infer, pool};
     use super::*;
-    use crate::device::{Meter, Reading, Samplers};
-    use crate::testing::{context_of, emulated_model, numbers, table, with_package};
+    use crate::device::{Ahead, Meter, Reading, Samplers};
+    use crate::testing::{
+        collect_all, context, context_of, emulated_model, numbers, table, with_package,
+    };
     use crate::{InferenceReport, Inventory, RunReport};
 
     /// A query over two batches that runs until `until` is true of its plan's metrics.
@@ -125,5 +129,30 @@ mod tests {
             assert_eq!((report.device_utilization, report.device_memory_peak), (None, None));
             assert_eq!(report.device_text(), None);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_memory_that_batches_hold_is_told_where_it_is_counted() {
+        let dir = TempDir::new().unwrap();
+        let model = with_package(emulated_model("m"), dir.path());
+        let context = context(1, pool());
+        let devices = Devices::from_context(&context).unwrap();
+        let batch = numbers(0..100, |_| false);
+        let report = async || {
+            let input = table(&[vec![batch.clone()]], batch.schema());
+            let plan = infer(input, &model, "digest", Shape::Exchange, 2, 1 << 20);
+            collect_all(&plan, &context).await.unwrap();
+            RunReport::of(plan.as_ref()).inferences.remove(0)
+        };
+        let found = report().await;
+        assert_eq!((found.pinned_memory_peak, found.reserved_memory_peak), (None, None));
+        let ahead = |inner| -> Arc<dyn Replica> {
+            Arc::new(Ahead { inner, seen: Arc::default(), is_faulty: false })
+        };
+        devices.replace_replica(&model, Device::Emulated(0), ahead).await;
+        let found = report().await;
+        // Told once, however many replicas use the device, and never more than two batches of eight rows.
+        assert_eq!(found.reserved_memory_peak, Some(1000));
+        assert!((1..=16).contains(&found.pinned_memory_peak.unwrap()), "{found:?}");
     }
 }

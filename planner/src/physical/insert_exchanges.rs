@@ -90,17 +90,27 @@ fn insert(
     }
 }
 
+/// Batches of 1,024 images of 224 pixels take 150 MB each.
+const LEARNED_BUDGET_MAX: usize = 1 << 30;
+
 fn options(inference: &InferenceExec, ordered: bool, config: &ForebayConfig) -> ExchangeOptions {
     let model = inference.model();
     let may_share = config.share_equal_inputs && model.determinism != Determinism::Volatile;
     ExchangeOptions {
         replicas: inference.placement().replicas(),
         byte_budget: config.byte_budget,
-        batch: model.batch.clone(),
+        byte_budget_max: byte_budget_max(inference, config),
+        batch: inference.planned_limits(),
         ordered,
         sharing: if may_share { Sharing::EqualInputs } else { Sharing::None },
         no_progress_limit: config.no_progress_limit(),
     }
+}
+
+/// What the budget may become where batches do: a budget that was set is kept to.
+fn byte_budget_max(inference: &InferenceExec, config: &ForebayConfig) -> usize {
+    let is_default = config.byte_budget == ForebayConfig::default().byte_budget;
+    if is_default && inference.learns_batches() { LEARNED_BUDGET_MAX } else { config.byte_budget }
 }
 
 fn exchange(

@@ -14,8 +14,7 @@ use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
-use forebay_engine::{Devices, InferenceExec, Placement, TransformExec};
-use forebay_udf::model::ModelDeclaration;
+use forebay_engine::{Devices, InferenceExec, TransformExec};
 
 use super::describe;
 use super::verdict::with_verdict;
@@ -50,20 +49,6 @@ pub async fn plan(
     }
     let planner = DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(LowerInference)]);
     planner.create_physical_plan(logical_plan, session).await
-}
-
-/// The model with batches that have not failed for want of memory on its device before.
-fn fitting(
-    model: &Arc<ModelDeclaration>,
-    placement: &Placement,
-    devices: &Devices,
-) -> Arc<ModelDeclaration> {
-    let Some(device) = placement.devices.first() else { return Arc::clone(model) };
-    let lesson = devices.learned().get(model, &devices.device_type(*device));
-    match lesson.padded_max {
-        Some(max) => Arc::new(model.as_ref().clone().with_padded_max(max)),
-        None => Arc::clone(model),
-    }
 }
 
 /// A plan without the columns that nobody needs: what only the model reads waits in no exchange.
@@ -111,7 +96,7 @@ impl ExtensionPlanner for LowerInference {
             .map(|arg| planner.create_physical_expr(arg, logical.schema(), session, planning))
             .collect::<Result<Vec<_>>>()?;
         let placement = devices.place(inference.model())?;
-        let model = fitting(inference.model(), &placement, &devices);
+        let model = Arc::clone(inference.model());
         let is_kept = |column: &Column| !inference.dropped().contains(column);
         let transform = TransformExec::try_new(Arc::clone(input), Arc::clone(&model), args)?;
         let below = logical.schema().columns();

@@ -44,7 +44,7 @@ pub use insert_exchanges::InsertExchanges;
 pub use lower_inference::{ForebayQueryPlanner, plan};
 pub use noted::{NotedExec, Notes, is_for_people};
 pub use ordered_joins::OrderedJoins;
-pub(crate) use precision::check_precision;
+pub(crate) use precision::{check_precision, programs};
 pub use verdict::with_verdict;
 
 /// A plan of optimized operators as DataFusion's rules for distribution and order may see it once more.

@@ -8,7 +8,8 @@ use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::ObjectName;
 use forebay_udf::model::{
-    Catalog, CatalogEntry, Learned, ModelOptions, RuntimeKind, TransformKind, type_name,
+    Catalog, CatalogEntry, Compiled, Learned, ModelDeclaration, ModelOptions, RuntimeKind,
+    TransformKind, type_name,
 };
 
 const SCHEMA: &str = "information_schema";
@@ -54,10 +55,15 @@ pub fn models(catalog: &Catalog) -> Result<RecordBatch> {
     ])?)
 }
 
-/// One row per input, output, resource, option, precision and prompt of one model, and what running it has taught.
-pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<RecordBatch> {
+/// One row per input, output, resource, option, precision, prompt and program of one model, by device the `program`
+/// that it takes, and what running it has taught.
+pub(super) fn describe(
+    entry: &CatalogEntry,
+    learned: &Learned,
+    programs: Vec<(String, String)>,
+) -> Result<RecordBatch> {
     let model = &entry.declaration;
-    let mut rows: Vec<(&str, String, String)> = vec![];
+    let mut rows: Vec<Row> = vec![];
     let mut add = |kind, name: &str, value: String| rows.push((kind, name.to_owned(), value));
     for field in &model.signature.inputs {
         add("input", field.name(), type_name(field.data_type()));
@@ -85,26 +91,16 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
     }
     add("package", "version", model.version.clone());
     add("package", "runtime", model.runtime.name().to_owned());
-    if let RuntimeKind::Onnx { program, .. } = &model.runtime {
+    if let RuntimeKind::Onnx { program, .. } | RuntimeKind::Aoti { program, .. } = &model.runtime {
         add("package", "program", program.clone());
     }
     add("package", "location", model.location.to_string());
     add("package", "content_hash", model.content_hash.clone());
     add("package", "license", entry.license.clone().unwrap_or_else(|| "not stated".to_owned()));
     add("package", "source", entry.source.clone().unwrap_or_else(|| "not stated".to_owned()));
-    for (device, lesson) in learned.all(model) {
-        if let Some(rate) = lesson.rows_per_second {
-            add("measured", &format!("rows_per_second on {device}"), format!("{rate:.1}"));
-        }
-        if let Some(max) = lesson.padded_max {
-            let unit = match model.transform {
-                TransformKind::Tokenize { .. } => "tokens",
-                TransformKind::Tensor | TransformKind::Image { .. } => "rows",
-            };
-            add("learned", &format!("max_batch_{unit} on {device}"), max.to_string());
-        }
-    }
-    let column = |text: fn(&(&str, String, String)) -> String| -> ArrayRef {
+    rows.extend(learned_rows(model, learned));
+    rows.extend(program_rows(model, programs));
+    let column = |text: fn(&Row) -> String| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(text(row))).collect::<StringArray>())
     };
     Ok(RecordBatch::try_from_iter_with_nullable([
@@ -112,6 +108,53 @@ pub(super) fn describe(entry: &CatalogEntry, learned: &Learned) -> Result<Record
         ("name", column(|row| row.1.clone()), false),
         ("value", column(|row| row.2.clone()), false),
     ])?)
+}
+
+/// Kind, name and value.
+type Row = (&'static str, String, String);
+
+/// The native code of the package, then which program each device takes.
+fn program_rows(model: &ModelDeclaration, programs: Vec<(String, String)>) -> Vec<Row> {
+    let compiled = match &model.runtime {
+        RuntimeKind::Aoti { compiled, .. } => compiled.as_slice(),
+        _ => &[],
+    };
+    let code = compiled.iter().map(|one| {
+        let Compiled { program, architecture, precision, torch } = one;
+        let about = format!("native code for {architecture} in {precision}, of torch {torch}");
+        ("program", program.clone(), about)
+    });
+    let taken =
+        programs.into_iter().map(|(device, program)| ("program", format!("on {device}"), program));
+    code.chain(taken).collect()
+}
+
+/// What running a model has taught, by type of device.
+fn learned_rows(model: &ModelDeclaration, learned: &Learned) -> Vec<Row> {
+    let unit = match model.transform {
+        TransformKind::Tokenize { .. } => "tokens",
+        TransformKind::Tensor | TransformKind::Image { .. } => "rows",
+    };
+    let mut rows = vec![];
+    for (device, lesson) in learned.all(model) {
+        let mut add = |kind, name: &str, value: String| {
+            rows.push((kind, format!("{name} on {device}"), value))
+        };
+        if let Some(rate) = lesson.rows_per_second {
+            add("measured", "rows_per_second", format!("{rate:.1}"));
+        }
+        if let Some(max) = lesson.padded_max {
+            add("learned", &format!("max_batch_{unit}"), max.to_string());
+        }
+        if let Some(size) = lesson.batch_size {
+            let value = match lesson.batch_rate {
+                Some(rate) => format!("{size}, at {rate:.0} {unit} per second"),
+                None => format!("{size}, larger ones are tried as memory permits"),
+            };
+            add("learned", &format!("batch_{unit}"), value);
+        }
+    }
+    rows
 }
 
 /// What is in force for an option that is not listed as a resource; `None` if it is unset.
@@ -125,6 +168,7 @@ fn option_value(entry: &CatalogEntry, key: &str) -> Option<String> {
         "max_batch_bytes" => model.batch.max_bytes.map(bytes),
         "batch_window_rows" => Some(model.batch.window_rows.to_string()),
         "precision" => Some(model.precision.to_string()),
+        "allow_native" => model.allow_native.map(|allowed| allowed.to_string()),
         "determinism" => Some(model.determinism.to_string()),
         "on_error" => Some(model.on_error.to_string()),
         "max_error_ratio" => Some(model.max_error_ratio.to_string()),

@@ -11,7 +11,7 @@ use forebay_udf::model::{Catalog, IfExists};
 
 use super::statement::{Change, CreateModel, ModelStatement, Statement, parse_in};
 use super::{create_model, models_table};
-use crate::physical::check_precision;
+use crate::physical::{check_precision, programs};
 
 /// Runs a statement on models.
 ///
@@ -30,8 +30,13 @@ pub(super) async fn execute_on_models(
         ModelStatement::Drop { name, if_exists } => remove(&catalog, name, if_exists)?,
         ModelStatement::Show => return context.read_batch(models_table::models(&catalog)?),
         ModelStatement::Describe { name } => {
-            let described = models_table::describe(&catalog.get(&name)?, catalog.learned())?;
-            return context.read_batch(described);
+            let entry = catalog.get(&name)?;
+            let programs = programs(context.state_ref().read().config(), &entry.declaration);
+            return context.read_batch(models_table::describe(
+                &entry,
+                catalog.learned(),
+                programs,
+            )?);
         }
         ModelStatement::ShowCreate { name } => {
             let statement = models_table::create_statement(&catalog.get(&name)?);

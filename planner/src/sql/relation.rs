@@ -87,7 +87,7 @@ impl ForebayRelations {
 
     fn model(&self, args: &Arguments) -> Result<Arc<ModelDeclaration>> {
         let entry = self.catalog.get(&args.model_name()?)?;
-        Ok(Arc::new(entry.declaration.with_options(&args.options)?))
+        Ok(Arc::new(entry.declaration.with_call_options(&args.options)?))
     }
 }
 

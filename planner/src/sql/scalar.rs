@@ -91,7 +91,7 @@ impl MlPredict {
     fn declaration(&self, name: &str, options: &ModelOptions) -> Result<Arc<ModelDeclaration>> {
         match &self.resolved {
             Some(resolved) => Ok(Arc::clone(&resolved.model)),
-            None => Ok(Arc::new(self.catalog.get(name)?.declaration.with_options(options)?)),
+            None => Ok(Arc::new(self.catalog.get(name)?.declaration.with_call_options(options)?)),
         }
     }
 }

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -24,6 +25,8 @@ from .errors import ExportError  # noqa: E402 (the variables above count at impo
 from .source import Source, check_stages, find_source, read_license  # noqa: E402
 from .tasks import TASKS, check_options, find_task, make_candidate  # noqa: E402
 
+if TYPE_CHECKING:
+    from .compiled import Compiled
 
 _COLUMN = re.compile(r"\w+ +[A-Za-z]+ *(\[[^\]]*\])?")
 
@@ -63,6 +66,10 @@ def export(options: argparse.Namespace) -> Path:
     if output.exists() and any(output.iterdir()) and not (output / "model.toml").exists():
         raise ExportError(f"{output} is not a model package, so --force does not replace it")
     _check_precision(options)
+    if options.compile:
+        from .compiled import check_compiler
+
+        check_compiler()
     if options.format == "onnx":
         from .onnx_program import check_installed
 
@@ -98,6 +105,8 @@ def _check_precision(options: argparse.Namespace) -> None:
             "--precision int8 needs --sample FILE: texts as those of your queries, one per line, of which "
             "one half shows what numbers occur, and the other how far the result is off"
         )
+    if options.compile and options.format == "onnx":
+        raise ExportError("--compile is for what libtorch runs; leave it out, or --format onnx")
     if options.sample is not None and not is_rounded:
         raise ExportError("--sample is for --precision int8; leave it out")
     if is_rounded and not options.sample.is_file():
@@ -118,6 +127,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
 
     make = _onnx_program if options.format == "onnx" else _torch_program
     determinism, precisions = make(package, candidate)
+    compiled = _compiled(package, candidate, determinism, precisions) if options.compile else ()
 
     license_id = options.license or read_license(source.folder)
     if license_id is None:
@@ -136,6 +146,7 @@ def _fill(package: Path, source: Source, task: str, options: argparse.Namespace)
         source=options.origin or origin,
         determinism=determinism,
         precisions=precisions,
+        compiled=compiled,
     )
     write_description(package, about, candidate)
     if candidate.original is not None and determinism == "stable":
@@ -166,6 +177,27 @@ def _torch_program(package: Path, candidate: Candidate) -> tuple[str, dict[str, 
     for name, off in precisions.items():
         _say(f"largest difference in {name}: {off:.1e}")
     return determinism, precisions
+
+
+def _compiled(
+    package: Path, candidate: Candidate, determinism: str, held: dict[str, float]
+) -> tuple["Compiled", ...]:
+    """Writes and tests the program as native code; in half precisions as far as that can be had."""
+    from .compiled import targets, write_compiled
+
+    found = []
+    for target in targets(held):
+        _say(f"compiling for {target.device} in {target.precision}, which takes minutes")
+        try:
+            about, worst = write_compiled(candidate, package, target, determinism, held)
+        except ExportError as error:
+            if target.precision == "fp32":
+                raise
+            _say(f"warning: {error}")
+            continue
+        _say(f"largest difference of {about.program}: {worst:.1e}")
+        found.append(about)
+    return tuple(found)
 
 
 def _onnx_program(package: Path, candidate: Candidate) -> tuple[str, dict[str, float] | None]:
@@ -225,6 +257,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         choices=("torch", "onnx"),
         default="torch",
         help="of the program: what libtorch runs, or what ONNX Runtime does (default: torch)",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="also compile the program to native code for this machine's CPUs, and its GPU if it has one",
     )
     parser.add_argument(
         "--precision",

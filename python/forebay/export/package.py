@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .candidate import Candidate, Column, Images, Tokens, Transform
+from .compiled import Compiled
 from .quality import Quality
 
 MANIFEST = "model.toml"
@@ -31,6 +32,8 @@ class About:
     runtime: str = "torch"
     # Of a program in 8 bits: how far it is off.
     quality: Quality | None = None
+    # The program as native code, beside TorchScript.
+    compiled: tuple[Compiled, ...] = ()
 
 
 # The file of a program, by what runs it.
@@ -59,6 +62,8 @@ def write_description(folder: Path, about: About, candidate: Candidate) -> None:
     prompts = f"\n\n[prompts]{prompts}" if prompts else ""
     precisions = _precisions(about)
     precision = "" if about.quality is None else 'precision = "int8"\n'
+    kind = "aoti" if about.compiled else about.runtime
+    compiled = "".join(_compiled(one) for one in about.compiled)
     transform, batch, batch_size = _transform(candidate.transform)
     memory, gpu_memory = _memory_mib(candidate, batch_size)
     text = f"""\
@@ -75,9 +80,9 @@ determinism = {_quote(about.determinism)}
 {transform}{prompts}
 
 [runtime]
-kind = "{about.runtime}"
+kind = "{kind}"
 program = "{PROGRAMS[about.runtime]}"
-{precision}
+{precision}{compiled}
 {precisions}[resources]
 cpus = 1
 gpus = {GPUS[about.runtime]}
@@ -103,6 +108,16 @@ def _precisions(about: About) -> str:
         measures = "".join(f"{name} = {value}\n" for name, value in about.quality.measures().items())
         text += f"[quality.int8]\nrows = {about.quality.rows}\n{measures}\n"
     return text
+
+
+def _compiled(about: Compiled) -> str:
+    return f"""
+[[runtime.compiled]]
+program = {_quote(about.program)}
+architecture = {_quote(about.architecture)}
+precision = {_quote(about.precision)}
+torch = {_quote(about.torch)}
+"""
 
 
 def _column(kind: str, column: Column) -> str:

@@ -80,7 +80,7 @@ def _values(
 
 def _program(package: Path, about: dict) -> Callable[..., object]:
     path = package / about["runtime"]["program"]
-    if about["runtime"]["kind"] == "torch":
+    if about["runtime"]["kind"] != "onnx":
         return torch.jit.load(path, map_location="cpu")
     from .onnx_program import OnnxProgram
 

@@ -43,6 +43,7 @@ enum Kind {
     DiskFull,
     DiskBroken,
     DeviceBroken,
+    DeviceLost,
     BlockLost { stage: u32, task: u32, seq: u32 },
 }
 
@@ -114,6 +115,8 @@ fn io_kind(error: &io::Error) -> Kind {
 fn runtime_kind(error: &RuntimeError) -> Kind {
     match (error, error.class()) {
         (RuntimeError::OutOfMemory { .. }, _) => Kind::OutOfMemory,
+        (RuntimeError::NoRoom { .. }, _) => Kind::OutOfMemory,
+        (RuntimeError::DeviceLost { by_others: true, .. }, _) => Kind::DeviceLost,
         // The machine lacks it, not the model: another worker may have it.
         (RuntimeError::Library { .. }, _) => Kind::DeviceBroken,
         (_, ErrorClass::Model | ErrorClass::Data) => Kind::Final,
@@ -168,6 +171,7 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
         Kind::DiskFull => FailureKind::DiskFull,
         Kind::DiskBroken => FailureKind::DiskBroken,
         Kind::DeviceBroken => FailureKind::DeviceBroken,
+        Kind::DeviceLost => FailureKind::DeviceLost,
         Kind::BlockLost { stage, task, seq } => match unit_of(stage, task) {
             Some(unit) => FailureKind::BlockLost(unit.block(seq)),
             None => FailureKind::Passing,
@@ -263,6 +267,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_device_counts_against_the_task_that_met_it_and_no_other() {
+        let lost = |by_others| RuntimeError::DeviceLost {
+            device: "cuda:0".to_owned(),
+            problem: "device-side assert triggered".to_owned(),
+            by_others,
+        };
+        assert_eq!(decided(EngineError::from(lost(false))), FailureKind::DeviceBroken);
+        assert_eq!(decided(EngineError::from(lost(true))), FailureKind::DeviceLost);
+    }
+
+    #[test]
     fn what_another_worker_may_have_and_what_may_pass_is_tried_again() {
         let (location, problem) = ("http://a/b".to_owned(), "503".to_owned());
         let silent = ModelError::Unreachable { location, problem };
@@ -273,6 +288,9 @@ mod tests {
         let (library, problem) = ("libc10.so".to_owned(), "no such file".to_owned());
         let lacks = RuntimeError::Library { library, problem };
         assert_eq!(decided(EngineError::from(lacks)), FailureKind::DeviceBroken);
+        let (model, device, problem) = ("m".to_owned(), "cuda:0".to_owned(), "no room".to_owned());
+        let full = RuntimeError::NoRoom { model, device, problem };
+        assert_eq!(decided(EngineError::from(full)), FailureKind::OutOfMemory);
         let (location, problem) = ("http://a/b".to_owned(), "gone".to_owned());
         let gone = ModelError::Package { location, problem, remedy: String::new() };
         assert_eq!(

@@ -47,24 +47,13 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{ArrayRef, BinaryArray, FixedSizeBinaryArray, Int64Array, StringArray};
+    use forebay_testkit::random::Random;
 
     use super::*;
 
     fn of(column: impl arrow::array::Array + 'static) -> Option<CompressionType> {
         let column: ArrayRef = Arc::new(column);
         for_rows_like(&RecordBatch::try_from_iter([("column", column)]).unwrap())
-    }
-
-    fn noise(bytes: usize) -> Vec<u8> {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let next = |_| {
-            // xorshift
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random as u8
-        };
-        (0..bytes).map(next).collect()
     }
 
     #[test]
@@ -76,7 +65,7 @@ mod tests {
 
     #[test]
     fn noise_is_not() {
-        let noise = noise(100_000);
+        let noise = Random::new(1).bytes(100_000);
         assert!(of(BinaryArray::from_iter_values(noise.chunks(10_000))).is_none());
         let pixels = FixedSizeBinaryArray::try_from_iter(noise.chunks(1000)).unwrap();
         assert!(of(pixels.slice(3, 40)).is_none());

@@ -104,6 +104,8 @@ pub enum FailureKind {
     DiskBroken,
     /// The accelerator no longer works.
     DeviceBroken,
+    /// The accelerator was lost to another task of its worker, before this one had anything of it.
+    DeviceLost,
     /// The worker gave the task up, for example because it stops.
     WorkerLost,
     /// A block of the task's input cannot be fetched, or has the wrong checksum.
@@ -127,6 +129,7 @@ impl FailureKind {
             | Self::NoProgress
             | Self::DiskBroken
             | Self::DeviceBroken
+            | Self::DeviceLost
             | Self::WorkerLost
             | Self::BlockLost(_)
             | Self::OutputLost { .. } => ErrorKind::Unavailable,

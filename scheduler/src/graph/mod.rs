@@ -93,8 +93,9 @@
 //! |---|---|---|
 //! | `User`, `Data` | the job fails | |
 //! | `Passing`, `OutOfMemory`, `DeviceBroken` | another attempt after a back-off, elsewhere if possible | the unit (4), the stage |
-//! | `DiskBroken` | the same; no task of the job goes to that worker as long as another can run it | the same |
-//! | `DiskFull` | the same; what is kept on that worker after its consumption is deleted | the unit and the stage, unless a task has ended well since the last time |
+//! | `DeviceLost` | the same | the unit, as a loss (16) |
+//! | `DiskBroken` | as `Passing`; no task of the job goes to that worker as long as another can run it | the unit (4), the stage |
+//! | `DiskFull` | as `Passing`; what is kept on that worker after its consumption is deleted | the unit and the stage, unless a task has ended well since the last time |
 //! | `WorkerLost`, and a lost worker | another attempt | the unit, apart (16) |
 //! | `BlockLost`, `OutputLost` | the lineage rule; the reader waits for its input | the block (8) |
 //!

@@ -46,6 +46,9 @@ impl JobGraph {
             FailureKind::BlockLost(_) | FailureKind::OutputLost { .. } if !lost.is_empty() => {
                 self.inputs_lost(unit, lost, message, now);
             }
+            FailureKind::DeviceLost => {
+                self.device_lost(unit, task, RemoteError::new(kind.error(), message), now);
+            }
             kind => self.retry(unit, task, RemoteError::new(kind.error(), message), now),
         }
     }
@@ -102,6 +105,25 @@ impl JobGraph {
             return self.fail(reason, now);
         }
         self.hold(unit, now.after(self.backoff_ms(failures)));
+        self.give_back(unit);
+    }
+
+    /// Not the unit's fault: the worker that it was on drains. Should it be given tasks before that is
+    /// heard of, or not drain as it is part of a larger process, this has an end.
+    fn device_lost(&mut self, unit: UnitId, task: TaskId, error: RemoteError, now: Millis) {
+        let worker = self.task(task).worker.clone();
+        let found = self.unit_mut(unit);
+        found.losses += 1;
+        let losses = found.losses;
+        if !found.failed_on.contains(&worker) {
+            found.failed_on.push(worker);
+        }
+        if losses >= self.limits.unit_losses_max {
+            let reason =
+                self.unit_failure(unit, format!("its work was lost {losses} times"), error);
+            return self.fail(reason, now);
+        }
+        self.hold(unit, now.after(self.backoff_ms(losses)));
         self.give_back(unit);
     }
 

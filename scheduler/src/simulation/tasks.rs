@@ -94,6 +94,7 @@ impl World {
             FailureKind::DiskFull,
             FailureKind::DiskBroken,
             FailureKind::DeviceBroken,
+            FailureKind::DeviceLost,
             FailureKind::WorkerLost,
         ];
         let fails = self.rng.chance(self.weather.failure);

@@ -57,7 +57,7 @@ fn model_needs(model: &ModelDeclaration, is_accelerated: bool) -> Result<Need> {
     }
     let kind = match model.runtime {
         RuntimeKind::Emulated { .. } => EMULATED,
-        RuntimeKind::Torch { .. } | RuntimeKind::Onnx { .. } => CUDA,
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Onnx { .. } => CUDA,
     };
     // A model that names no share of its accelerator has it alone.
     let share = match resources.gpus.millis() {
@@ -180,7 +180,7 @@ pub(crate) fn task_rows(batch: &BatchLimits) -> u32 {
 pub(crate) fn model_rows(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let of_children = plan.children().into_iter().map(model_rows).min().unwrap_or(u64::MAX);
     match plan.downcast_ref::<InferenceExec>() {
-        Some(inference) => of_children.min(task_rows(&inference.model().batch).into()),
+        Some(inference) => of_children.min(task_rows(&inference.planned_limits()).into()),
         None => of_children,
     }
 }

@@ -23,7 +23,7 @@ fn cases() -> impl Strategy<Value = Case> {
         .prop_map(|(settings, is_sent, query)| Case { query, settings, is_sent })
 }
 
-pub(in crate::api) fn is_long() -> bool {
+pub(super) fn is_long() -> bool {
     std::env::var("FOREBAY_RANDOM").is_ok_and(|set| set == "long")
 }
 

@@ -6,6 +6,9 @@ use arrow::datatypes::FieldRef;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::batch_caps::BatchCaps;
+use super::compiled::Compiled;
+use super::emulated::{Curve, EmulatedLoss};
 use super::head::Head;
 use super::location::Pinned;
 use super::number::Number;
@@ -44,8 +47,11 @@ pub struct ModelDeclaration {
     pub runtime: RuntimeKind,
     /// What one replica leases.
     pub resources: Resources,
-    /// Sizes of its batches.
+    /// Sizes of its batches on CPU cores.
     pub batch: BatchLimits,
+    /// What options say of them, for every device.
+    #[serde(default, skip_serializing_if = "BatchCaps::is_empty")]
+    pub batch_caps: BatchCaps,
     /// Where it should run.
     pub device: DeviceChoice,
     /// Whether `gpus` or `device` was asked for by the user, so that falling back to CPU cores
@@ -62,6 +68,10 @@ pub struct ModelDeclaration {
     /// Of a program in fewer bits, by its precision: how far it is off.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub quality: BTreeMap<String, Quality>,
+    /// Whether a program of it that is native code may be loaded; as the process says if `None`. Without one, the
+    /// package's TorchScript runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_native: Option<bool>,
     /// What the optimizer may assume.
     pub determinism: Determinism,
     /// What becomes of a row whose inference fails.
@@ -165,6 +175,15 @@ pub enum RuntimeKind {
         /// File in the package.
         program: String,
     },
+    /// libtorch, from native code of PyTorch's AOTInductor where one fits the device, else from TorchScript.
+    Aoti {
+        /// The TorchScript file in the package.
+        #[serde(default)]
+        program: String,
+        /// The same program as native code, for some devices.
+        #[serde(default)]
+        compiled: Vec<Compiled>,
+    },
     /// ONNX Runtime, from an ONNX file in the package.
     Onnx {
         /// File in the package.
@@ -193,6 +212,12 @@ pub enum RuntimeKind {
         /// Runs out of memory with more rows than this in one batch.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_rows: Option<u32>,
+        /// What larger batches take, as on a device on which their size is learned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        curve: Option<Curve>,
+        /// Loses a device after some batches.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        loses: Option<EmulatedLoss>,
     },
 }
 
@@ -201,9 +226,15 @@ impl RuntimeKind {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Torch { .. } => "torch",
+            Self::Aoti { .. } => "aoti",
             Self::Onnx { .. } => "onnx",
             Self::Emulated { .. } => "emulated",
         }
+    }
+
+    /// Whether libtorch executes it.
+    pub fn is_torch(&self) -> bool {
+        matches!(self, Self::Torch { .. } | Self::Aoti { .. })
     }
 }
 
@@ -242,21 +273,6 @@ impl ModelDeclaration {
         self.on_error != OnError::Fail && self.max_error_ratio < 1.0
     }
 
-    /// With batches of at most this padded size, in tokens, or in rows for models without tokens.
-    #[must_use]
-    pub fn with_padded_max(mut self, padded_max: u64) -> Self {
-        let max = u32::try_from(padded_max).unwrap_or(u32::MAX).max(1);
-        match (&self.transform, self.batch.max_tokens) {
-            (TransformKind::Tokenize { .. }, known) => {
-                self.batch.max_tokens = Some(known.map_or(max, |known| known.min(max)));
-            }
-            (TransformKind::Tensor | TransformKind::Image { .. }, _) => {
-                self.batch.max_rows = self.batch.max_rows.min(max)
-            }
-        }
-        self
-    }
-
     /// The text that is put in front of the (first) input.
     pub fn prompt_text(&self) -> &str {
         let text = self.prompt.as_ref().and_then(|name| self.prompts.get(name));
@@ -292,12 +308,14 @@ impl ModelDeclaration {
         set(&mut self.resources.memory, &options.memory);
         set(&mut self.resources.worker_labels, &options.worker_labels);
         set(&mut self.resources.gpu_memory, &options.gpu_memory);
+        self.batch_caps.add(options);
         set(&mut self.batch.max_rows, &options.max_batch_rows);
         set(&mut self.batch.window_rows, &options.batch_window_rows);
         self.batch.max_tokens = options.max_batch_tokens.or(self.batch.max_tokens);
         self.batch.max_bytes = options.max_batch_bytes.or(self.batch.max_bytes);
         self.max_replicas = options.max_replicas.or(self.max_replicas);
         set(&mut self.precision, &options.precision);
+        self.allow_native = options.allow_native.or(self.allow_native);
         set(&mut self.determinism, &options.determinism);
         set(&mut self.on_error, &options.on_error);
         set(&mut self.max_error_ratio, &options.max_error_ratio);
@@ -329,17 +347,20 @@ impl ModelDeclaration {
                     self.name
                 ));
             }
-            RuntimeKind::Torch { .. } if precision == Precision::Int8 => {
+            runtime if runtime.is_torch() && precision == Precision::Int8 => {
                 return refuse(format!(
-                    "fp32, bf16 or fp16, because model '{}' is of the runtime torch; int8 is for \
+                    "fp32, tf32, bf16 or fp16, because model '{}' is of the runtime {}; int8 is for \
                      quantised ONNX programs",
-                    self.name
+                    self.name,
+                    runtime.name()
                 ));
             }
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => {}
+            _ => {}
         }
         let Some(held) = &self.precisions else { return Ok(()) };
-        if precision == Precision::Fp32 || held.contains_key(&precision.to_string()) {
+        // Its weights are those of fp32.
+        let is_whole = matches!(precision, Precision::Fp32 | Precision::Tf32);
+        if is_whole || held.contains_key(&precision.to_string()) {
             return Ok(());
         }
         let known: Vec<&str> =

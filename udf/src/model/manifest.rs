@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::batch_caps::BatchCaps;
 use super::declaration::{BatchLimits, ModelDeclaration, RuntimeKind, TransformKind};
 use super::number::Number;
 use super::options::{Determinism, DeviceChoice, OnError, Precision};
@@ -175,7 +176,9 @@ impl Manifest {
     pub fn declaration(&self, name: &str, location: Url, content_hash: String) -> ModelDeclaration {
         let precision = match &self.runtime {
             RuntimeKind::Onnx { precision, .. } => *precision,
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => Precision::Fp32,
+            RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Emulated { .. } => {
+                Precision::Fp32
+            }
         };
         let emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         ModelDeclaration {
@@ -190,12 +193,14 @@ impl Manifest {
             runtime: self.runtime.clone(),
             resources: self.resources.clone(),
             batch: self.batch.clone(),
+            batch_caps: BatchCaps::default(),
             device: if emulated { DeviceChoice::Emulated } else { DeviceChoice::Auto },
             needs_accelerator: emulated,
             max_replicas: None,
             precision,
             precisions: self.precisions.clone(),
             quality: self.quality.clone(),
+            allow_native: None,
             determinism: self.determinism,
             on_error: OnError::Fail,
             max_error_ratio: 1.0,

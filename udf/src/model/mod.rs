@@ -4,8 +4,13 @@
 //! where the [`Package`] with the weights is, pinned by hash. The [`Catalog`] maps SQL names to
 //! declarations. Nothing here loads weights or knows a device that exists.
 
+mod batch;
+mod batch_caps;
+mod call;
 mod catalog;
+mod compiled;
 mod declaration;
+mod emulated;
 mod hashes;
 mod head;
 mod learned;
@@ -21,13 +26,16 @@ mod row_error;
 mod signature;
 mod template;
 
+pub use batch_caps::BatchCaps;
 pub use catalog::{Catalog, CatalogEntry, IfExists};
+pub use compiled::{Architecture, Compiled, Vectors};
 pub use declaration::{
     BatchLimits, Filter, Fit, Layout, Middle, ModelDeclaration, RuntimeKind, Side, TransformKind,
 };
+pub use emulated::{Curve, EmulatedLoss};
 pub use hashes::{hash_bytes, hash_file};
 pub use head::{Activation, Dense, Function, Head, Pooling};
-pub use learned::{Learned, Lesson};
+pub use learned::{BatchAdvice, Learned, Lesson, Observed, SearchRange, Taken};
 pub use location::{Pinned, parse_location};
 pub use manifest::Manifest;
 pub use number::Number;

@@ -99,6 +99,8 @@ word_enum! {
     /// 32 bits, as models are exported.
     #[default]
     Fp32 = "fp32",
+    /// 32 bits, of which GPUs use 19 when they multiply: TF32.
+    Tf32 = "tf32",
     /// bfloat16: 16 bits, with the range of 32 and fewer digits.
     Bf16 = "bf16",
     /// IEEE half: 16 bits, up to 65504.
@@ -148,6 +150,7 @@ pub struct ModelOptions {
     pub max_batch_bytes: Option<u64>,
     pub batch_window_rows: Option<u32>,
     pub precision: Option<Precision>,
+    pub allow_native: Option<bool>,
     pub determinism: Option<Determinism>,
     pub on_error: Option<OnError>,
     pub max_error_ratio: Option<f64>,
@@ -157,7 +160,7 @@ pub struct ModelOptions {
 
 impl ModelOptions {
     /// Every option: key, unit or values, and what it does. The documentation is made from it.
-    pub const KEYS: [(&'static str, &'static str, &'static str); 17] = [
+    pub const KEYS: [(&'static str, &'static str, &'static str); 18] = [
         ("device", "auto, cpu, cuda, cuda:N, emulated", "where the model runs"),
         ("cpus", "number", "cores that one replica leases on a CPU"),
         ("gpus", "0, a fraction up to 1, or a whole number", "share of an accelerator per replica"),
@@ -169,7 +172,12 @@ impl ModelOptions {
         ("max_batch_tokens", "1 or more", "padded tokens in one batch at most"),
         ("max_batch_bytes", "bytes", "bytes of model input in one batch at most"),
         ("batch_window_rows", "1 or more", "rows within which batches are formed by length"),
-        ("precision", "fp32, bf16, fp16", "format of weights and activations"),
+        ("precision", "fp32, tf32, bf16, fp16", "format of weights and activations"),
+        (
+            "allow_native",
+            "true, false",
+            "whether to run the package's native code; false takes its TorchScript program",
+        ),
         (
             "determinism",
             "deterministic, stable, volatile",
@@ -209,6 +217,7 @@ impl ModelOptions {
                 self.batch_window_rows = Some(count("batch_window_rows", value)?)
             }
             "precision" => self.precision = Some(value.parse()?),
+            "allow_native" => self.allow_native = Some(choice("allow_native", value)?),
             "determinism" => self.determinism = Some(value.parse()?),
             "on_error" => self.on_error = Some(value.parse()?),
             "max_error_ratio" => self.max_error_ratio = Some(ratio("max_error_ratio", value)?),
@@ -258,6 +267,10 @@ fn count(option: &str, value: &str) -> Result<u32, ModelError> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(invalid(option, value, "a whole number from 1 to 4294967295")),
     }
+}
+
+fn choice(option: &str, value: &str) -> Result<bool, ModelError> {
+    value.trim().to_lowercase().parse().map_err(|_| invalid(option, value, "true or false"))
 }
 
 fn ratio(option: &str, value: &str) -> Result<f64, ModelError> {
@@ -344,6 +357,7 @@ mod tests {
             ("device", "tpu"),
             ("cpus", "inf"),
             ("memory", "-5"),
+            ("allow_native", "yes"),
         ] {
             let message = ModelOptions::default().set(key, value).unwrap_err().to_string();
             assert!(message.contains(key) && message.contains(value), "{message}");

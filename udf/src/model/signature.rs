@@ -97,8 +97,8 @@ pub fn parse_type(text: &str) -> Result<DataType, ModelError> {
         option: "type".to_owned(),
         value: text.to_owned(),
         expected:
-            "STRING, BINARY, BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, a vector such as FLOAT[384], a list \
-             such as STRING[], or one such as STRUCT<token STRING, weight FLOAT>[]"
+            "STRING, BINARY, BOOLEAN, UINT8, INT, BIGINT, FLOAT, DOUBLE, a vector such as FLOAT[384], a \
+             list such as STRING[], or one such as STRUCT<token STRING, weight FLOAT>[]"
                 .to_owned(),
     })
 }
@@ -126,6 +126,7 @@ fn parse_scalar(text: &str) -> Option<DataType> {
         "STRING" | "TEXT" | "VARCHAR" => DataType::Utf8,
         "BINARY" | "BYTEA" | "BLOB" => DataType::Binary,
         "BOOLEAN" | "BOOL" => DataType::Boolean,
+        "UINT8" | "TINYINT UNSIGNED" => DataType::UInt8,
         "INT" | "INTEGER" => DataType::Int32,
         "BIGINT" => DataType::Int64,
         "FLOAT" | "REAL" => DataType::Float32,
@@ -166,6 +167,7 @@ pub fn type_name(data_type: &DataType) -> String {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "STRING".to_owned(),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "BINARY".to_owned(),
         DataType::Boolean => "BOOLEAN".to_owned(),
+        DataType::UInt8 => "UINT8".to_owned(),
         DataType::Int32 => "INT".to_owned(),
         DataType::Int64 => "BIGINT".to_owned(),
         DataType::Float32 => "FLOAT".to_owned(),
@@ -207,6 +209,8 @@ mod tests {
             "STRING",
             "BINARY",
             "BOOLEAN",
+            "UINT8",
+            "UINT8[150528]",
             "INT",
             "BIGINT",
             "FLOAT",

@@ -2,7 +2,7 @@
 
 use std::env;
 
-use crate::model::{ModelDeclaration, Precision, RuntimeKind};
+use crate::model::{ModelDeclaration, Precision};
 
 /// What limits oneDNN, which computes for libtorch, to the instructions of older CPUs; its old name, too.
 const LIMITS: [&str; 2] = ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
@@ -18,15 +18,23 @@ const WITHOUT_BF16: [&str; 8] = [
     "AVX512_CORE_VNNI",
 ];
 
-/// Refuses a precision that CPUs of this machine only emulate.
+/// Refuses a precision that CPUs of this machine lack, or only emulate.
 ///
 /// # Errors
 /// Why, and what to do.
 pub fn check_precision(model: &ModelDeclaration) -> Result<(), (String, String)> {
-    let is_torch = matches!(model.runtime, RuntimeKind::Torch { .. });
-    if !is_torch || model.precision != Precision::Bf16 {
-        return Ok(());
+    match model.precision {
+        Precision::Bf16 if model.runtime.is_torch() => check_bf16(),
+        Precision::Tf32 if model.runtime.is_torch() => Err((
+            "precision = 'tf32' would run on CPU cores, and TF32 is a format of NVIDIA's GPUs"
+                .to_owned(),
+            "use precision = 'fp32', or run the model on a GPU".to_owned(),
+        )),
+        _ => Ok(()),
     }
+}
+
+fn check_bf16() -> Result<(), (String, String)> {
     let limit = LIMITS.iter().find_map(|name| Some((*name, env::var(name).ok()?)));
     match why_not(has_bf16(), limit.as_ref().map(|(name, value)| (*name, value.as_str()))) {
         None => Ok(()),
@@ -67,6 +75,20 @@ fn has_bf16() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{Folder, TEXT, open};
+    use crate::model::ModelOptions;
+
+    #[test]
+    fn tf32_is_for_gpus() {
+        let (model, _) =
+            open(Folder::new(TEXT, &[("model.pt", b""), ("tokenizer.json", b"{}")]).path());
+        assert_eq!(check_precision(&model), Ok(()));
+        let options = ModelOptions { precision: Some(Precision::Tf32), ..Default::default() };
+        let (problem, remedy) =
+            check_precision(&model.with_options(&options).unwrap()).unwrap_err();
+        assert!(problem.contains("'tf32' would run on CPU cores"), "{problem}");
+        assert!(remedy.contains("precision = 'fp32'"), "{remedy}");
+    }
 
     #[test]
     fn bf16_is_for_cpus_that_have_it() {

@@ -5,8 +5,11 @@
 //! and on nothing else: neither on the batch around it nor on padding. So results show whether
 //! rows were mixed up, lost or computed from other inputs.
 
+mod curve;
+
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -21,31 +24,38 @@ use arrow::datatypes::{
 };
 use arrow::error::ArrowError;
 
-use super::replica::{Device, Prepared, Replica};
+use self::curve::Times;
+use super::replica::{Device, Prepared, Replica, Usage};
 use crate::error::RuntimeError;
-use crate::model::{ModelDeclaration, RuntimeKind, Signature, type_name};
+use crate::model::{ModelDeclaration, RuntimeKind, Signature, TransformKind, type_name};
 
 /// An emulated model on an emulated accelerator.
 #[derive(Debug)]
 struct EmulatedReplica {
     model: String,
     signature: Signature,
-    service: Duration,
+    times: Times,
     fail_on: Option<String>,
     memory_rows: usize,
+    /// What lengths are rounded up to; 1 for rows without any.
+    length_multiple: usize,
+    device: Device,
+    /// Batches until the device is lost.
+    left: Option<AtomicU32>,
 }
 
 pub(super) fn load(
     model: &ModelDeclaration,
     device: Device,
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
-    let Device::Emulated(_) = device else {
+    let Device::Emulated(ordinal) = device else {
         return Err(RuntimeError::Device {
             device: device.to_string(),
             problem: format!("model '{}' is emulated and runs on 'emulated' only", model.name),
         });
     };
-    let RuntimeKind::Emulated { service_ms, fail_on, memory_rows } = &model.runtime else {
+    let RuntimeKind::Emulated { service_ms, fail_on, memory_rows, curve, loses } = &model.runtime
+    else {
         return Err(RuntimeError::Load {
             model: model.name.clone(),
             file: "model.toml".to_owned(),
@@ -55,15 +65,32 @@ pub(super) fn load(
     Ok(Arc::new(EmulatedReplica {
         model: model.name.clone(),
         signature: model.signature.clone(),
-        service: Duration::from_millis(*service_ms),
+        times: Times::new(Duration::from_millis(*service_ms), curve.clone()),
         fail_on: fail_on.clone(),
         memory_rows: memory_rows.map_or(usize::MAX, |rows| rows as usize),
+        length_multiple: match model.transform {
+            TransformKind::Tokenize { .. } => super::length_multiple(model, device) as usize,
+            TransformKind::Tensor | TransformKind::Image { .. } => 1,
+        },
+        device,
+        left: loses.filter(|loses| loses.device == ordinal).map(|l| AtomicU32::new(l.after)),
     }))
 }
 
 impl EmulatedReplica {
     fn failed(&self, rows: usize, problem: String) -> RuntimeError {
         RuntimeError::Program { model: self.model.clone(), rows, problem }
+    }
+
+    /// Counts a batch.
+    fn check_device(&self) -> Result<(), RuntimeError> {
+        let Some(left) = &self.left else { return Ok(()) };
+        let counted = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        counted.map(|_| ()).map_err(|_| RuntimeError::DeviceLost {
+            device: self.device.to_string(),
+            problem: "the emulated device failed for good".to_owned(),
+            by_others: false,
+        })
     }
 }
 
@@ -91,29 +118,38 @@ impl Replica for EmulatedReplica {
         };
         Ok(Prepared {
             rows,
-            padded: rows * longest.unwrap_or(1).max(1),
+            padded: rows * longest.unwrap_or(1).max(1).next_multiple_of(self.length_multiple),
             inputs: Box::new(Digests { rows: digests, fails }),
         })
     }
 
     fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError> {
-        let rows = batch.rows;
+        let (rows, padded) = (batch.rows, batch.padded);
         let Ok(batch) = batch.inputs.downcast::<Digests>() else {
             let problem = "the batch was prepared by another replica".to_owned();
             return Err(self.failed(rows, problem));
         };
+        self.check_device()?;
         if rows > self.memory_rows {
             let problem = format!("the emulated memory holds {} rows", self.memory_rows);
             return Err(RuntimeError::OutOfMemory { model: self.model.clone(), rows, problem });
         }
+        self.times.check(padded).map_err(|problem| {
+            let model = self.model.clone();
+            RuntimeError::OutOfMemory { model, rows, problem }
+        })?;
         // Stands for a blocking call to a device, which holds its thread just so.
-        thread::sleep(self.service);
+        thread::sleep(self.times.of(padded));
         if let Some(value) = self.fail_on.as_ref().filter(|_| batch.fails) {
             return Err(self.failed(rows, format!("this emulated model fails on '{value}'")));
         }
         let outputs = self.signature.outputs.iter().enumerate();
         let columns = outputs.map(|(i, field)| output_column(&batch.rows, i, field));
         columns.collect::<Result<_, String>>().map_err(|problem| self.failed(rows, problem))
+    }
+
+    fn usage(&self, _rows: usize, padded: usize) -> Usage {
+        self.times.usage(padded)
     }
 }
 

@@ -4,6 +4,7 @@
 //! while batch k computes. The engine sees Arrow arrays and these two calls, never a tensor.
 
 mod cpu;
+mod device_failure;
 mod emulated;
 mod labels;
 pub mod onnx;
@@ -14,7 +15,7 @@ pub mod torch;
 mod work;
 
 pub use cpu::check_precision;
-pub use replica::{Device, Prepared, Replica};
+pub use replica::{Device, Held, Lane, Prepared, Replica, Usage};
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -47,11 +48,25 @@ pub struct ThreadGuard {
 pub fn enter_thread(model: &ModelDeclaration, device: Device) -> Result<ThreadGuard, RuntimeError> {
     let (mut torch, mut onnx) = (None, None);
     match &model.runtime {
-        RuntimeKind::Torch { .. } => torch = Some(torch::enter_thread(&model.resources, device)?),
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } => {
+            torch = Some(torch::enter_thread(&model.resources, device)?);
+        }
         RuntimeKind::Onnx { .. } => onnx = Some(onnx::enter_thread(&model.resources, device)?),
         RuntimeKind::Emulated { .. } => {}
     }
     Ok(ThreadGuard { _torch: torch, _onnx: onnx, _not_send: PhantomData })
+}
+
+/// Accelerators multiply matrices in tiles, so lengths of texts are rounded up there.
+const TILE: u32 = 8;
+
+/// To a multiple of what a device rounds the lengths of a model's rows up.
+pub fn length_multiple(model: &ModelDeclaration, device: Device) -> u32 {
+    match (&model.runtime, device) {
+        (RuntimeKind::Torch { .. }, Device::Cuda(_)) => TILE,
+        (RuntimeKind::Emulated { curve: Some(_), .. }, Device::Emulated(_)) => TILE,
+        _ => 1,
+    }
 }
 
 /// Loads a model on a device. Blocks; takes as long as reading the weights.
@@ -64,7 +79,7 @@ pub fn load(
     device: Device,
 ) -> Result<Arc<dyn Replica>, RuntimeError> {
     match &model.runtime {
-        RuntimeKind::Torch { .. } => torch::load(model, package, device),
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } => torch::load(model, package, device),
         RuntimeKind::Onnx { .. } => onnx::load(model, package, device),
         RuntimeKind::Emulated { .. } => emulated::load(model, device),
     }

@@ -103,6 +103,26 @@ fn a_lost_worker_is_not_the_units_fault_but_has_an_end() {
 }
 
 #[test]
+fn a_device_that_others_lost_is_not_the_units_fault_and_it_goes_elsewhere() {
+    let mut fixture = Fixture::pair();
+    fixture.graph.limits.stage_failures_max = 2;
+    for lost in 1..16 {
+        let task = fixture.bind(unit(0, 0), "a").task;
+        fixture.fail(task, FailureKind::DeviceLost);
+        assert_eq!(fixture.state(unit(0, 0)), "pending", "{lost}");
+        assert_eq!(fixture.graph.failed_on(unit(0, 0)), [worker("a")]);
+        assert!(fixture.graph.next_wakeup().is_some(), "it waits until the worker drains");
+        fixture.graph.advance(Millis(1_000_000));
+    }
+    let task = fixture.bind(unit(0, 0), "a").task;
+    fixture.fail(task, FailureKind::DeviceLost);
+    let failure = fixture.failure();
+    for part in ["said the worker", "its work was lost 16 times"] {
+        assert!(failure.contains(part), "{part} is not in: {failure}");
+    }
+}
+
+#[test]
 fn a_block_that_a_reader_misses_is_recomputed_and_not_the_readers_fault() {
     let mut fixture = Fixture::pair();
     fixture.run(unit(0, 0), "a", 2);

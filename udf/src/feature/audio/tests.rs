@@ -1,3 +1,5 @@
+use forebay_testkit::random::Random;
+
 use super::decode::{Audio, decode};
 use super::resample::resample;
 
@@ -182,18 +184,14 @@ fn rates_that_are_too_far_apart_are_refused_and_others_without_a_divisor_are_not
 fn damaged_files_never_panic() {
     let samples: [i16; 16] = std::array::from_fn(|at| at as i16 * 999);
     let files = [wav(8000, 2, &vec![vec![1, 2]; 200]), flac(&samples), mp3(4)];
-    let mut state = 1u64;
-    let mut random = |below: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
-    };
+    let mut random = Random::new(1);
     for round in 0..3000 {
         let mut file = files[round % files.len()].clone();
-        for _ in 0..=random(6) {
-            let at = random(file.len().min(100));
-            file[at] = random(256) as u8;
+        for _ in 0..=random.below(6) {
+            let at = random.index(file.len().min(100));
+            file[at] = random.below(256) as u8;
         }
-        file.truncate(1 + random(file.len()));
+        file.truncate(1 + random.index(file.len()));
         if let Err(problem) = decode(&file) {
             assert_ne!(problem, "");
         }

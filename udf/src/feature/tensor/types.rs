@@ -202,7 +202,7 @@ pub(super) fn check_order(field: &Field) -> Result<()> {
 }
 
 impl std::fmt::Display for TensorType {
-    /// `fixed_shape_tensor(UInt8, [224, 224, 3])`
+    /// `fixed_shape_tensor(UINT8, [224, 224, 3])`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Fixed { item, shape } => {

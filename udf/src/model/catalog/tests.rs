@@ -3,7 +3,7 @@ use std::fs;
 use super::files::{LOCK, entry_files};
 use super::*;
 use crate::fixture::{Folder, tensors};
-use crate::model::{Precision, Share};
+use crate::model::{Observed, Precision, Share};
 
 const EMULATED: &str = "kind = \"emulated\"\nservice_ms = 1";
 
@@ -152,7 +152,8 @@ fn what_running_a_model_has_taught_outlives_a_change_and_not_another_model() {
         for entry in [stored.clone(), temporary] {
             catalog.create(entry, IfExists::Fail).unwrap();
         }
-        catalog.learned().did_not_fit(&model, "cuda", 64);
+        let too_large = Observed { rows: 64, padded: 64, busy: None, memory: None };
+        catalog.learned().observe(&model, "cuda", None, &too_large);
         let known = || catalog.learned().get(&model, "cuda").padded_max;
         for name in ["m", "t"] {
             catalog.alter(name, &[("max_batch_rows", "7")]).unwrap();

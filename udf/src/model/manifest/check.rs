@@ -7,7 +7,9 @@ use arrow::datatypes::{DataType, FieldRef, Fields};
 use super::{MANIFEST, Manifest};
 use crate::error::{nearest_hint, quoted};
 use crate::feature::image::Recipe;
+use crate::model::compiled::Compiled;
 use crate::model::declaration::{BatchLimits, RuntimeKind, TransformKind};
+use crate::model::emulated::Curve;
 use crate::model::location::is_safe_name;
 use crate::model::number::Number;
 use crate::model::options::Precision;
@@ -74,8 +76,7 @@ impl Manifest {
             // What is no tensor is passed on to a runtime that needs none.
             TransformKind::Tensor if matches!(self.runtime, RuntimeKind::Emulated { .. }) => Ok(()),
             TransformKind::Tensor => {
-                let takes_text = matches!(self.runtime, RuntimeKind::Onnx { .. });
-                check_tensors(inputs, takes_text)
+                check_tensors(inputs, matches!(self.runtime, RuntimeKind::Onnx { .. }))
             }
         }
     }
@@ -135,6 +136,12 @@ impl Manifest {
             }
             head.iter().try_for_each(|head| head.check(&self.signature.outputs))?;
         }
+        if let RuntimeKind::Aoti { program, compiled } = &self.runtime {
+            check_compiled(program, compiled)?;
+        }
+        if let RuntimeKind::Emulated { curve: Some(curve), .. } = &self.runtime {
+            check_curve(curve)?;
+        }
         let outputs = self.signature.outputs.iter().zip(&self.labels);
         outputs
             .into_iter()
@@ -143,13 +150,14 @@ impl Manifest {
 
     /// Whether the runtime can give an output.
     fn check_output(&self, field: &FieldRef, has_labels: bool) -> Result<(), String> {
-        let is_torch = matches!(self.runtime, RuntimeKind::Torch { .. });
+        let is_torch = self.runtime.is_torch();
         let is_emulated = matches!(self.runtime, RuntimeKind::Emulated { .. });
         let has_head = matches!(self.runtime, RuntimeKind::Onnx { head: Some(_), .. });
         let sql_type = type_name(field.data_type());
         let (name, sql_type) = (quoted(field.name()), quoted(&sql_type));
         let is_possible = |part: &FieldRef| {
-            part.data_type() == &DataType::Utf8 || is_tensor_type(part.data_type())
+            let found = part.data_type();
+            found == &DataType::Utf8 || is_tensor_type(found) && !is_of_bytes(found)
         };
         let is_list = list_item(field).is_some();
         if is_list && is_emulated || !parts(field).iter().all(is_possible) {
@@ -161,8 +169,9 @@ impl Manifest {
         let has_text = parts(field).iter().any(|part| part.data_type() == &DataType::Utf8);
         if is_torch && has_text && !has_labels {
             return Err(format!(
-                "runtime 'torch' cannot give output '{name}' of type {sql_type} without labels: a \
-                 JSON file of the texts that the program's numbers stand for"
+                "runtime '{}' cannot give output '{name}' of type {sql_type} without labels: a \
+                 JSON file of the texts that the program's numbers stand for",
+                self.runtime.name()
             ));
         }
         if has_labels && (is_emulated || has_head || !has_text) {
@@ -214,11 +223,16 @@ impl Manifest {
             TransformKind::Tensor | TransformKind::Image { .. } => None,
         };
         let program = match &self.runtime {
-            RuntimeKind::Torch { program } | RuntimeKind::Onnx { program, .. } => {
-                Some(("runtime.program", program))
-            }
+            RuntimeKind::Torch { program }
+            | RuntimeKind::Aoti { program, .. }
+            | RuntimeKind::Onnx { program, .. } => Some(("runtime.program", program)),
             RuntimeKind::Emulated { .. } => None,
         };
+        let compiled = match &self.runtime {
+            RuntimeKind::Aoti { compiled, .. } => compiled.as_slice(),
+            _ => &[],
+        };
+        let compiled = compiled.iter().map(|one| ("runtime.compiled.program", &one.program));
         let labels = self.labels.iter().flatten().map(|name| ("labels", name));
         let head = match &self.runtime {
             RuntimeKind::Onnx { head: Some(head), .. } => head.dense(),
@@ -228,6 +242,7 @@ impl Manifest {
         let missing = [tokenizer, program]
             .into_iter()
             .flatten()
+            .chain(compiled)
             .chain(labels)
             .chain(dense)
             .find(|(_, name)| !self.files.contains_key(*name));
@@ -238,6 +253,37 @@ impl Manifest {
             None => Ok(()),
         }
     }
+}
+
+/// What devices that no native code fits run instead is not optional.
+fn check_compiled(program: &str, compiled: &[Compiled]) -> Result<(), String> {
+    if program.is_empty() {
+        return Err("runtime 'aoti' has no program: name the TorchScript file that runs where no \
+                    [[runtime.compiled]] fits (`forebay model export --compile` writes both)"
+            .to_owned());
+    }
+    if compiled.is_empty() {
+        return Err(
+            "runtime 'aoti' has no [[runtime.compiled]]; a package of TorchScript alone is of the \
+                    runtime 'torch'"
+                .to_owned(),
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for one in compiled {
+        let Compiled { program, architecture, precision, torch } = one;
+        if *precision == Precision::Int8 {
+            let program = quoted(program);
+            return Err(format!("'{program}' is in int8, expected fp32, bf16 or fp16"));
+        }
+        if !seen.insert((architecture, precision.to_string(), torch)) {
+            return Err(format!(
+                "two [[runtime.compiled]] are for {architecture} in {precision} by torch {}",
+                quoted(torch)
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_tokens(
@@ -270,6 +316,17 @@ fn check_tokens(
     Ok(())
 }
 
+/// Memory is said in the order of batches.
+fn check_curve(curve: &Curve) -> Result<(), String> {
+    match curve.free_bytes.windows(2).find(|pair| pair[0][0] >= pair[1][0]) {
+        Some(pair) => Err(format!(
+            "runtime.curve.free_bytes has {} batches after {}, expected more in each pair than in the one before it",
+            pair[1][0], pair[0][0]
+        )),
+        None => Ok(()),
+    }
+}
+
 fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {
     let is_usable = |number: &Number| number.0.is_finite();
     if mean.iter().all(is_usable) && std.iter().all(|s| is_usable(s) && s.0 > 0.0) {
@@ -282,13 +339,16 @@ fn check_channels(mean: &[Number; 3], std: &[Number; 3]) -> Result<(), String> {
     ))
 }
 
-fn check_tensors(inputs: &Fields, takes_text: bool) -> Result<(), String> {
+/// Programs of ONNX may take texts, and other runtimes bytes.
+fn check_tensors(inputs: &Fields, is_onnx: bool) -> Result<(), String> {
     let is_possible = |data_type: &DataType| {
-        is_tensor_type(data_type) || takes_text && data_type == &DataType::Utf8
+        let is_tensor = is_tensor_type(data_type) && !(is_onnx && is_of_bytes(data_type));
+        is_tensor || is_onnx && data_type == &DataType::Utf8
     };
+    let kind = if is_onnx { "numbers (but not UINT8), texts" } else { "numbers" };
     match inputs.iter().find(|field| !is_possible(field.data_type())) {
         Some(field) => Err(format!(
-            "transform 'tensor' takes numbers and vectors, but input '{}' is {}",
+            "transform 'tensor' takes {kind} and vectors, but input '{}' is {}",
             quoted(field.name()),
             quoted(&type_name(field.data_type()))
         )),
@@ -312,9 +372,18 @@ fn check_columns(kind: &str, fields: &Fields) -> Result<(), String> {
     Ok(())
 }
 
+/// What only inputs may be.
+fn is_of_bytes(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::FixedSizeList(item, _) => item.data_type() == &DataType::UInt8,
+        scalar => scalar == &DataType::UInt8,
+    }
+}
+
 fn is_tensor_type(data_type: &DataType) -> bool {
     match data_type {
         DataType::Boolean
+        | DataType::UInt8
         | DataType::Int32
         | DataType::Int64
         | DataType::Float32

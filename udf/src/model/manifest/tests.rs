@@ -39,7 +39,7 @@ fn an_emulated_model_needs_its_accelerator() {
 #[test]
 #[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes_are_named() {
-    let cases: [(&str, &str, &str); 30] = [
+    let cases: [(&str, &str, &str); 31] = [
         ("format = 1", "format = 2", "format is 2, this version reads format 1"),
         ("format = 1", "", "format is missing"),
         ("format = 1", "format = ", "line 2:"),
@@ -69,6 +69,7 @@ fn mistakes_are_named() {
         ),
         ("FLOAT[3]", "STRING", "cannot give output 'embedding' of type STRING without labels"),
         ("FLOAT[3]", "BINARY", "runtime 'torch' cannot give output 'embedding' of type BINARY"),
+        ("FLOAT[3]", "UINT8[3]", "runtime 'torch' cannot give output 'embedding' of type UINT8[3]"),
         (
             "\"FLOAT[3]\"",
             "\"FLOAT[3]\"\nlabels = \"l.json\"",
@@ -105,6 +106,59 @@ fn mistakes_are_named() {
         assert!(message.starts_with("model package /models/x: model.toml"), "{message}");
         assert!(!message.contains('\n'), "{message}");
     }
+}
+
+#[test]
+fn native_code_comes_beside_torchscript_and_says_what_it_is_for() {
+    let torch = "kind = \"torch\"\nprogram = \"model.pt\"\n";
+    let one = "[[runtime.compiled]]\nprogram = \"tokenizer.json\"\narchitecture = \"cpu-avx2\"\n\
+               torch = \"2.11.0\"\n";
+    let aoti = |program: &str, compiled: &str| {
+        text().replacen(torch, &format!("kind = \"aoti\"\n{program}{compiled}"), 1)
+    };
+    let program = "program = \"model.pt\"\n";
+    let manifest = Manifest::parse(aoti(program, one).as_bytes(), "/models/x").unwrap();
+    let RuntimeKind::Aoti { compiled, .. } = &manifest.runtime else { panic!("not aoti") };
+    assert_eq!((compiled[0].precision, compiled.len()), (Precision::Fp32, 1));
+    for (text, expected) in [
+        (aoti("", one), "runtime 'aoti' has no program: name the TorchScript file"),
+        (aoti(program, ""), "runtime 'aoti' has no [[runtime.compiled]]"),
+        (aoti(program, &[one, one].concat()), "two [[runtime.compiled]] are for cpu-avx2 in fp32"),
+        (
+            aoti(program, &one.replace("avx2", "avx")),
+            "expected cpu, cpu-avx2, cpu-avx512, or a GPU's",
+        ),
+        (aoti(program, &one.replace("torch =", "release =")), "unknown field `release`"),
+        (
+            aoti(program, &one.replace("torch", "precision = \"int8\"\ntorch")),
+            "is in int8, expected",
+        ),
+        (
+            aoti(program, &one.replace("tokenizer.json", "m.pt2")),
+            "'m.pt2', which [files] does not list",
+        ),
+        (
+            aoti(program, &one.replace("tokenizer.json", "../m")),
+            "'../m', which [files] does not list",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(expected), "{message} lacks {expected}");
+        assert!(message.contains("or export the package again"), "{message}");
+    }
+}
+
+#[test]
+fn the_memory_of_an_emulated_device_is_said_in_the_order_of_batches() {
+    let with = |free: &str| {
+        let curve = format!("[runtime.curve]\nunit_ns = 1\nfree_bytes = {free}");
+        let runtime = format!("kind = \"emulated\"\nservice_ms = 1\n{curve}");
+        tensors(&[("a", "FLOAT")], &[("b", "FLOAT")], &runtime)
+    };
+    for free in ["[[5, 10], [2, 10]]", "[[0, 10], [5, 1], [5, 10]]"] {
+        assert!(error(&with(free)).contains("runtime.curve.free_bytes has"), "{free}");
+    }
+    Manifest::parse(with("[[0, 10], [5, 1]]").as_bytes(), "x").unwrap();
 }
 
 #[test]

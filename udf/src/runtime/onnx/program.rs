@@ -130,7 +130,9 @@ fn results(model: &ModelDeclaration, outputs: &[Outlet]) -> Result<Vec<String>, 
     let (named, wanted) = match &model.runtime {
         RuntimeKind::Onnx { results, head: Some(_), .. } => (results.as_slice(), 1),
         RuntimeKind::Onnx { results, .. } => (results.as_slice(), model.signature.results()),
-        RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => (&[][..], 0),
+        RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Emulated { .. } => {
+            (&[][..], 0)
+        }
     };
     let names: Vec<&str> = outputs.iter().map(Outlet::name).collect();
     if let Some(missing) = named.iter().find(|name| !names.contains(&name.as_str())) {

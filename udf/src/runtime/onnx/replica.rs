@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::compute::concat;
 use ort::value::{DynValue, Tensor, TensorElementType, ValueType};
 
+use super::super::device_failure::{device_error, is_out_of_memory};
 use super::super::outputs::{Outputs, Unlike};
 use super::super::replica::{Device, Prepared, Replica};
 use super::super::work::Work;
@@ -55,7 +56,9 @@ impl OnnxReplica {
         library::ensure_loaded()?;
         let (file, one_row, head) = match &model.runtime {
             RuntimeKind::Onnx { program, one_row, head, .. } => (program, *one_row, head.clone()),
-            RuntimeKind::Torch { .. } | RuntimeKind::Emulated { .. } => (&model.name, false, None),
+            RuntimeKind::Torch { .. } | RuntimeKind::Aoti { .. } | RuntimeKind::Emulated { .. } => {
+                (&model.name, false, None)
+            }
         };
         let load_error = |problem: String| RuntimeError::Load {
             model: model.name.clone(),
@@ -65,9 +68,13 @@ impl OnnxReplica {
         let path = package.file(file);
         let sessions = Sessions::load(&path, device, threads(&model.resources, device));
         let sessions = sessions.map_err(|error| match error {
-            Unusable::Device(problem) => {
-                RuntimeError::Device { device: device.to_string(), problem }
+            Unusable::Device(problem) | Unusable::Program(problem)
+                if is_out_of_memory(&problem) =>
+            {
+                let (model, device) = (model.name.clone(), device.to_string());
+                RuntimeError::NoRoom { model, device, problem }
             }
+            Unusable::Device(problem) => device_error(device, &problem, str::to_owned),
             Unusable::Program(problem) => load_error(with_remedy(problem)),
         })?;
         let program = sessions.ports(|inputs, outputs| Program::of(model, (inputs, outputs)));
@@ -104,7 +111,7 @@ impl OnnxReplica {
         if is_out_of_memory(message) {
             RuntimeError::OutOfMemory { model, rows, problem }
         } else if is_device_failure(message) {
-            RuntimeError::Device { device: self.device.to_string(), problem }
+            device_error(self.device, message, readable)
         } else {
             RuntimeError::Program { model, rows, problem }
         }
@@ -231,12 +238,6 @@ fn with_remedy(problem: String) -> String {
         return format!("the file is damaged or no ONNX model ({problem}); fetch it again");
     }
     problem
-}
-
-fn is_out_of_memory(message: &str) -> bool {
-    ["Failed to allocate memory", "bad_alloc", "out of memory"]
-        .iter()
-        .any(|sign| message.contains(sign))
 }
 
 fn is_device_failure(message: &str) -> bool {

@@ -50,24 +50,24 @@ mod tests {
     use tch::{Kind, Tensor};
 
     use super::super::super::Device;
-    use super::super::shim::{InferenceMode, LinearChoice, Module, PackedLayers};
+    use super::super::shim::{InferenceMode, LinearChoice, PackedLayers, Program};
     use super::super::{info, shim};
     use super::*;
     use crate::fixture::prepared;
     use crate::model::Precision;
 
-    fn load(path: &Path) -> Module {
+    fn load(path: &Path) -> Program {
         info().unwrap();
-        Module::load(path, Device::Cpu, Precision::Fp32).unwrap()
+        Program::load(path, Device::Cpu, Precision::Fp32).unwrap()
     }
 
     /// Of `tests/programs`.
-    fn program(file: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(file)
+    fn file(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
     }
 
     /// As it is, and with all layers given to oneDNN.
-    fn both(path: &Path, expected: PackedLayers) -> [Module; 2] {
+    fn both(path: &Path, expected: PackedLayers) -> [Program; 2] {
         let mut packed = load(path);
         assert_eq!(packed.pack_linear_layers(true).unwrap(), expected);
         [load(path), packed]
@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn layers_in_every_place_give_what_pytorch_computed() {
-        let text = std::fs::read_to_string(program("layers.json")).unwrap();
+        let text = std::fs::read_to_string(file("layers.json")).unwrap();
         let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
         let x = numbers(&golden["x"]);
-        for module in both(&program("layers.pt"), LAYERS) {
+        for program in both(&file("layers.pt"), LAYERS) {
             let _mode = InferenceMode::enter();
             let input = Tensor::from_slice(&x).reshape([-1, 8]);
-            let found = module.forward(&[input], OUTPUTS).unwrap();
+            let found = program.forward(&[input], OUTPUTS).unwrap();
             for (at, (found, expected)) in
                 found.iter().zip(golden["outputs"].as_array().unwrap()).enumerate()
             {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn any_number_of_rows_gives_what_the_program_gives_as_it_is() {
-        let [plain, packed] = both(&program("layers.pt"), LAYERS);
+        let [plain, packed] = both(&file("layers.pt"), LAYERS);
         let _mode = InferenceMode::enter();
         for rows in [0, 1, 2, 33] {
             let input = Tensor::randn([rows, 8], (Kind::Float, tch::Device::Cpu));
@@ -128,14 +128,14 @@ mod tests {
 
     #[test]
     fn what_the_program_refuses_is_refused_in_the_same_words() {
-        let modules = both(&program("layers.pt"), LAYERS);
+        let modules = both(&file("layers.pt"), LAYERS);
         let _mode = InferenceMode::enter();
         for input in [
             Tensor::zeros([2, 4], (Kind::Float, tch::Device::Cpu)),
             Tensor::zeros([2, 8], (Kind::Int64, tch::Device::Cpu)),
         ] {
-            let [plain, packed] = modules.each_ref().map(|module| {
-                let error = module.forward(&[input.shallow_clone()], OUTPUTS).unwrap_err();
+            let [plain, packed] = modules.each_ref().map(|program| {
+                let error = program.forward(&[input.shallow_clone()], OUTPUTS).unwrap_err();
                 error.split("Error: ").last().unwrap_or_default().trim().to_owned()
             });
             assert_eq!(plain, packed);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_another_process_measured_is_not_measured_again() {
-        let mut module = load(&program("layers.pt"));
+        let mut program = load(&file("layers.pt"));
         // More threads than any model here asks for, so that nothing is known yet.
         const THREADS: i64 = 3;
         shim::set_threads(3).unwrap();
@@ -186,7 +186,7 @@ mod tests {
             onednn: i64::from((inputs, outputs) == (8, 16)),
         });
         shim::remember_linear(&choices).unwrap();
-        let packed = module.pack_linear_layers(false).unwrap();
+        let packed = program.pack_linear_layers(false).unwrap();
         assert_eq!((packed.layers, packed.activations, packed.sums), (2, 2, 0));
         let known = shim::linear_choices().unwrap();
         for choice in choices {
@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn programs_without_layers_stay_as_they_are() {
-        let mut module = load(&program("several.pt"));
+        let mut program = load(&file("several.pt"));
         let none = PackedLayers::default();
-        assert_eq!(module.pack_linear_layers(true).unwrap(), none);
-        assert_eq!(module.pack_linear_layers(false).unwrap(), none);
+        assert_eq!(program.pack_linear_layers(true).unwrap(), none);
+        assert_eq!(program.pack_linear_layers(false).unwrap(), none);
     }
 
     #[test]

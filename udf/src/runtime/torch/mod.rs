@@ -5,18 +5,26 @@
 
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
+mod calls;
 mod choices;
 mod failure;
+mod lane;
 mod library;
 mod linear;
+mod made_up;
 mod memory;
 mod output;
+mod pipeline;
+mod programs;
 mod replica;
+mod rounding;
 mod shim;
+mod streams;
 mod tensor;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod usage;
 
 use std::sync::Arc;
 
@@ -24,6 +32,7 @@ pub use choices::remember_kernels_in;
 pub(super) use library::driver_devices;
 pub use library::{CudaDevice, LIBTORCH_VERSION, LibtorchInfo, ensure_loaded as info};
 pub use memory::keep_freed_memory;
+pub use programs::{Kind as ProgramKind, Taken as TakenProgram};
 pub(super) use thread::{ThreadGuard, enter_thread};
 
 use self::linear::LinearKernels;
@@ -31,7 +40,7 @@ use super::replica::{Device, Replica};
 use crate::error::RuntimeError;
 use crate::model::{ModelDeclaration, Package};
 
-/// Loads a TorchScript model on a device.
+/// Loads a model on a device.
 pub(super) fn load(
     model: &ModelDeclaration,
     package: &Package,

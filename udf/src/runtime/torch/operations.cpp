@@ -115,9 +115,9 @@ private:
 
 } // namespace
 
-double counted_operations(torch::jit::Module &module, std::vector<c10::IValue> inputs) {
+double counted_operations(Program &program, std::vector<at::Tensor> inputs) {
   const Counting counting;
-  module.forward(std::move(inputs));
+  program.run(std::move(inputs));
   if (std::isnan(operations)) throw std::runtime_error("an operation of the program is not known");
   return operations;
 }

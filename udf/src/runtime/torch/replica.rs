@@ -1,29 +1,29 @@
 //! One TorchScript program on one device.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{Array, ArrayRef, FixedSizeListArray, Int32Array, ListArray};
-use arrow::buffer::OffsetBuffer;
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::array::{Array, ArrayRef};
 use tch::{Kind, TchError, Tensor};
 
+use super::super::length_multiple;
 use super::super::outputs::Outputs;
-use super::super::replica::{Device, Prepared, Replica};
+use super::super::replica::{Device, Held, Replica, Usage};
 use super::super::work::Work;
 use super::choices;
-use super::failure::{is_device_failure, is_out_of_memory, load_error, readable};
+use super::failure::{batch_error, load_error, readable};
 use super::linear::LinearKernels;
+use super::made_up::{WARM_TOKENS, made_up_row};
 use super::output;
-use super::shim::{self, Module};
+use super::programs::Taken;
+use super::rounding::TURNS;
+use super::shim::{self, Program};
+use super::streams::{self, Pinned, PinnedBytes};
 use super::tensor::{Mismatch, Tokens, borrow_column};
 use super::thread::enter_thread;
+use super::usage::Baseline;
 use crate::error::RuntimeError;
-use crate::model::{
-    Layout, ModelDeclaration, Number, Package, Precision, RuntimeKind, TransformKind,
-};
-use crate::transform::{TokenColumn, output_fields};
+use crate::model::{Layout, ModelDeclaration, Number, Package, Precision, TransformKind};
+use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
 #[derive(Debug)]
@@ -37,20 +37,31 @@ pub(super) struct TorchReplica {
     /// The program's arguments, as messages name them; empty for those that they do not.
     arguments: Vec<String>,
     outputs: Outputs,
-    device: Device,
+    pub(super) device: Device,
     /// What floating point inputs are converted to.
     kind: Option<Kind>,
-    module: Module,
+    /// Whether a GPU may round factors to TF32.
+    rounds: bool,
+    program: Program,
     /// What batches take, where that is known.
-    work: Option<Work>,
+    pub(super) work: Option<Work>,
+    /// The device's memory before the first batch.
+    memory: Option<Baseline>,
+    /// What the lengths of texts are rounded up to.
+    length_multiple: usize,
+    /// One row that a thread is warmed up with.
+    pub(super) made_up: Option<Vec<ArrayRef>>,
+    /// Of all batches on their way to a GPU and back.
+    pinned: PinnedBytes,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
 }
 
-/// Inputs of one forward pass. The tensors may be views of the columns, so they are dropped first.
-struct Inputs {
-    tensors: Vec<Tensor>,
-    _columns: Vec<ArrayRef>,
+/// What pixels are normalized with, for each channel.
+#[derive(Debug)]
+pub(super) struct Channels {
+    mean: Tensor,
+    std: Tensor,
 }
 
 impl TorchReplica {
@@ -60,20 +71,17 @@ impl TorchReplica {
         device: Device,
         kernels: Result<LinearKernels, String>,
     ) -> Result<Self, RuntimeError> {
-        let file = match &model.runtime {
-            RuntimeKind::Torch { program } => program.clone(),
-            RuntimeKind::Onnx { .. } | RuntimeKind::Emulated { .. } => String::new(),
-        };
-        let mut module = Module::load(&package.file(&file), device, model.precision)
-            // Weights may still be being converted.
-            .and_then(|module| shim::synchronize(device).map(|()| module))
-            .map_err(|message| load_error(model, &file, device, &message))?;
-        if device == Device::Cpu && model.precision == Precision::Fp32 {
-            let kernels = kernels.map_err(|message| load_error(model, &file, device, &message))?;
-            pack_linear_layers(&mut module, model, kernels)?;
+        let taken = Taken::by(model, device)?;
+        let mut program = taken.load(model, package, device)?;
+        if device == Device::Cpu && model.precision == Precision::Fp32 && !taken.is_native() {
+            let failed = |message: String| load_error(model, &taken.program, device, &message);
+            let kernels = kernels.map_err(failed)?;
+            pack_linear_layers(&mut program, model, kernels)?;
         }
         let mut replica = Self {
             work: None,
+            memory: Baseline::of(device),
+            length_multiple: length_multiple(model, device) as usize,
             model: model.name.clone(),
             transform: model.transform.clone(),
             columns: TokenColumn::of(model),
@@ -82,15 +90,22 @@ impl TorchReplica {
             outputs: Outputs::load(model, package)?,
             device,
             kind: match model.precision {
-                Precision::Fp32 | Precision::Int8 => None,
+                Precision::Fp32 | Precision::Tf32 | Precision::Int8 => None,
                 Precision::Bf16 => Some(Kind::BFloat16),
                 Precision::Fp16 => Some(Kind::Half),
             },
-            module,
+            rounds: model.precision == Precision::Tf32,
+            program,
+            made_up: made_up_row(model, WARM_TOKENS),
+            pinned: PinnedBytes::default(),
             has_worked: AtomicBool::new(false),
         };
-        replica.warm_up(model);
+        // A thread that runs it on a GPU is warmed up by itself.
         if device == Device::Cpu {
+            replica.warm_up(model);
+        }
+        // Native code calls what computes products without telling libtorch.
+        if device == Device::Cpu && !taken.is_native() {
             replica.work = replica.counted(model);
         }
         Ok(replica)
@@ -100,8 +115,10 @@ impl TorchReplica {
     fn counted(&self, model: &ModelDeclaration) -> Option<Work> {
         let _guard = enter_thread(&model.resources, self.device).ok()?;
         let of_row = |tokens: i32| {
-            let (arguments, _) = self.arguments(&made_up_row(model, tokens)?).ok()?;
-            self.module.operations(&arguments).ok()
+            let (inputs, _) = self.inputs(&made_up_row(model, tokens)?).ok()?;
+            let arguments = self.arguments(&inputs, self.channels(tch::Device::Cpu).ok()?.as_ref());
+            let arguments = arguments.ok()?;
+            self.program.operations(&arguments).ok()
         };
         match &model.transform {
             TransformKind::Tokenize { max_tokens, .. } => {
@@ -122,38 +139,52 @@ impl TorchReplica {
     /// libraries choose and set up their kernels, which belongs to loading. A program that refuses
     /// made-up rows is none the worse for it.
     fn warm_up(&self, model: &ModelDeclaration) {
-        let Some(columns) = made_up_row(model, WARM_TOKENS) else { return };
+        let Some(columns) = &self.made_up else { return };
         let warm = enter_thread(&model.resources, self.device)
-            .and_then(|_guard| self.prepare(&columns).and_then(|batch| self.forward(batch)));
+            .and_then(|_guard| self.prepare(columns).and_then(|batch| self.forward(batch)));
         if let Err(error) = warm {
             tracing::debug!("model '{}' was not warmed up: {error}", self.model);
         }
     }
 
-    /// Runs the program, and once more if memory that nothing uses was missing: libtorch keeps what was freed for
-    /// tensors of its own, and cuBLAS and cuDNN allocate by themselves.
-    fn run(&self, tensors: &[Tensor]) -> Result<Vec<Tensor>, shim::Failure> {
-        let run = || self.module.forward(tensors, self.outputs.results());
-        match run() {
-            Err(message) if self.device != Device::Cpu && is_out_of_memory(&message) => {
-                shim::synchronize(self.device)?;
-                shim::empty_cache()?;
-                run()
-            }
-            result => result,
-        }
+    /// Runs the program on inputs that are on its device.
+    pub(super) fn run(
+        &self,
+        inputs: &[Tensor],
+        channels: Option<&Channels>,
+    ) -> Result<Vec<Tensor>, shim::Failure> {
+        let arguments = self.arguments(inputs, channels).map_err(|error| error.to_string())?;
+        self.compute(&arguments)
     }
 
-    fn failed(&self, rows: usize, message: &str) -> RuntimeError {
-        let model = self.model.clone();
-        let problem = readable(message);
-        if is_out_of_memory(message) {
-            RuntimeError::OutOfMemory { model, rows, problem }
-        } else if is_device_failure(message) {
-            RuntimeError::Device { device: self.device.to_string(), problem }
-        } else {
-            RuntimeError::Program { model, rows, problem }
-        }
+    /// Runs the program on its arguments, in its turn where libtorch's settings matter.
+    pub(super) fn compute(&self, arguments: &[Tensor]) -> Result<Vec<Tensor>, shim::Failure> {
+        let _turn = match self.device {
+            Device::Cuda(_) => Some(TURNS.enter(self.rounds)?),
+            Device::Cpu | Device::Emulated(_) => None,
+        };
+        self.program.forward(arguments, self.outputs.results())
+    }
+
+    /// Bytes of pinned memory that its batches have at this moment.
+    pub(super) fn pinned(&self) -> &PinnedBytes {
+        &self.pinned
+    }
+
+    /// What was taken of the device's memory since the model was loaded.
+    pub(super) fn taken(&self) -> Usage {
+        self.memory.map(|memory| memory.usage(self.device)).unwrap_or_default()
+    }
+
+    /// What its batches, and those of others on its device, hold of memory.
+    pub(super) fn held(&self) -> Option<Held> {
+        let Device::Cuda(ordinal) = self.device else { return None };
+        let reserved = streams::reserved_bytes(ordinal).ok()?;
+        Some(Held { pinned: self.pinned.load(Ordering::Relaxed), reserved })
+    }
+
+    pub(super) fn failed(&self, rows: usize, message: &str) -> RuntimeError {
+        batch_error(&self.model, self.device, rows, message)
     }
 
     /// Whether no row can be at fault for what the program says: it never worked, and says the same to
@@ -162,7 +193,7 @@ impl TorchReplica {
         let says_so_to = |value: i64| {
             let filled = tensors.iter().map(|tensor| tensor.f_full_like(value)).collect();
             let Ok::<Vec<Tensor>, TchError>(filled) = filled else { return false };
-            let result = self.module.forward(&filled, self.outputs.results());
+            let result = self.compute(&filled);
             result.is_err_and(|message| readable(&message) == problem)
         };
         !self.has_worked.load(Ordering::Relaxed) && says_so_to(0) && says_so_to(1)
@@ -184,31 +215,92 @@ impl TorchReplica {
         )
     }
 
-    /// The program's arguments, on its device, and the padded size of tokens.
-    fn arguments(&self, columns: &[ArrayRef]) -> Result<(Vec<Tensor>, Option<usize>), TchError> {
+    /// What a failure is, by what the program does with these arguments and with others.
+    pub(super) fn explained(
+        &self,
+        rows: usize,
+        message: &str,
+        arguments: &[Tensor],
+    ) -> RuntimeError {
+        match self.failed(rows, message) {
+            RuntimeError::Program { model, problem, .. }
+                if self.says_so_to_any(arguments, &problem) =>
+            {
+                RuntimeError::Broken { model, problem }
+            }
+            RuntimeError::Program { model, rows, problem } if is_beyond_table(&problem) => {
+                let problem = format!("{problem}{}", self.largest(arguments));
+                RuntimeError::Program { model, rows, problem }
+            }
+            other => other,
+        }
+    }
+
+    /// The same, of inputs that have not become arguments.
+    pub(super) fn explained_by_inputs(
+        &self,
+        rows: usize,
+        message: &str,
+        inputs: &[Tensor],
+    ) -> RuntimeError {
+        let device = inputs.first().map_or(tch::Device::Cpu, Tensor::device);
+        let channels = self.channels(device).ok().flatten();
+        let arguments = self.arguments(inputs, channels.as_ref()).unwrap_or_default();
+        self.explained(rows, message, &arguments)
+    }
+
+    /// Copies in memory that the device copies from by itself.
+    pub(super) fn staged(&self, inputs: &[Tensor]) -> Result<Vec<Pinned>, shim::Failure> {
+        inputs.iter().map(|input| Pinned::of(input, self.device, &self.pinned)).collect()
+    }
+
+    /// The declared columns of what the program gave. What shares memory with one of `inputs` is copied.
+    pub(super) fn columns(
+        &self,
+        rows: usize,
+        results: &[Tensor],
+        inputs: &[Tensor],
+    ) -> Result<Vec<ArrayRef>, RuntimeError> {
+        self.has_worked.store(true, Ordering::Relaxed);
+        let columns = output::columns(&self.outputs, results, rows, inputs);
+        columns.map_err(|(output, mismatch)| match mismatch {
+            Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
+            Mismatch::Shape { expected, found } => {
+                RuntimeError::Output { model: self.model.clone(), output, expected, found }
+            }
+        })
+    }
+
+    /// Tensors of the CPU that are to become the program's arguments, and the padded size of tokens.
+    pub(super) fn inputs(
+        &self,
+        columns: &[ArrayRef],
+    ) -> Result<(Vec<Tensor>, Option<usize>), TchError> {
         match &self.transform {
-            TransformKind::Tokenize { pad_id, arguments, .. } => {
+            TransformKind::Tokenize { pad_id, arguments, max_tokens, .. } => {
                 let no_tokens = || TchError::Convert("expected columns of token lists".to_owned());
                 let tokens = columns.iter().map(Tokens::of).collect::<Option<Vec<_>>>();
                 let tokens = tokens.filter(|tokens| tokens.len() == self.columns.len());
-                let tokens = tokens.ok_or_else(no_tokens)?;
+                let mut tokens = tokens.ok_or_else(no_tokens)?;
+                let longest = *max_tokens as usize;
+                tokens.iter_mut().for_each(|tokens| tokens.round_up(self.length_multiple, longest));
                 let ids = tokens.first().ok_or_else(no_tokens)?;
                 let tensors = arguments.iter().map(|argument| {
                     let is_it = |column: &TokenColumn| column.argument() == argument;
-                    self.on_device(match self.columns.iter().position(is_it) {
-                        Some(at) => tokens[at].padded_with(self.columns[at].padding(*pad_id))?,
-                        None if argument == "attention_mask" => ids.mask()?,
+                    match self.columns.iter().position(is_it) {
+                        Some(at) => tokens[at].padded_with(self.columns[at].padding(*pad_id)),
+                        None if argument == "attention_mask" => ids.mask(),
                         // Token types of single texts.
-                        None => ids.zeros()?,
-                    })
+                        None => ids.zeros(),
+                    }
                 });
                 Ok((tensors.collect::<Result<_, _>>()?, Some(ids.padded())))
             }
             TransformKind::Tensor => {
                 let tensors = columns.iter().zip(&self.shapes).map(|(column, shape)| {
-                    // SAFETY: `Inputs` keeps the columns for as long as the tensors, `to_column`
-                    // copies results that share their memory, and packages promise not to write
-                    // to their arguments (docs/model-packages.md).
+                    // SAFETY: whoever asks keeps the columns for as long as the tensors;
+                    // `to_column` copies results that share their memory, and packages promise not to
+                    // write to their arguments (docs/model-packages.md).
                     let mut tensor = unsafe { borrow_column(column) }?;
                     if let Some(shape) = shape {
                         let sizes = shape.iter().map(|size| i64::from(*size));
@@ -216,38 +308,56 @@ impl TorchReplica {
                             [column.len() as i64].into_iter().chain(sizes).collect();
                         tensor = tensor.f_view(sizes.as_slice())?;
                     }
-                    self.on_device(tensor)
+                    Ok(tensor)
                 });
-                Ok((tensors.collect::<Result<_, _>>()?, None))
+                Ok((tensors.collect::<Result<_, TchError>>()?, None))
             }
-            TransformKind::Image { crop, layout, mean, std, .. } => {
-                Ok((vec![self.pixels(columns, *crop, *layout, [mean, std])?], None))
+            TransformKind::Image { crop, .. } => {
+                let [column] = columns else {
+                    return Err(TchError::Convert("expected one column of pixels".to_owned()));
+                };
+                let side = i64::from(*crop);
+                // SAFETY: as above.
+                let bytes = unsafe { borrow_column(column) }?;
+                Ok((vec![bytes.f_view([column.len() as i64, side, side, 3])?], None))
             }
         }
     }
 
-    /// Bytes go to the device; what is made of them, four times as many, is made there.
+    /// The program's arguments, of inputs that are on its device. Bytes went there; what is made of them, four
+    /// times as many, is made there.
+    pub(super) fn arguments(
+        &self,
+        inputs: &[Tensor],
+        channels: Option<&Channels>,
+    ) -> Result<Vec<Tensor>, TchError> {
+        match (&self.transform, channels) {
+            (TransformKind::Image { layout, .. }, Some(channels)) => {
+                inputs.iter().map(|bytes| self.pixels(bytes, *layout, channels)).collect()
+            }
+            _ => inputs.iter().map(|input| self.in_precision(input)).collect(),
+        }
+    }
+
+    /// What images are normalized with; `None` for models of anything else.
+    pub(super) fn channels(&self, device: tch::Device) -> Result<Option<Channels>, TchError> {
+        let TransformKind::Image { mean, std, .. } = &self.transform else { return Ok(None) };
+        let of_channels = |numbers: &[Number; 3]| {
+            Tensor::f_from_slice(&numbers.map(|number| number.0 as f32))?.f_to(device)
+        };
+        Ok(Some(Channels { mean: of_channels(mean)?, std: of_channels(std)? }))
+    }
+
     fn pixels(
         &self,
-        columns: &[ArrayRef],
-        crop: u32,
+        bytes: &Tensor,
         layout: Layout,
-        [mean, std]: [&[Number; 3]; 2],
+        channels: &Channels,
     ) -> Result<Tensor, TchError> {
-        let [column] = columns else {
-            return Err(TchError::Convert("expected one column of pixels".to_owned()));
-        };
-        let side = i64::from(crop);
-        // SAFETY: as in `arguments`; conversion to floating point copies.
-        let bytes = unsafe { borrow_column(column) }?;
-        let bytes = self.on_device(bytes.f_view([column.len() as i64, side, side, 3])?)?;
-        let of_channels = |numbers: &[Number; 3]| {
-            Tensor::f_from_slice(&numbers.map(|number| number.0 as f32))?.f_to(bytes.device())
-        };
         let mut pixels = bytes.f_to_kind(Kind::Float)?;
         pixels = pixels.f_div_scalar_(255.0)?;
-        pixels = pixels.f_sub_(&of_channels(mean)?)?;
-        pixels = pixels.f_div_(&of_channels(std)?)?;
+        pixels = pixels.f_sub_(&channels.mean)?;
+        pixels = pixels.f_div_(&channels.std)?;
         if let Some(kind) = self.kind {
             pixels = pixels.f_to_kind(kind)?;
         }
@@ -258,70 +368,21 @@ impl TorchReplica {
         }
     }
 
-    /// A no-op on a CPU, unless a floating point tensor has to change its format.
-    fn on_device(&self, tensor: Tensor) -> Result<Tensor, TchError> {
-        let device = match self.device {
-            Device::Cuda(ordinal) => tch::Device::Cuda(usize::from(ordinal)),
-            Device::Cpu | Device::Emulated(_) => tch::Device::Cpu,
-        };
+    /// The tensor itself, unless it is of floating point numbers in another format.
+    fn in_precision(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
         let found = tensor.f_kind()?;
         let is_float = matches!(found, Kind::Float | Kind::Double);
-        let kind = self.kind.filter(|_| is_float).unwrap_or(found);
-        tensor.f_to_dtype_layout((kind, device), false, false)
-    }
-}
-
-impl Replica for TorchReplica {
-    fn prepare(&self, columns: &[ArrayRef]) -> Result<Prepared, RuntimeError> {
-        let rows = columns.first().map_or(0, |column| column.len());
-        let (tensors, padded) =
-            self.arguments(columns).map_err(|error| self.failed(rows, &error.to_string()))?;
-        // The forward pass would otherwise read pixels that are still being normalized.
-        shim::synchronize(self.device).map_err(|message| self.failed(rows, &message))?;
-        let inputs = Inputs { tensors, _columns: columns.to_vec() };
-        Ok(Prepared { rows, padded: padded.unwrap_or(rows), inputs: Box::new(inputs) })
-    }
-
-    fn forward(&self, batch: Prepared) -> Result<Vec<ArrayRef>, RuntimeError> {
-        let rows = batch.rows;
-        let Ok(inputs) = batch.inputs.downcast::<Inputs>() else {
-            return Err(self.failed(rows, "the batch was prepared by another replica"));
-        };
-        let results = self.run(&inputs.tensors).map_err(|message| {
-            // Work that was started before the failure may still read the inputs.
-            shim::synchronize(self.device).ok();
-            match self.failed(rows, &message) {
-                RuntimeError::Program { model, problem, .. }
-                    if self.says_so_to_any(&inputs.tensors, &problem) =>
-                {
-                    RuntimeError::Broken { model, problem }
-                }
-                RuntimeError::Program { model, rows, problem } if is_beyond_table(&problem) => {
-                    let problem = format!("{problem}{}", self.largest(&inputs.tensors));
-                    RuntimeError::Program { model, rows, problem }
-                }
-                other => other,
-            }
-        })?;
-        self.has_worked.store(true, Ordering::Relaxed);
-        let columns = output::columns(&self.outputs, &results, rows, &inputs.tensors);
-        columns.map_err(|(output, mismatch)| match mismatch {
-            Mismatch::Torch(error) => self.failed(rows, &error.to_string()),
-            Mismatch::Shape { expected, found } => {
-                RuntimeError::Output { model: self.model.clone(), output, expected, found }
-            }
-        })
-    }
-
-    fn operations(&self, rows: usize, padded: usize) -> Option<f64> {
-        self.work.map(|work| work.of(rows, padded))
+        match self.kind.filter(|kind| is_float && *kind != found) {
+            Some(kind) => tensor.f_to_kind(kind),
+            None => Ok(tensor.shallow_clone()),
+        }
     }
 }
 
 /// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
 /// runs as it is.
 fn pack_linear_layers(
-    module: &mut Module,
+    program: &mut Program,
     model: &ModelDeclaration,
     kernels: LinearKernels,
 ) -> Result<(), RuntimeError> {
@@ -333,7 +394,7 @@ fn pack_linear_layers(
     // What is faster depends on the number of threads.
     let _guard = enter_thread(&model.resources, Device::Cpu)?;
     choices::recall();
-    let packed = module.pack_linear_layers(all);
+    let packed = program.pack_linear_layers(all);
     choices::keep();
     match packed {
         Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),
@@ -343,33 +404,6 @@ fn pack_linear_layers(
         }
     }
     Ok(())
-}
-
-/// Tokens of a made-up row.
-const WARM_TOKENS: i32 = 8;
-
-/// One row of zeros in each prepared column, lists of so many; `None` for columns that zeros cannot be made
-/// of.
-fn made_up_row(model: &ModelDeclaration, tokens: i32) -> Option<Vec<ArrayRef>> {
-    let zeros = |count: i32, data_type: &DataType| {
-        cast(&Int32Array::from_iter_values((0..count).map(|_| 0)), data_type).ok()
-    };
-    let column = |field: FieldRef| -> Option<ArrayRef> {
-        Some(match field.data_type() {
-            DataType::List(item) => {
-                let items = zeros(tokens, item.data_type())?;
-                let offsets = OffsetBuffer::from_lengths([items.len()]);
-                Arc::new(ListArray::new(Arc::clone(item), offsets, items, None))
-            }
-            DataType::FixedSizeList(item, length) => {
-                let items = zeros(*length, item.data_type())?;
-                Arc::new(FixedSizeListArray::new(Arc::clone(item), *length, items, None))
-            }
-            scalar if scalar.is_numeric() => zeros(1, scalar)?,
-            _ => return None,
-        })
-    };
-    output_fields(model).into_iter().map(column).collect()
 }
 
 /// What PyTorch says of a number that an embedding has no row for, on a CPU.

@@ -7,17 +7,21 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <caffe2/core/common.h>
 #include <torch/script.h>
 
 #include "linear.h"
 #include "operations.h"
+#include "program.h"
+#include "streams.h"
 
 namespace {
 
@@ -52,7 +56,16 @@ void convert(const torch::jit::Module &module, c10::ScalarType kind) {
   for (const at::Tensor &tensor : module.buffers()) one(tensor);
 }
 
+std::vector<at::Tensor> tensors_at(at::Tensor *const *pointers, size_t count) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(count);
+  for (size_t i = 0; i < count; i++) tensors.push_back(*pointers[i]);
+  return tensors;
+}
+
 } // namespace
+
+void forebay_remember_error(std::string message) noexcept { last_error = std::move(message); }
 
 extern "C" {
 
@@ -69,6 +82,12 @@ const char *forebay_torch_version() {
   return found == options.end() ? "" : found->second.c_str();
 }
 
+// The vectors that libtorch's kernels use on this machine, as PyTorch names them.
+const char *forebay_cpu_capability() {
+  static const std::string name = at::get_cpu_capability();
+  return name.c_str();
+}
+
 // Settings of the process. fp32 means fp32, in convolutions too, which would be computed in TF32 on a GPU. And
 // attention in half precision is not left to cuDNN: it makes a plan for each pair of rows and length, which takes
 // longer than most batches.
@@ -78,6 +97,19 @@ bool forebay_configure() {
     context.setAllowTF32CuDNN(false);
     context.setAllowTF32CuBLAS(false);
     context.setSDPUseCuDNN(false);
+    return true;
+  });
+}
+
+// Whether products of fp32 may be rounded to TF32, by all threads that start some from now on.
+bool forebay_allow_tf32(bool allow) {
+  return guarded([&] {
+    at::Context &context = at::globalContext();
+    context.setAllowTF32CuDNN(allow);
+    context.setAllowTF32CuBLAS(allow);
+    if (context.allowTF32CuDNN() != allow || context.allowTF32CuBLAS() != allow) {
+      throw std::runtime_error("libtorch did not take the setting for TF32");
+    }
     return true;
   });
 }
@@ -120,16 +152,6 @@ bool forebay_empty_cache() {
   });
 }
 
-// A stream of the thread's own, so that replicas that share a device overlap.
-void *forebay_stream_enter(int device) {
-  return guarded([&]() -> c10::StreamGuard * {
-    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-    return new c10::StreamGuard(guard.getStreamFromGlobalPool(device_of(device)));
-  });
-}
-
-void forebay_stream_leave(void *guard) { delete static_cast<c10::StreamGuard *>(guard); }
-
 // Waits for all that the calling thread has started on the device.
 bool forebay_stream_synchronize(int device) {
   return guarded([&] {
@@ -140,19 +162,26 @@ bool forebay_stream_synchronize(int device) {
 }
 
 // A TorchScript file on a device, in evaluation mode.
-void *forebay_module_load(const char *path, int device, int kind) {
-  return guarded([&]() -> torch::jit::Module * {
+void *forebay_program_load(const char *path, int device, int kind) {
+  return guarded([&]() -> Program * {
     auto module = torch::jit::load(path, device_of(device), /*load_debug_files=*/false);
     module.eval();
     if (kind >= 0) convert(module, static_cast<c10::ScalarType>(kind));
-    return new torch::jit::Module(std::move(module));
+    return new ScriptProgram(std::move(module));
   });
 }
 
-// Gives linear layers of a program on the CPU to oneDNN: see linear.h.
-bool forebay_module_pack(void *module, bool all, PackedLayers *packed) {
+// Native code on a device: see program.h.
+void *forebay_program_load_compiled(const char *path, int device, size_t calls) {
+  return guarded([&]() -> Program * { return new CompiledProgram(path, device, calls); });
+}
+
+// Gives linear layers of a TorchScript program on the CPU to oneDNN: see linear.h.
+bool forebay_program_pack(void *program, bool all, PackedLayers *packed) {
   return guarded([&] {
-    *packed = pack_linear_layers(*static_cast<torch::jit::Module *>(module), all);
+    if (auto *module = static_cast<Program *>(program)->module()) {
+      *packed = pack_linear_layers(*module, all);
+    }
     return true;
   });
 }
@@ -174,30 +203,14 @@ bool forebay_linear_remember(const LinearChoice *choices, size_t count) {
   });
 }
 
-void forebay_module_free(void *module) { delete static_cast<torch::jit::Module *>(module); }
+void forebay_program_free(void *program) { delete static_cast<Program *>(program); }
 
 // Runs the program. Returns how many tensors it gave, of which the first `capacity` are in
 // `outputs` and belong to the caller; -1 on failure.
-int64_t forebay_module_forward(void *module, at::Tensor *const *inputs, size_t count,
-                               at::Tensor **outputs, size_t capacity) {
+int64_t forebay_program_run(void *program, at::Tensor *const *inputs, size_t count,
+                            at::Tensor **outputs, size_t capacity) {
   return guarded([&]() -> int64_t {
-    std::vector<c10::IValue> arguments;
-    arguments.reserve(count);
-    for (size_t i = 0; i < count; i++) arguments.emplace_back(*inputs[i]);
-    auto result = static_cast<torch::jit::Module *>(module)->forward(std::move(arguments));
-    std::vector<at::Tensor> tensors;
-    if (result.isTensor()) {
-      tensors.push_back(result.toTensor());
-    } else if (result.isTensorList()) {
-      tensors = result.toTensorVector();
-    } else if (result.isTuple()) {
-      for (const c10::IValue &element : result.toTupleRef().elements()) {
-        tensors.push_back(element.toTensor());
-      }
-    } else {
-      throw std::runtime_error("the program returned " + result.tagKind() +
-                               " instead of a tensor or a tuple of tensors");
-    }
+    const auto tensors = static_cast<Program *>(program)->run(tensors_at(inputs, count));
     for (size_t i = 0; i < tensors.size() && i < capacity; i++) {
       outputs[i] = new at::Tensor(tensors[i]);
     }
@@ -206,12 +219,9 @@ int64_t forebay_module_forward(void *module, at::Tensor *const *inputs, size_t c
 }
 
 // Floating point operations of the program for these inputs: see operations.h. -1 on failure.
-double forebay_module_operations(void *module, at::Tensor *const *inputs, size_t count) {
+double forebay_program_operations(void *program, at::Tensor *const *inputs, size_t count) {
   return guarded([&]() -> double {
-    std::vector<c10::IValue> arguments;
-    for (size_t i = 0; i < count; i++) arguments.emplace_back(*inputs[i]);
-    auto &program = *static_cast<torch::jit::Module *>(module);
-    return counted_operations(program, std::move(arguments)) + 1;
+    return counted_operations(*static_cast<Program *>(program), tensors_at(inputs, count)) + 1;
   }) - 1;
 }
 

@@ -10,35 +10,41 @@ use tch::Tensor;
 
 use super::super::Device;
 use super::memory::give_back_freed;
-use crate::model::Precision;
+use crate::model::{Precision, Vectors};
 
 unsafe extern "C" {
     fn forebay_last_error() -> *const c_char;
     fn forebay_torch_version() -> *const c_char;
+    fn forebay_cpu_capability() -> *const c_char;
     fn forebay_configure() -> bool;
+    fn forebay_allow_tf32(allow: bool) -> bool;
     fn forebay_inference_mode_enter() -> *mut c_void;
     fn forebay_inference_mode_leave(guard: *mut c_void);
     fn forebay_set_threads(count: c_int) -> bool;
     fn forebay_device_count() -> c_int;
     fn forebay_device_memory(device: c_int, free: *mut u64, total: *mut u64) -> bool;
     fn forebay_empty_cache() -> bool;
-    fn forebay_stream_enter(device: c_int) -> *mut c_void;
-    fn forebay_stream_leave(guard: *mut c_void);
+    fn forebay_empty_pinned() -> bool;
     fn forebay_stream_synchronize(device: c_int) -> bool;
-    fn forebay_module_load(path: *const c_char, device: c_int, kind: c_int) -> *mut c_void;
-    fn forebay_module_pack(module: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
+    fn forebay_program_load(path: *const c_char, device: c_int, kind: c_int) -> *mut c_void;
+    fn forebay_program_load_compiled(
+        path: *const c_char,
+        device: c_int,
+        calls: usize,
+    ) -> *mut c_void;
+    fn forebay_program_pack(program: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
     fn forebay_linear_choices(choices: *mut LinearChoice, capacity: usize) -> i64;
     fn forebay_linear_remember(choices: *const LinearChoice, count: usize) -> bool;
-    fn forebay_module_free(module: *mut c_void);
-    fn forebay_module_forward(
-        module: *mut c_void,
+    fn forebay_program_free(program: *mut c_void);
+    fn forebay_program_run(
+        program: *mut c_void,
         inputs: *const *mut c_void,
         count: usize,
         outputs: *mut *mut c_void,
         capacity: usize,
     ) -> i64;
-    fn forebay_module_operations(
-        module: *mut c_void,
+    fn forebay_program_operations(
+        program: *mut c_void,
         inputs: *const *mut c_void,
         count: usize,
     ) -> f64;
@@ -47,12 +53,12 @@ unsafe extern "C" {
 /// libtorch's message for a failed call.
 pub(super) type Failure = String;
 
-fn last_error() -> Failure {
+pub(super) fn last_error() -> Failure {
     // SAFETY: a C string of this thread, valid until its next failing call; copied here.
     unsafe { CStr::from_ptr(forebay_last_error()) }.to_string_lossy().into_owned()
 }
 
-fn checked(succeeded: bool) -> Result<(), Failure> {
+pub(super) fn checked(succeeded: bool) -> Result<(), Failure> {
     if succeeded { Ok(()) } else { Err(last_error()) }
 }
 
@@ -62,10 +68,27 @@ pub(super) fn torch_version() -> String {
     unsafe { CStr::from_ptr(forebay_torch_version()) }.to_string_lossy().into_owned()
 }
 
+/// The vectors of CPUs that libtorch's own kernels use here, where `ATEN_CPU_CAPABILITY` counts.
+pub(super) fn cpu_vectors() -> Vectors {
+    // SAFETY: a constant C string, made at the first call under C++'s own lock.
+    match unsafe { CStr::from_ptr(forebay_cpu_capability()) }.to_bytes() {
+        b"AVX512" => Vectors::Avx512,
+        b"AVX2" => Vectors::Avx2,
+        _ => Vectors::Plain,
+    }
+}
+
 /// Settings of the process that are not libtorch's own choice.
 pub(super) fn configure() -> Result<(), Failure> {
     // SAFETY: no pointers; exceptions are caught on the other side.
     checked(unsafe { forebay_configure() })
+}
+
+/// Whether products of fp32 may be rounded to TF32, those of convolutions included, that are started from now
+/// on by any thread.
+pub(super) fn allow_tf32(allow: bool) -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_allow_tf32(allow) })
 }
 
 /// Threads that an operation started by the calling thread may use.
@@ -93,6 +116,12 @@ pub(super) fn device_memory(ordinal: u16) -> Result<(u64, u64), Failure> {
 pub(super) fn empty_cache() -> Result<(), Failure> {
     // SAFETY: no pointers; exceptions are caught on the other side.
     checked(unsafe { forebay_empty_cache() })
+}
+
+/// Returns unused pinned memory to the host.
+fn empty_pinned() -> Result<(), Failure> {
+    // SAFETY: no pointers; exceptions are caught on the other side.
+    checked(unsafe { forebay_empty_pinned() })
 }
 
 /// Waits for what the calling thread has started on a device, which threads with streams of their own
@@ -125,26 +154,7 @@ impl Drop for InferenceMode {
     }
 }
 
-/// A CUDA stream as the thread's current one while it lives.
-#[derive(Debug)]
-pub(super) struct StreamGuard(NonNull<c_void>);
-
-impl StreamGuard {
-    pub(super) fn enter(ordinal: u16) -> Result<Self, Failure> {
-        // SAFETY: as for InferenceMode.
-        let guard = unsafe { forebay_stream_enter(c_int::from(ordinal)) };
-        NonNull::new(guard).map(Self).ok_or_else(last_error)
-    }
-}
-
-impl Drop for StreamGuard {
-    fn drop(&mut self) {
-        // SAFETY: made by `enter` on this thread, left once.
-        unsafe { forebay_stream_leave(self.0.as_ptr()) }
-    }
-}
-
-/// What [`Module::pack_linear_layers`] did.
+/// What [`Program::pack_linear_layers`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct PackedLayers {
@@ -194,49 +204,71 @@ pub(super) fn remember_linear(choices: &[LinearChoice]) -> Result<(), Failure> {
     checked(unsafe { forebay_linear_remember(choices.as_ptr(), choices.len()) })
 }
 
-/// A TorchScript program with its weights on one device.
+fn c_string(path: &Path) -> Result<CString, Failure> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())
+}
+
+/// As the other side counts devices.
+fn ordinal(device: Device) -> c_int {
+    match device {
+        Device::Cuda(ordinal) => c_int::from(ordinal),
+        Device::Cpu | Device::Emulated(_) => -1,
+    }
+}
+
+/// A program with its weights on one device.
 #[derive(Debug)]
-pub(super) struct Module {
+pub(super) struct Program {
     pointer: NonNull<c_void>,
     device: Device,
     _owned: PhantomData<c_void>,
 }
 
-// SAFETY: a loaded module in evaluation mode is never written to while it is shared; libtorch
+// SAFETY: a loaded program in evaluation mode is never written to while it is shared; libtorch
 // documents concurrent `forward` as safe, and freeing does not depend on the thread.
-unsafe impl Send for Module {}
+unsafe impl Send for Program {}
 // SAFETY: as above.
-unsafe impl Sync for Module {}
+unsafe impl Sync for Program {}
 
-impl Module {
-    /// Reads a file and gives its floating point weights a format.
+impl Program {
+    /// Reads a TorchScript file and gives its floating point weights a format.
     pub(super) fn load(path: &Path, device: Device, precision: Precision) -> Result<Self, Failure> {
-        let path = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
-        let ordinal = match device {
-            Device::Cuda(ordinal) => c_int::from(ordinal),
-            Device::Cpu | Device::Emulated(_) => -1,
-        };
+        let path = c_string(path)?;
         // Of c10::ScalarType.
         let kind = match precision {
-            Precision::Fp32 | Precision::Int8 => -1,
+            Precision::Fp32 | Precision::Tf32 | Precision::Int8 => -1,
             Precision::Fp16 => 5,
             Precision::Bf16 => 15,
         };
         // SAFETY: a C string that outlives the call.
-        let pointer = unsafe { forebay_module_load(path.as_ptr(), ordinal, kind) };
+        let pointer = unsafe { forebay_program_load(path.as_ptr(), ordinal(device), kind) };
         let pointer = NonNull::new(pointer).ok_or_else(last_error)?;
         // The weights as they are in the file, if they were converted on the device.
         give_back(device);
         Ok(Self { pointer, device, _owned: PhantomData })
     }
 
-    /// Gives the linear layers of an fp32 program on the CPU to oneDNN: `all`, or those whose shape it
+    /// Native code for this kind of device, which so many threads may run at the same time; more wait.
+    pub(super) fn load_compiled(
+        path: &Path,
+        device: Device,
+        calls: usize,
+    ) -> Result<Self, Failure> {
+        let path = c_string(path)?;
+        // SAFETY: a C string that outlives the call.
+        let pointer =
+            unsafe { forebay_program_load_compiled(path.as_ptr(), ordinal(device), calls) };
+        let pointer = NonNull::new(pointer).ok_or_else(last_error)?;
+        Ok(Self { pointer, device, _owned: PhantomData })
+    }
+
+    /// Gives the linear layers of an fp32 TorchScript program on the CPU to oneDNN: `all`, or those whose shape it
     /// computes faster than MKL on as many threads as the calling thread may use. After a failure the
     /// program computes the same as before.
     pub(super) fn pack_linear_layers(&mut self, all: bool) -> Result<PackedLayers, Failure> {
         let mut packed = PackedLayers::default();
-        // SAFETY: nobody else has the module; linear.h declares the other pointer's type alike.
-        checked(unsafe { forebay_module_pack(self.pointer.as_ptr(), all, &mut packed) })?;
+        // SAFETY: nobody else has the program; linear.h declares the other pointer's type alike.
+        checked(unsafe { forebay_program_pack(self.pointer.as_ptr(), all, &mut packed) })?;
         // The weights were copied into another layout.
         give_back_freed();
         Ok(packed)
@@ -247,7 +279,7 @@ impl Module {
         let inputs = pointers(inputs);
         // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds references.
         let counted = unsafe {
-            forebay_module_operations(self.pointer.as_ptr(), inputs.as_ptr(), inputs.len())
+            forebay_program_operations(self.pointer.as_ptr(), inputs.as_ptr(), inputs.len())
         };
         if counted < 0.0 { Err(last_error()) } else { Ok(counted) }
     }
@@ -263,7 +295,7 @@ impl Module {
         // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds
         // references to them; `outputs` has room for `expected` pointers.
         let count = unsafe {
-            forebay_module_forward(
+            forebay_program_run(
                 self.pointer.as_ptr(),
                 inputs.as_ptr(),
                 inputs.len(),
@@ -287,19 +319,20 @@ fn pointers(tensors: &[Tensor]) -> Vec<*mut c_void> {
     tensors.iter().map(|tensor| tensor.as_ptr().cast_mut().cast()).collect()
 }
 
-impl Drop for Module {
+impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: owned by this value; freed once.
-        unsafe { forebay_module_free(self.pointer.as_ptr()) };
+        unsafe { forebay_program_free(self.pointer.as_ptr()) };
         give_back(self.device);
         give_back_freed();
     }
 }
 
-/// Gives memory of a device that no tensor uses back to it, for other models and processes. That it cannot be is
+/// Gives memory of a device that no tensor uses back to it, and pinned memory to the host, for other models and processes. That it cannot be is
 /// said by what runs there next.
 fn give_back(device: Device) {
     if let Device::Cuda(_) = device {
         empty_cache().ok();
+        empty_pinned().ok();
     }
 }

@@ -35,6 +35,14 @@ impl<'a> Tokens<'a> {
         Some(Self { ids, offsets, longest: lengths.max().unwrap_or(0).max(1) })
     }
 
+    /// Pads the longest row, too: up to a multiple, unless that is longer than the program takes.
+    pub(super) fn round_up(&mut self, multiple: usize, longest_max: usize) {
+        let rounded = self.longest.next_multiple_of(multiple.max(1));
+        if rounded <= longest_max {
+            self.longest = rounded;
+        }
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.offsets.len() - 1
     }

@@ -1,5 +1,7 @@
 //! Real programs on the CPU: those that `make setup` exports, and small ones traced here.
 
+mod lane;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -7,8 +9,9 @@ use std::path::Path;
 use arrow::array::ArrayRef;
 use arrow::array::{
     Array, AsArray, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, StringArray,
+    UInt8Array,
 };
-use arrow::datatypes::{Float32Type, Float64Type, Int64Type};
+use arrow::datatypes::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type};
 use tch::{CModule, Kind, Tensor};
 
 use super::linear::LinearKernels;
@@ -90,7 +93,8 @@ fn every_exported_model_gives_what_its_own_library_gives() {
         if !folder.join("reference.json").exists() {
             continue;
         }
-        let (model, package) = open(&folder.join("package"));
+        let (mut model, package) = open(&folder.join("package"));
+        model.allow_native = Some(true);
         let inputs = reference(&folder, "inputs", &model.signature.inputs);
         let expected = reference(&folder, "outputs", &model.signature.outputs);
         let rows = inputs[0].len();
@@ -175,6 +179,29 @@ fn vectors_get_the_shape_that_the_program_takes() {
     let replica = load_on_cpu(&folder).unwrap();
     let rows = vectors(&[[9.0; 6], [1.0, 2.0, 3.0, 10.0, 20.0, 30.0]]);
     assert_eq!(floats(&run(&*replica, &[rows.slice(1, 1)]).unwrap()[0]), [11.0, 22.0, 33.0]);
+}
+
+#[test]
+fn bytes_reach_the_program_as_bytes() {
+    let (inputs, outputs) = ([("x", "UINT8[2]"), ("n", "UINT8")], [("y", "INT[3]")]);
+    info().unwrap();
+    let bytes = |shape: &[i64]| Tensor::zeros(shape, (Kind::Uint8, tch::Device::Cpu));
+    // There is no such operation on floats.
+    let folder = traced(&inputs, &outputs, &[bytes(&[3, 2]), bytes(&[3])], |x| {
+        vec![Tensor::cat(&[&x[0], &x[1].unsqueeze(1)], 1).bitwise_not()]
+    });
+    let replica = load_on_cpu(&folder).unwrap();
+    let rows = [Some(vec![Some(0), Some(1)]), Some(vec![Some(128), Some(255)])];
+    let vectors = FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(rows, 2);
+    let columns: [ArrayRef; 2] = [Arc::new(vectors), Arc::new(UInt8Array::from(vec![7, 200]))];
+    let whole = run(&*replica, &columns).unwrap();
+    let rest: Vec<ArrayRef> = columns.iter().map(|column| column.slice(1, 1)).collect();
+    let rest = run(&*replica, &rest).unwrap();
+    let ints = |columns: &[ArrayRef]| {
+        columns[0].as_fixed_size_list().values().as_primitive::<Int32Type>().values().to_vec()
+    };
+    assert_eq!(ints(&whole), [255, 254, 248, 127, 0, 55]);
+    assert_eq!(ints(&rest), [127, 0, 55]);
 }
 
 #[test]

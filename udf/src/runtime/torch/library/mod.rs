@@ -7,6 +7,7 @@
 mod driver;
 mod open;
 mod places;
+mod waiting;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fs;
@@ -20,9 +21,12 @@ pub(in crate::runtime) use self::driver::devices as driver_devices;
 use self::open::{Lookup, describe, open};
 pub use self::places::LIBTORCH_VERSION;
 use self::places::{CPU_LIBRARY, INTERFACE, INTERFACE_LIBRARY};
+use super::super::device_failure::device_error;
 use super::super::replica::Device;
+use super::failure::readable;
 use super::shim;
 use crate::error::RuntimeError;
+use crate::model::Vectors;
 
 unsafe extern "C" {
     static mut forebay_torch_table: [*mut c_void; 0];
@@ -37,6 +41,8 @@ pub struct LibtorchInfo {
     pub version: String,
     /// The file that holds its CPU part.
     pub library_path: PathBuf,
+    /// The vectors of this machine's CPUs that it uses.
+    pub vectors: Vectors,
     /// CUDA devices, or why there are none.
     pub cuda: Result<Vec<CudaDevice>, String>,
 }
@@ -71,7 +77,7 @@ pub(super) fn usable(device: Device) -> Result<(), RuntimeError> {
 }
 
 pub(super) fn device_problem(device: Device, problem: String) -> RuntimeError {
-    RuntimeError::Device { device: device.to_string(), problem }
+    device_error(device, &problem, readable)
 }
 
 fn load() -> Result<LibtorchInfo, (String, String)> {
@@ -89,7 +95,7 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     // Not fatal where libtorch lacks the settings.
     tch::jit::f_set_tensor_expr_fuser_enabled(false).ok();
     tch::jit::f_set_profiling_mode(false).ok();
-    Ok(LibtorchInfo { version, library_path, cuda })
+    Ok(LibtorchInfo { version, library_path, vectors: shim::cpu_vectors(), cuda })
 }
 
 /// Opens libtorch by its path, so that the library that calls it finds it by its name. Returns how
@@ -190,20 +196,20 @@ fn loaded_path(file_name: &str) -> Option<PathBuf> {
 /// libtorch about CUDA: it remembers for good that there is none.
 fn load_cuda(libtorch_cpu: &Path) -> Result<Vec<CudaDevice>, String> {
     let devices = driver::devices()?;
-    let library = libtorch_cpu.with_file_name("libtorch_cuda.so");
-    if !library.exists() {
-        return Err(format!(
-            "this libtorch is for CPUs only ({} is missing); {}",
-            library.display(),
-            places::cuda_remedy()
-        ));
+    let library = places::cuda_part(libtorch_cpu)?;
+    let version = places::version_beside(libtorch_cpu).unwrap_or_default();
+    if let Some(problem) = driver::too_old(driver::cuda_version(), &version) {
+        return Err(problem);
     }
     open(&library, Lookup::AtOnce).map_err(|e| format!("{e}; {}", places::cuda_remedy()))?;
+    waiting::sleep(devices.iter().map(|device| device.ordinal));
     match shim::device_count() {
         Ok(count) if usize::from(count) >= devices.len() => Ok(devices),
-        Ok(count) => {
-            Err(format!("the driver has {} devices, but libtorch can use {count}", devices.len()))
-        }
+        Ok(count) => Err(format!(
+            "the driver has {} devices, but libtorch can use {count}; see what CUDA_VISIBLE_DEVICES \
+                 says and whether `nvidia-smi` shows all",
+            devices.len()
+        )),
         Err(e) => Err(e),
     }
 }

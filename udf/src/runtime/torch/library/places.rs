@@ -58,6 +58,19 @@ pub(super) fn cuda_remedy() -> String {
     )
 }
 
+/// The library with the CUDA part of the libtorch that `cpu` is of.
+///
+/// # Errors
+/// That it has none, and what to do.
+pub(super) fn cuda_part(cpu: &Path) -> Result<PathBuf, String> {
+    let library = cpu.with_file_name("libtorch_cuda.so");
+    if library.exists() {
+        return Ok(library);
+    }
+    let (missing, remedy) = (library.display(), cuda_remedy());
+    Err(format!("this libtorch is for CPUs only ({missing} is missing); {remedy}"))
+}
+
 /// The version of the libtorch that a library is part of, as the files around it say. Both torch's
 /// Python package and libtorch's archive name it, each in its way.
 pub(super) fn version_beside(library: &Path) -> Option<String> {
@@ -118,6 +131,19 @@ mod tests {
         let extra: Vec<_> = listed.iter().filter(|name| !defined.contains(name)).collect();
         assert!(missing.is_empty() && extra.is_empty(), "add {missing:?}, remove {extra:?}");
         assert_eq!(listed, defined, "sort functions.txt");
+    }
+
+    #[test]
+    fn a_libtorch_for_cpus_is_named_with_the_other_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let cpu = folder.path().join(CPU_LIBRARY);
+        let said = cuda_part(&cpu).unwrap_err();
+        assert!(
+            said.contains("for CPUs only") && said.contains("CUDA build of torch 2.11"),
+            "{said}"
+        );
+        fs::write(folder.path().join("libtorch_cuda.so"), "").unwrap();
+        assert_eq!(cuda_part(&cpu), Ok(folder.path().join("libtorch_cuda.so")));
     }
 
     #[test]
