@@ -10,6 +10,7 @@ use forebay_engine::Devices;
 use forebay_udf::feature;
 use forebay_udf::model::Catalog;
 
+use crate::arrow_files;
 use crate::config::ForebayConfig;
 use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
@@ -69,6 +70,7 @@ pub fn install(
     let name = ReadFiles::NAME.to_owned();
     let read_files = Arc::new(TableFunction::new(name.clone(), Arc::new(ReadFiles)));
     builder.table_functions().get_or_insert_default().insert(name, read_files);
+    arrow_files::add_to(builder.file_formats().get_or_insert_default());
     // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));

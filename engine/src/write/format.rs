@@ -15,6 +15,8 @@ use datafusion::parquet::file::metadata::SortingColumn;
 use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_expr::expressions::Column;
 
+use super::arrow::ArrowSink;
+
 /// A format, and how it is written.
 #[derive(Clone, Debug)]
 pub enum Format {
@@ -24,6 +26,8 @@ pub enum Format {
     Csv(Box<CsvWriterOptions>),
     /// Lines of objects.
     Json(Box<JsonWriterOptions>),
+    /// Arrow IPC.
+    Arrow,
 }
 
 impl Format {
@@ -36,6 +40,9 @@ impl Format {
         }
         if let Some(sink) = sink.downcast_ref::<CsvSink>() {
             return Some((Self::Csv(Box::new(sink.writer_options().clone())), sink.config()));
+        }
+        if let Some(sink) = sink.downcast_ref::<ArrowSink>() {
+            return Some((Self::Arrow, sink.config()));
         }
         let sink = sink.downcast_ref::<JsonSink>()?;
         Some((Self::Json(Box::new(sink.writer_options().clone())), sink.config()))
@@ -56,6 +63,7 @@ impl Format {
             }
             Self::Csv(options) => Arc::new(CsvSink::new(config, options.as_ref().clone())),
             Self::Json(options) => Arc::new(JsonSink::new(config, options.as_ref().clone())),
+            Self::Arrow => Arc::new(ArrowSink::new(config)),
         }
     }
 
@@ -65,6 +73,7 @@ impl Format {
             Self::Parquet(_) => "Parquet",
             Self::Csv(_) => "CSV",
             Self::Json(_) => "JSON",
+            Self::Arrow => "Arrow",
         }
     }
 }

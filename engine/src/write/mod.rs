@@ -18,11 +18,12 @@
 //!                     /decided             what is moved where, once that has been decided
 //! ```
 //!
-//! - `format`: DataFusion's sinks for files of a format; [`Target`]: what is written where
+//! - `format`: DataFusion's sinks for files of a format, and `arrow`, one of our own; [`Target`]: what is written where
 //! - `staging`: the folder, its lease, its removal; `publish`: the commit; [`clean`]: what crashes left
 //! - `partitions`: rows by the values of partition columns; `attempt`: rows into files
 //! - `exec`, `commit`: the two operators
 
+mod arrow;
 mod attempt;
 pub mod clean;
 mod commit;
@@ -37,6 +38,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use arrow::ArrowSink;
 pub use commit::CommitExec;
 pub use exec::WriteExec;
 pub use format::Format;

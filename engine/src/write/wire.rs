@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use datafusion::common::file_options::json_writer::JsonWriterOptions;
+use datafusion::common::parsers::CompressionTypeVariant;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::datasource::sink::{DataSink, DataSinkExec};
 use datafusion::physical_plan::ExecutionPlan;
@@ -10,6 +12,7 @@ use prost::Message;
 
 use super::commit::CommitExec;
 use super::exec::WriteExec;
+use super::format::Format;
 use super::staging::Staging;
 use super::target::Target;
 use crate::wire::{ExprCodec, SortKey, ordering, sort_keys};
@@ -45,6 +48,9 @@ pub struct Write {
     original_url: String,
     #[prost(string, optional, tag = "6")]
     staging: Option<String>,
+    /// The sink is another's, which has a wire form, and says where; what it writes is Arrow IPC.
+    #[prost(bool, tag = "7")]
+    is_arrow: bool,
 }
 
 impl Write {
@@ -54,7 +60,9 @@ impl Write {
         sinks: &dyn SinkCodec,
         exprs: &dyn ExprCodec,
     ) -> Result<Self> {
-        let sink = target.format.sink(target.config.clone(), target.order.as_ref());
+        let is_arrow = matches!(target.format, Format::Arrow);
+        let format = if is_arrow { stand_in() } else { target.format.clone() };
+        let sink = format.sink(target.config.clone(), target.order.as_ref());
         Ok(Self {
             sink: sinks.encode_sink(sink)?,
             order: sort_keys(target.order.as_ref(), exprs)?,
@@ -62,6 +70,7 @@ impl Write {
             is_new: target.is_new,
             original_url: target.config.original_url.clone(),
             staging: staging.map(|staging| staging.folder().to_string()),
+            is_arrow,
         })
     }
 
@@ -71,10 +80,18 @@ impl Write {
         let target = target.and_then(|sink| Target::of(sink, self.file_bytes));
         let Some(mut target) = target else { return exec_err!("it writes no files") };
         target.order = ordering(&self.order, target.schema(), exprs)?;
+        if self.is_arrow {
+            target.format = Format::Arrow;
+        }
         target.is_new = self.is_new;
         target.config.original_url.clone_from(&self.original_url);
         Ok(target)
     }
+}
+
+/// A format whose sink has a wire form.
+fn stand_in() -> Format {
+    Format::Json(Box::new(JsonWriterOptions::new(CompressionTypeVariant::UNCOMPRESSED)))
 }
 
 impl WriteExec {
