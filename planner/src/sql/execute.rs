@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::ast::Value;
 use forebay_udf::error::nearest_hint;
 use forebay_udf::model::Catalog;
 
+use super::job_statement::NEEDS_SERVER;
 use super::on_models::execute_on_models;
 use super::statement::Statement;
 pub use super::statement::{parse_in, parse_one};
@@ -69,6 +70,8 @@ pub async fn execute(context: &SessionContext, statement: Statement) -> Result<D
             execute_plan(context, plan, text).await
         }
         Statement::Model(statement) => execute_on_models(context, statement).await,
+        // A server sees to them before.
+        Statement::Job(_) => plan_err!("{NEEDS_SERVER}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Splits text into statements and parses those on models.
+//! Splits text into statements and parses those on models and on detached jobs.
 //!
 //! ```sql
 //! CREATE [OR REPLACE] [TEMPORARY] MODEL [IF NOT EXISTS] m [VERSION 'v'] [INPUT (c type, …)]
@@ -7,6 +7,7 @@
 //! ALTER MODEL m RENAME TO n             DROP MODEL [IF EXISTS] m
 //! SHOW MODELS     SHOW CREATE MODEL m     DESCRIBE MODEL m
 //! SHOW JOBS       SHOW WORKERS
+//! SUBMIT statement        CANCEL JOB 'id'     WAIT FOR JOB 'id'       FORGET JOB 'id'
 //! ```
 
 use datafusion::common::{Result, plan_datafusion_err, plan_err};
@@ -14,10 +15,12 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as SqlStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
-use datafusion::sql::sqlparser::tokenizer::{Token, Word};
+use datafusion::sql::sqlparser::tokenizer::Token;
 
 use super::depth::Depth;
+use super::job_statement::JobStatement;
 use super::normalize::normalize;
+use super::words::{string, words};
 use super::{functions, named_tables};
 
 /// One statement of a text.
@@ -27,6 +30,8 @@ pub enum Statement {
     Sql(Box<SqlStatement>),
     /// One on models, which DataFusion does not know.
     Model(ModelStatement),
+    /// One on detached jobs, which a server runs.
+    Job(JobStatement),
 }
 
 /// A statement on models.
@@ -150,12 +155,13 @@ pub fn parse_in(context: &SessionContext, text: &str) -> Result<Vec<Statement>> 
     parse(text, dialect.as_ref(), options.recursion_limit.get())
 }
 
-/// What `SHOW JOBS` and `SHOW WORKERS` are short for. The tables are there in sessions on a cluster.
+/// What `SHOW JOBS` and `SHOW WORKERS` are short for. The tables are there in sessions on a cluster, that
+/// of jobs in sessions of every server.
 const LISTINGS: [(&[&str], &str); 2] = [
     (
         &["SHOW", "JOBS"],
         "SELECT job_id, state, started, ended, stages_done, stages, tasks_running, rows, \
-         recomputed, name, error FROM forebay.jobs ORDER BY queued DESC, job_id DESC",
+         recomputed, detached, name, error FROM forebay.jobs ORDER BY queued DESC, job_id DESC",
     ),
     (
         &["SHOW", "WORKERS"],
@@ -166,6 +172,28 @@ const LISTINGS: [(&[&str], &str); 2] = [
 ];
 
 fn parse_next(parser: &mut DFParser) -> Result<Statement> {
+    if words(&mut parser.parser, &["SUBMIT"]) {
+        return submitted(parse_plain(parser)?);
+    }
+    if let Some(job) = JobStatement::parse(&mut parser.parser)? {
+        return Ok(Statement::Job(job));
+    }
+    parse_plain(parser)
+}
+
+/// `SUBMIT` of this statement. What it does is known once it is planned.
+fn submitted(statement: Statement) -> Result<Statement> {
+    match statement {
+        Statement::Sql(statement) => Ok(Statement::Job(JobStatement::Submit(statement))),
+        Statement::Model(_) | Statement::Job(_) => plan_err!(
+            "SUBMIT takes a query, COPY, INSERT or CREATE TABLE … AS; statements on models are run \
+             without it"
+        ),
+    }
+}
+
+/// A statement that is not on detached jobs.
+fn parse_plain(parser: &mut DFParser) -> Result<Statement> {
     if let Some((_, query)) = LISTINGS.iter().find(|(name, _)| words(&mut parser.parser, name)) {
         let listing = DFParserBuilder::new(*query).build()?.parse_statement()?;
         return Ok(Statement::Sql(Box::new(listing)));
@@ -252,15 +280,15 @@ fn create_model(
         CreateModel { name: name(p)?, or_replace, temporary, if_not_exists, ..Default::default() };
     loop {
         if model.version.is_none() && words(p, &["VERSION"]) {
-            model.version = Some(string(p)?);
+            model.version = Some(string(p, "a quoted string")?);
         } else if model.inputs.is_none() && words(p, &["INPUT"]) {
             model.inputs = Some(columns(p)?);
         } else if model.outputs.is_none() && words(p, &["OUTPUT"]) {
             model.outputs = Some(columns(p)?);
         } else if model.comment.is_none() && words(p, &["COMMENT"]) {
-            model.comment = Some(string(p)?);
+            model.comment = Some(string(p, "a quoted string")?);
         } else if model.location.is_none() && words(p, &["LOCATION"]) {
-            model.location = Some(string(p)?);
+            model.location = Some(string(p, "a quoted string")?);
         } else if model.options.is_empty() && (words(p, &["WITH"]) || words(p, &["OPTIONS"])) {
             model.options = options(p)?;
         } else if matches!(p.peek_token_ref().token, Token::SemiColon | Token::EOF) {
@@ -270,18 +298,6 @@ fn create_model(
             return p.expected_ref(expected, p.peek_token_ref());
         }
     }
-}
-
-/// Consumes these words if they come next, all of them.
-fn words(p: &mut Parser, expected: &[&str]) -> bool {
-    let all = expected.iter().enumerate().all(|(i, expected)| {
-        matches!(&p.peek_nth_token_ref(i).token,
-            Token::Word(Word { value, quote_style: None, .. }) if value.eq_ignore_ascii_case(expected))
-    });
-    if all {
-        expected.iter().for_each(|_| p.advance_token());
-    }
-    all
 }
 
 /// A model's name: one identifier, folded to lower case unless quoted.
@@ -311,14 +327,6 @@ fn options(p: &mut Parser) -> Result<Vec<(String, String)>, ParserError> {
     })?;
     p.expect_token(&Token::RParen)?;
     Ok(options)
-}
-
-fn string(p: &mut Parser) -> Result<String, ParserError> {
-    let token = p.next_token();
-    match token.token {
-        Token::SingleQuotedString(text) | Token::DoubleQuotedString(text) => Ok(text),
-        _ => p.expected("a quoted string", token),
-    }
 }
 
 fn option_text(p: &mut Parser) -> Result<String, ParserError> {
@@ -367,6 +375,31 @@ mod tests {
     }
 
     #[test]
+    fn jobs_are_submitted_and_named() {
+        let query = |sql: &str| match parse_as(sql, "generic").unwrap().remove(0) {
+            Statement::Sql(statement) => statement,
+            other => panic!("{sql}: {other:?}"),
+        };
+        let named = |id: &str| id.to_owned();
+        for (sql, expected) in [
+            ("SUBMIT SELECT 1", JobStatement::Submit(query("SELECT 1"))),
+            ("submit FROM t", JobStatement::Submit(query("SELECT * FROM t"))),
+            (
+                "SUBMIT COPY (SELECT 1) TO 'x.csv'",
+                JobStatement::Submit(query("COPY (SELECT 1) TO 'x.csv'")),
+            ),
+            ("SUBMIT SHOW JOBS;", JobStatement::Submit(query("SHOW JOBS"))),
+            ("CANCEL JOB '0A'", JobStatement::Cancel(named("0A"))),
+            ("wait for job '0A'", JobStatement::Wait(named("0A"))),
+            ("FORGET JOB '0A';", JobStatement::Forget(named("0A"))),
+        ] {
+            assert_eq!(parse_as(sql, "generic").unwrap(), [Statement::Job(expected)], "{sql}");
+        }
+        // Names of columns and tables are nobody's but the query's.
+        query("SELECT submit, cancel FROM wait");
+    }
+
+    #[test]
     fn our_forms_parse_under_every_dialect() {
         for dialect in [
             "generic",
@@ -391,6 +424,7 @@ mod tests {
                 "DROP MODEL IF EXISTS m; DESCRIBE MODEL m; SHOW CREATE MODEL m",
                 "ALTER MODEL m SET ('gpus' = '1'); ALTER MODEL m RESET ('gpus', 'device')",
                 "ALTER MODEL m RESET ALL; ALTER MODEL m RENAME TO n",
+                "SUBMIT SELECT * FROM ml_predict(TABLE t, MODEL m); CANCEL JOB 'a'; WAIT FOR JOB 'a'",
             ] {
                 parse_as(sql, dialect).unwrap_or_else(|e| panic!("{dialect}: {sql}: {e}"));
             }
@@ -409,6 +443,12 @@ mod tests {
             ("ALTER MODEL m RENAME n", "Expected: SET, RESET or RENAME TO"),
             ("SHOW MODELS m", "Expected: end of statement"),
             ("CREATE OR REPLACE MODEL IF NOT EXISTS m", "cannot be combined"),
+            ("CANCEL JOB 7", "Expected: the id of a job as a quoted string"),
+            ("WAIT FOR JOB", "Expected: the id of a job as a quoted string"),
+            ("SUBMIT", "SQL statement"),
+            ("SUBMIT SHOW MODELS", "SUBMIT takes a query, COPY, INSERT"),
+            ("SUBMIT SUBMIT SELECT 1", "SQL statement"),
+            ("SUBMIT CANCEL JOB 'a'", "SQL statement"),
         ] {
             let error = parse_as(sql, "generic").unwrap_err().to_string();
             assert!(error.contains(expected), "{sql}: {error}");
