@@ -14,7 +14,8 @@
 //! - [`placement`]: which ready work goes to which worker
 //! - [`graph`]: one job as a state machine: stages, units, blocks, and what is lost and made again
 //! - [`resources`]: what a task takes of its worker
-//! - [`functions`], [`gate`], [`inventory`], [`metrics`], [`owner`]: what several of these have in common
+//! - [`functions`], [`gate`], [`inventory`], [`job_id`], [`metrics`], [`owner`]: what several of these have in
+//!   common
 //!
 //! A query is planned where its session is, with the inventory of the whole cluster, and travels
 //! as a physical plan. What runs in one process therefore runs here unchanged: workers take all
@@ -29,6 +30,7 @@ pub mod functions;
 pub mod gate;
 pub mod graph;
 pub mod inventory;
+pub mod job_id;
 pub mod metrics;
 mod no_panic;
 pub mod owner;
@@ -45,6 +47,7 @@ mod worker;
 pub use client::cluster::Cluster;
 pub use functions::Functions;
 pub use gate::{Gate, Inside};
+pub use job_id::{GivenId, next_job_id};
 pub use owner::Owner;
 pub use process::scheduler::{RunningScheduler, Scheduler};
 pub use process::standalone::Standalone;

@@ -18,6 +18,7 @@ use tokio_stream::wrappers::{IntervalStream, ReceiverStream};
 use tonic::Status;
 
 use crate::ballista::Ballista;
+use crate::ballista::job_ids::with_id;
 use crate::ballista::part_codec::PlanParts;
 use crate::ballista::plan_parts;
 use crate::coordinator::analysis;
@@ -25,6 +26,7 @@ use crate::coordinator::fleet::NO_WORKER;
 use crate::coordinator::observe::Reached;
 use crate::coordinator::registry::{Registry, Submitted};
 use crate::gate::{Gate, Inside};
+use crate::job_id::is_job_id;
 use crate::owner::Owner;
 use crate::protocol::Answers;
 use crate::protocol::messages::run_update::News;
@@ -76,6 +78,22 @@ impl BallistaJobs {
             .build();
         SessionContext::new_with_state(state)
     }
+
+    /// Whether a job can have this id, if its client gives it one.
+    fn check_id(&self, id: &str) -> Result<(), Status> {
+        if id.is_empty() {
+            return Ok(());
+        }
+        if !is_job_id(id) {
+            return Err(Status::invalid_argument(format!(
+                "'{id}' cannot be the id of a job; expected letters and digits"
+            )));
+        }
+        if self.registry.has_client(id) || self.registry.get(id).is_some() {
+            return Err(Status::already_exists(format!("there is a job {id} already")));
+        }
+        Ok(())
+    }
 }
 
 #[tonic::async_trait]
@@ -84,13 +102,15 @@ impl Jobs for BallistaJobs {
         let inside = self.gate.enter().ok_or_else(|| {
             Status::unavailable("it is ending: it finishes what runs, and begins nothing more")
         })?;
+        self.check_id(&request.job)?;
         let session = Arc::new(self.session(&request));
         let plan = plan_parts::decode(&request.plan, session.task_ctx().as_ref())
             .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
         let (subscriber, states) = mpsc::channel(UPDATES_MAX);
         let submitted =
             self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
-        let job = submitted.await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let submitted = with_id(&request.job, submitted).await;
+        let job = submitted.map_err(|error| Status::unavailable(error.to_string()))?;
         let waits = Submitted {
             name: request.name,
             session: request.session,

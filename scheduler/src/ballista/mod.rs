@@ -4,7 +4,7 @@
 //! - `session`: functions, options and codec that the scheduler and every worker share
 //! - `calls`: how connections are made in its name
 //! - `plan_parts`: a plan as messages that are not too deep; `part_codec`: what stands between them
-//! - `jobs`: plans that clients send become its jobs
+//! - `jobs`: plans that clients send become its jobs; `job_ids`: what these are called
 //! - `cluster_state`: binds tasks to workers, in place of its own rule; `task_plan`: fills a stage's plan in for
 //!   one of them; `wake`: makes its event loop look
 //! - `execution_graph`: what it sees of a job
@@ -13,6 +13,7 @@
 pub(crate) mod calls;
 pub(crate) mod cluster_state;
 mod execution_graph;
+pub(crate) mod job_ids;
 pub(crate) mod jobs;
 mod part_codec;
 pub(crate) mod plan_parts;

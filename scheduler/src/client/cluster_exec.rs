@@ -19,15 +19,14 @@ use forebay_planner::sql::StatementText;
 use crate::ballista::plan_parts;
 use crate::client::cluster::Cluster;
 use crate::client::rows::{Reading, Run};
+use crate::job_id::GivenId;
 use crate::owner::Owner;
 use crate::protocol::messages::{PROTOCOL, Progress, RunRequest, SessionOption};
 use crate::stages::asked_order::asked_order;
+use crate::tables::rows::job_name;
 
 /// Batches that wait for whoever reads the rows, beside those of the blocks.
 const BATCHES_WAITING_MAX: usize = 1;
-
-/// Characters of a job's name.
-const NAME_CHARS_MAX: usize = 200;
 
 /// Runs its input on a cluster.
 ///
@@ -79,19 +78,16 @@ impl ClusterExec {
     /// The statement, if a session says it, else the operator that gives the rows.
     fn job_name(&self, context: &TaskContext) -> String {
         let statement = context.session_config().get_extension::<StatementText>();
-        let name = match statement {
-            Some(statement) => statement.0.clone(),
-            None => displayable(self.input.as_ref()).one_line().to_string(),
-        };
-        match name.char_indices().nth(NAME_CHARS_MAX) {
-            Some((end, _)) => format!("{}…", &name[..end]),
-            None => name.trim_end().to_owned(),
+        match statement {
+            Some(statement) => job_name(&statement.0),
+            None => job_name(&displayable(self.input.as_ref()).one_line().to_string()),
         }
     }
 
     fn request(&self, context: &TaskContext) -> Result<RunRequest> {
         let plan = plan_parts::encode(Arc::clone(&self.input))?;
         let owner = context.session_config().get_extension::<Owner>();
+        let given = context.session_config().get_extension::<GivenId>();
         let options = context.session_config().options().entries().into_iter();
         let options =
             options.filter_map(|entry| Some(SessionOption { key: entry.key, value: entry.value? }));
@@ -103,6 +99,7 @@ impl ClusterExec {
             session: context.session_id(),
             name: self.job_name(context),
             owner: owner.map(|owner| owner.name.clone()).unwrap_or_default(),
+            job: given.and_then(|given| given.take()).unwrap_or_default(),
         })
     }
 }

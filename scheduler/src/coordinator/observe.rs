@@ -223,6 +223,7 @@ fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
         bytes,
         waits_for: fleet::waits_for(workers, graph).unwrap_or_default(),
         error: job.failure().map_or_else(String::new, |error| error.message),
+        detached: false,
     }
 }
 

@@ -25,6 +25,7 @@ use tonic::transport::server::Router;
 
 use crate::ballista::calls;
 use crate::ballista::cluster_state::ForebayClusterState;
+use crate::ballista::job_ids::JobIds;
 use crate::ballista::jobs::BallistaJobs;
 use crate::ballista::session;
 use crate::ballista::{Ballista, wake};
@@ -269,6 +270,7 @@ fn config(
         expire_dead_executor_interval_seconds: 1,
         // We give jobs up ourselves, also those that began without workers, and say it in our words.
         no_executors_grace_period_seconds: u64::MAX,
+        job_id_generator: Some(Arc::new(JobIds)),
         override_physical_codec: Some(session::physical_codec()),
         override_config_producer: Some(Arc::new(|| {
             session::config().with_ballista_adaptive_query_planner(false)

@@ -70,6 +70,19 @@ pub struct JobRow {
     pub waits_for: String,
     /// Why it failed; empty if it did not.
     pub error: String,
+    /// Whether a server runs it detached, and knows of it.
+    pub detached: bool,
+}
+
+/// Characters of a job's name.
+const NAME_CHARS_MAX: usize = 200;
+
+/// What a job is called: this text, or its beginning if it is long.
+pub fn job_name(text: &str) -> String {
+    match text.char_indices().nth(NAME_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.trim_end().to_owned(),
+    }
 }
 
 /// `forebay.jobs`
@@ -96,6 +109,7 @@ pub fn jobs(rows: &[JobRow]) -> Result<RecordBatch> {
         .count("bytes", |job| job.bytes)
         .text("waits_for", |job| &job.waits_for)
         .text("error", |job| &job.error)
+        .flag("detached", |job| job.detached)
         .build()
 }
 

@@ -30,6 +30,9 @@ pub struct RunRequest {
     /// The user on whose behalf it runs, if its session knows.
     #[prost(string, tag = "7")]
     pub owner: String,
+    /// The id that the job has already, if its client was told one before.
+    #[prost(string, tag = "8")]
+    pub job: String,
 }
 
 /// A session option that is not at its default.
