@@ -14,6 +14,7 @@ use forebay_engine::arrow_files::CheckArrowFiles;
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
+use forebay_scheduler::client::detached_jobs::DetachedJobs;
 use forebay_scheduler::client::distribute::{Distribute, plans_for_cluster};
 use forebay_scheduler::client::explain::ClusterQueryPlanner;
 use forebay_scheduler::client::system_schema::SystemSchema;
@@ -62,6 +63,11 @@ impl Runs {
         }
     }
 
+    /// What there is to see of them.
+    fn system_schema(&self, catalog: &Arc<Catalog>) -> SystemSchema {
+        SystemSchema::new(Arc::clone(catalog)).with_cluster(self.cluster().cloned())
+    }
+
     /// What sees to it that the plans of a session run there.
     fn plan_with(&self, builder: SessionStateBuilder) -> SessionStateBuilder {
         match self {
@@ -82,6 +88,15 @@ impl Runs {
         }
         runs
     }
+}
+
+/// Puts our tables among those of a session.
+fn show(state: &SessionState, tables: SystemSchema) -> Result<()> {
+    let tables_of = &state.config().options().catalog.default_catalog;
+    if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
+        tables_of.register_schema(tables::NAME, Arc::new(tables))?;
+    }
+    Ok(())
 }
 
 impl OnCluster {
@@ -191,6 +206,12 @@ impl ForebayContext {
         Ok(Self { session, catalog, runs: self.runs.for_another(), ..self.clone() })
     }
 
+    /// Lets `forebay.jobs` show these, too, in all sessions with the same tables.
+    pub(crate) fn show_detached(&self, jobs: Arc<dyn DetachedJobs>) -> Result<()> {
+        let tables = self.runs.system_schema(&self.catalog).with_detached(jobs);
+        show(&self.session.state(), tables)
+    }
+
     /// `CREATE OR REPLACE TEMPORARY MODEL name LOCATION location`: a model for this session.
     ///
     /// # Errors
@@ -232,12 +253,7 @@ impl ForebayContext {
         runs: Runs,
         reads_urls: bool,
     ) -> Result<Self> {
-        let cluster = runs.cluster().cloned();
-        let tables = SystemSchema::new(Arc::clone(&catalog)).with_cluster(cluster);
-        let tables_of = &state.config().options().catalog.default_catalog;
-        if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
-            tables_of.register_schema(tables::NAME, Arc::new(tables))?;
-        }
+        show(&state, runs.system_schema(&catalog))?;
         let session = SessionContext::new_with_state(state);
         let session = if reads_urls { UrlTables::enable(session) } else { session };
         Ok(Self { session, catalog, devices, functions, runs })

@@ -9,12 +9,13 @@
 //! - [`FlightServer`]: a port, and what is behind it
 //! - `service`: the calls; `protocol`: their messages; `status`: errors as gRPC has them
 //! - `access`: who calls, and what that one may do; `limits`: what one of many may take
-//! - `statements`: from text to rows
+//! - `statements`: from text to rows; `jobs`: statements that run on when their client is gone
 //! - `stream`: the rows of one query for many training clients
 //!
 //! Knows nothing of the command line. Queries run where the given [`ForebayContext`] runs them.
 
 mod access;
+mod jobs;
 mod limits;
 mod opaque;
 mod protocol;
@@ -33,7 +34,7 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
@@ -162,7 +163,7 @@ impl FlightServer {
             }
             server = server.tls_config(config).map_err(|error| said(&error))?;
         }
-        let clients = Clients::new(self.context, self.directory, self.roots, self.limits);
+        let clients = Clients::new(self.context, self.directory, self.roots, self.limits)?;
         let clients = Arc::new(clients);
         let service = Front(Service { clients: Arc::clone(&clients) });
         let service = FlightServiceServer::new(service)
@@ -175,7 +176,8 @@ impl FlightServer {
             serving.await.map_err(|error| exec_datafusion_err!("Flight SQL stopped: {error}"))
         });
         let sweeping = SpawnedTask::spawn(sweep(Arc::clone(&clients)));
-        Ok(Listening { address, clients, stop, serving, _sweeping: sweeping })
+        let jobs = clients.jobs.guard();
+        Ok(Listening { address, clients, stop, serving, _sweeping: sweeping, _jobs: jobs })
     }
 }
 
@@ -192,6 +194,7 @@ pub struct Listening {
     stop: CancellationToken,
     serving: SpawnedTask<Result<()>>,
     _sweeping: SpawnedTask<()>,
+    _jobs: DropGuard,
 }
 
 impl fmt::Debug for Listening {
@@ -216,12 +219,15 @@ impl Listening {
     }
 
     /// Begins no more queries, and waits until those that run have ended and their rows were sent.
-    /// Who asks for another one meanwhile is told; then it listens no more.
+    /// Who asks for another one meanwhile is told; then it listens no more. Detached jobs are not waited
+    /// for, but canceled.
     ///
     /// # Errors
     /// Why it had to stop before that.
     pub async fn drain(mut self) -> Result<()> {
+        self.clients.jobs.end().await;
         self.clients.slots.drain().await;
+        self.clients.jobs.forget_all();
         // The last rows are still on their way.
         self.stop.cancel();
         self.stopped().await

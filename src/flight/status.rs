@@ -39,6 +39,11 @@ fn code_of(kind: ErrorKind) -> Code {
     }
 }
 
+/// The same the other way round, for what passes through DataFusion: [`of`] gives it back.
+pub(super) fn as_error(status: Status) -> DataFusionError {
+    DataFusionError::External(Box::new(status))
+}
+
 /// An error while a statement is planned or a definition made: nothing runs then that could fail
 /// for another reason than what the client asked for. DataFusion's options say so as errors of what
 /// parses numbers, and a file that is damaged is one that should not have been named.

@@ -11,6 +11,7 @@ use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::context::{SQLOptions, SessionContext};
 use datafusion::logical_expr::{DdlStatement, Expr, LogicalPlan};
 use datafusion::sql::parser::Statement as SqlStatement;
+use forebay_planner::sql::job_statement::JobStatement;
 use forebay_planner::sql::statement::{ModelStatement, Statement};
 use url::Url;
 
@@ -117,6 +118,11 @@ pub(in crate::flight) fn check_statement(
 ) -> Result<()> {
     match statement {
         Statement::Model(statement) => check_model_statement(who, roots, statement),
+        Statement::Job(JobStatement::Submit(statement)) => {
+            check_statement(who, roots, &Statement::Sql(statement.clone()))
+        }
+        // Whose job it is, is known where it is looked for.
+        Statement::Job(_) => Ok(()),
         Statement::Sql(statement) => match statement.as_ref() {
             SqlStatement::CreateExternalTable(table) => {
                 needs(who, Role::Write, "CREATE EXTERNAL TABLE")?;

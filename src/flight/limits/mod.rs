@@ -27,6 +27,16 @@ pub struct Limits {
     pub statements_max: usize,
     /// Bytes of one result.
     pub result_bytes_max: Option<u64>,
+    /// Detached jobs that run, of all clients.
+    pub jobs_max: usize,
+    /// Those of one user. One user never has all of [`Self::jobs_max`]; where nobody is asked who he is,
+    /// only that counts.
+    pub jobs_per_user_max: usize,
+    /// Bytes of files in which results of detached jobs are kept, those of one user together; where
+    /// nobody is asked who he is, of all.
+    pub job_results_max: u64,
+    /// For so long a detached job that is over is known, and its result kept.
+    pub jobs_kept: Duration,
     /// A query ends whose client has taken none of its rows for so long.
     pub read_timeout: Duration,
     /// After so long without a call a session ends.
@@ -46,6 +56,10 @@ impl Default for Limits {
             queries_max: 256,
             statements_max: 1000,
             result_bytes_max: None,
+            jobs_max: 32,
+            jobs_per_user_max: 8,
+            job_results_max: 10_000_000_000,
+            jobs_kept: Duration::from_secs(24 * 60 * 60),
             read_timeout: Duration::from_secs(5 * 60),
             session_timeout: Duration::from_secs(30 * 60),
             statement_timeout: Duration::from_secs(10 * 60),

@@ -121,6 +121,17 @@ impl Share {
         Ok(Slot { _own: own, _of_all: of_all, _running: [of_server, of_session] })
     }
 
+    /// What another session of the same client may take: of the same, and on the same threads.
+    pub(in crate::flight) fn for_another(&self) -> Self {
+        Self {
+            all: Arc::clone(&self.all),
+            own: Arc::clone(&self.own),
+            user: self.user.clone(),
+            most: self.most,
+            running: Gate::default(),
+        }
+    }
+
     /// Whose it is, where everyone is asked who he is.
     pub(in crate::flight) fn user(&self) -> Option<&str> {
         self.user.as_deref()
@@ -147,7 +158,8 @@ impl Share {
     }
 }
 
-fn ending() -> Status {
+/// What is said of whatever begins when the server ends.
+pub(in crate::flight) fn ending() -> Status {
     Status::unavailable("the server is ending: it finishes what runs, and begins nothing more")
 }
 

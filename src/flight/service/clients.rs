@@ -17,9 +17,11 @@ use uuid::Uuid;
 use super::client::Client;
 use crate::ForebayContext;
 use crate::flight::access::login::{Caller, Directory, Login, address};
-use crate::flight::access::rights::{self, Roots};
+use crate::flight::access::rights::Roots;
 use crate::flight::access::seal::Seal;
 use crate::flight::access::users::{Identity, Role};
+use crate::flight::jobs::registry::Jobs;
+use crate::flight::jobs::table::Shown;
 use crate::flight::limits::Limits;
 use crate::flight::limits::slots::Slots;
 use crate::flight::opaque::Opaque;
@@ -40,6 +42,7 @@ pub(in crate::flight) struct Clients {
     pub(super) seal: Seal,
     pub(super) streams: Streams,
     pub(in crate::flight) slots: Arc<Slots>,
+    pub(in crate::flight) jobs: Arc<Jobs>,
     open: Mutex<Open>,
 }
 
@@ -52,13 +55,19 @@ struct Open {
 }
 
 impl Clients {
+    /// No clients yet.
+    ///
+    /// # Errors
+    /// None that a user could cause.
     pub(in crate::flight) fn new(
         template: ForebayContext,
         directory: Option<Directory>,
         roots: Roots,
         limits: Limits,
-    ) -> Self {
-        Self {
+    ) -> datafusion::common::Result<Self> {
+        let jobs = Jobs::new(limits);
+        template.show_detached(Shown::new(&jobs))?;
+        Ok(Self {
             template: Opaque::new(template),
             login: Login::new(directory),
             roots,
@@ -66,8 +75,9 @@ impl Clients {
             limits,
             seal: Seal::new(),
             streams: Streams::default(),
+            jobs,
             open: Mutex::default(),
-        }
+        })
     }
 
     /// The client that a call comes from; a new one if there is none yet.
@@ -100,15 +110,15 @@ impl Clients {
     /// What a client starts with.
     fn new_session(&self, who: Identity) -> Result<Session, Status> {
         let context = self.template.new_session().map_err(|error| status::of(&error))?;
-        let confined = rights::confine(context.session(), &who, &self.roots);
-        confined.map_err(|error| status::of(&error))?;
         let user = self.login.asks().then_some(who.name.as_str());
         if let Some(user) = user {
             let owner = Owner { name: user.to_owned(), sees_all: who.role == Role::Admin };
             context.session().state_ref().write().config_mut().set_extension(Arc::new(owner));
         }
         let slots = self.slots.share(user);
-        Ok(Session::new(who, context, self.roots.clone(), self.limits, slots))
+        let (roots, jobs) = (self.roots.clone(), Arc::clone(&self.jobs));
+        let session = Session::new(who, context, roots, self.limits, slots, jobs);
+        session.map_err(|error| status::of(&error))
     }
 
     fn open(&self, who: Identity, key: Option<String>) -> Result<Arc<Client>, Status> {
@@ -168,6 +178,7 @@ impl Clients {
             }
         }
         self.streams.sweep(self.limits.session_timeout, |who| self.login.knows(who));
+        self.jobs.sweep(|who| self.login.knows(who));
         self.login.sweep();
     }
 }

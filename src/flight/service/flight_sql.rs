@@ -107,7 +107,7 @@ impl FlightSqlService for Service {
         // Those of JDBC take a statement that has columns for a query. How many rows an update
         // changed, which are its rows for others, is told apart.
         let dataset_schema = match prepared.kind {
-            Kind::Query => encoded(&prepared.schema)?,
+            Kind::Query | Kind::Act => encoded(&prepared.schema)?,
             Kind::Definition | Kind::Update => encoded(&Schema::empty())?,
         };
         let parameter_schema = encoded(&prepared.asked_parameters())?;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::common::{ParamValues, Result, ScalarValue, plan_err};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
@@ -30,6 +31,8 @@ pub(in crate::flight) enum Kind {
     Definition,
     /// It writes the rows of a query.
     Update,
+    /// It acts at once, and gives rows that say what it did.
+    Act,
 }
 
 /// What is known of a statement before it runs.
@@ -214,6 +217,13 @@ fn within_bounds(session: &Session, plan: LogicalPlan) -> Result<LogicalPlan> {
     options::check(&plan)?;
     sizes::check(&plan)?;
     bounded::bound(plan)
+}
+
+/// How many rows an update says that it has changed.
+pub(super) fn changed(said: &RecordBatch) -> u64 {
+    let counts = said.columns().first();
+    let counts = counts.and_then(|counts| counts.as_primitive_opt::<UInt64Type>());
+    counts.map_or(0, |counts| counts.iter().flatten().sum())
 }
 
 /// The plan that runs, checked once more: sizes that were expressions are numbers in it.

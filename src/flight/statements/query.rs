@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{SchemaRef, UInt64Type};
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use arrow_flight::FlightData;
 use arrow_flight::error::FlightError;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
@@ -23,10 +23,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::plan::{Execution, Kind};
-use super::progress;
+use super::plan::{Execution, Kind, changed};
+use super::{on_jobs, progress};
 use super::session::Session;
 use super::statement::{Bound, Prepared};
+use crate::flight::jobs::Job;
 use crate::flight::limits::slots::Slot;
 use crate::flight::protocol::delivery::{Messages, Patience, deliver};
 use crate::flight::protocol::encode::encode;
@@ -47,6 +48,8 @@ pub(in crate::flight) struct Query {
     /// What a client that polls has begun, and nobody has read yet.
     begun: Mutex<Option<Begun>>,
     plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
+    /// The job that it waits for, and does nothing else.
+    awaited: Option<Arc<Job>>,
     was_read: AtomicBool,
     is_read: Arc<AtomicBool>,
 }
@@ -66,6 +69,7 @@ impl Query {
         prepared: Arc<Prepared>,
     ) -> Result<Arc<Self>, Status> {
         session.slots.check_open()?;
+        let awaited = on_jobs::awaited(session, &prepared)?;
         let made = async {
             let values = prepared.values()?;
             let first = values.first().map_or(&[][..], Vec::as_slice);
@@ -75,7 +79,7 @@ impl Query {
         let (values, schema) = made.await.map_err(|error| status::of(&error))?;
         let done = match prepared.kind {
             Kind::Query => None,
-            Kind::Definition | Kind::Update => Some(update(session, &prepared).await?),
+            Kind::Definition | Kind::Update | Kind::Act => Some(update(session, &prepared).await?),
         };
         Ok(Arc::new(Self {
             prepared,
@@ -85,6 +89,7 @@ impl Query {
             canceled: session.closed.child_token(),
             begun: Mutex::default(),
             plan: Mutex::default(),
+            awaited,
             was_read: AtomicBool::new(false),
             is_read: Arc::default(),
         }))
@@ -112,7 +117,11 @@ impl Query {
 
     /// How much of it is done, from 0 to 1, if that can be known.
     pub(in crate::flight) fn progress(&self) -> Option<f64> {
-        self.plan.lock().as_ref().and_then(progress::fraction)
+        let plan = match &self.awaited {
+            Some(job) => job.plan(),
+            None => self.plan.lock().clone(),
+        };
+        plan.as_ref().and_then(progress::fraction)
     }
 
     /// Begins to run it, if it has not begun, and waits for rows, or for so long. Says whether
@@ -221,7 +230,8 @@ impl Query {
         session: &Arc<Session>,
         values: &[ScalarValue],
     ) -> Result<SendableRecordBatchStream> {
-        let Execution { plan, context } = self.prepared.execute(session, values).await?;
+        let execution = on_jobs::execution(session, &self.prepared, values).await?;
+        let Execution { plan, context } = execution;
         *self.plan.lock() = Some(Arc::clone(&plan));
         let rows = session.slots.threads().rows(plan.schema(), || execute_stream(plan, context))?;
         Ok(conforming(rows, self.schema()))
@@ -303,7 +313,8 @@ async fn update(session: &Arc<Session>, prepared: &Prepared) -> Result<Vec<Recor
     let work = async {
         let mut said = vec![];
         for values in prepared.values()?.iter() {
-            let Execution { plan, context } = prepared.execute(session, values).await?;
+            let execution = on_jobs::execution(session, prepared, values).await?;
+            let Execution { plan, context } = execution;
             let write =
                 async { whole_writes::execute(plan, context)?.try_collect::<Vec<_>>().await };
             said.extend(session.slots.threads().run(write).await?);
@@ -322,8 +333,6 @@ pub(in crate::flight) async fn count_changed(
     prepared: &Prepared,
 ) -> Result<i64, Status> {
     let said = update(session, prepared).await?;
-    let counts = said.iter().filter_map(|batch| batch.columns().first());
-    let counts = counts.filter_map(|column| column.as_primitive_opt::<UInt64Type>());
-    let changed: u64 = counts.flat_map(|counts| counts.iter().flatten()).sum();
+    let changed: u64 = said.iter().map(changed).sum();
     Ok(i64::try_from(changed).unwrap_or(i64::MAX))
 }

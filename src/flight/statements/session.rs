@@ -1,19 +1,23 @@
 //! In what the statements of one client are planned and run.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
 use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::execute_plan;
+use forebay_scheduler::GivenId;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use uuid::Uuid;
 
 use crate::ForebayContext;
-use crate::flight::access::rights::{Roots, check_plan};
+use crate::flight::access::rights::{Roots, check_plan, confine};
 use crate::flight::access::users::Identity;
+use crate::flight::jobs::registry::Jobs;
+use crate::flight::jobs::table::JobResult;
 use crate::flight::limits::slots::{Share, Slot};
 use crate::flight::limits::{Limits, options};
 use crate::flight::opaque::Opaque;
@@ -29,27 +33,51 @@ pub(in crate::flight) struct Session {
     pub(in crate::flight) closed: CancellationToken,
     /// Queries that it may run.
     pub(in crate::flight) slots: Share,
+    /// Those of the server that run without a session of a client.
+    pub(in crate::flight) jobs: Arc<Jobs>,
     used: Mutex<Instant>,
 }
 
 impl Session {
+    /// A session of this client, with what its rights leave of the functions in `context`.
+    ///
+    /// # Errors
+    /// None that a user could cause.
     pub(in crate::flight) fn new(
         who: Identity,
         context: ForebayContext,
         roots: Roots,
         limits: Limits,
         slots: Share,
-    ) -> Self {
-        Self {
+        jobs: Arc<Jobs>,
+    ) -> Result<Self> {
+        confine(context.session(), &who, &roots)?;
+        let job_result = JobResult::new(Arc::clone(&jobs), who.clone());
+        context.session().register_udtf(JobResult::NAME, Arc::new(job_result));
+        Ok(Self {
             id: Uuid::new_v4(),
             who,
             context: Opaque::new(context),
             roots,
             slots,
             limits,
+            jobs,
             closed: CancellationToken::new(),
             used: Mutex::new(Instant::now()),
-        }
+        })
+    }
+
+    /// A session for the job of this id, which outlives this one: with the same options and temporary
+    /// models, as they are now.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    pub(in crate::flight) fn detached(&self, job: &str) -> Result<Self> {
+        let context = self.context.new_session()?;
+        let given = Arc::new(GivenId::new(job));
+        context.session().state_ref().write().config_mut().set_extension(given);
+        let (who, roots, jobs) = (self.who.clone(), self.roots.clone(), Arc::clone(&self.jobs));
+        Self::new(who, context, roots, self.limits, self.slots.for_another(), jobs)
     }
 
     /// The right to run a query for as long as it is held.

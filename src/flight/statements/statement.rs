@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result, ScalarValue, plan_err};
+use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::DataFrame;
 use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::execute_plan;
+use forebay_planner::sql::job_statement::JobStatement;
 use forebay_planner::sql::statement::Statement;
 use parking_lot::Mutex;
 use tonic::Status;
 
+use super::job_rows;
 use super::parameters::{asked_for, in_unit_of, number_parameters};
 use super::plan::{self, Execution, Kind, Known};
 use super::planning;
@@ -24,6 +26,8 @@ use crate::flight::status;
 #[derive(Debug)]
 pub(in crate::flight) struct Prepared {
     statement: Opaque<Statement>,
+    /// What `SUBMIT` submits.
+    submits: Option<Arc<Prepared>>,
     pub(in crate::flight) kind: Kind,
     /// Of the rows that it gives.
     pub(in crate::flight) schema: SchemaRef,
@@ -40,7 +44,7 @@ const VALUES_MAX: usize = 1_000_000;
 pub(super) type Bound = Vec<Vec<ScalarValue>>;
 
 /// What is left to do once a statement is planned.
-enum Planned {
+pub(super) enum Planned {
     Definition(LogicalPlan, StatementText),
     Rows(Execution),
 }
@@ -55,9 +59,15 @@ impl Prepared {
     }
 
     async fn made(session: &Session, text: &str) -> Result<Self, Status> {
-        let mut statement = plan::parsed(session, text).map_err(|error| status::of(&error))?;
+        match plan::parsed(session, text).map_err(|error| status::of(&error))? {
+            Statement::Job(job) => Self::of_job(session, job).await,
+            statement => Self::of(session, statement).await,
+        }
+    }
+
+    async fn of(session: &Session, mut statement: Statement) -> Result<Self, Status> {
         let names = number_parameters(&mut statement);
-        let Known { kind, schema, parameters } = match &statement {
+        let known = match &statement {
             Statement::Model(model) => plan::of_model_statement(session, model)
                 .await
                 .map_err(|error| status::of(&error))?,
@@ -67,16 +77,60 @@ impl Prepared {
                 let known = plan::of_sql(session, sql, &names).await;
                 known.map_err(|error| status::of_definition(&error))?
             }
+            Statement::Job(job) => job_rows::known(job),
         };
+        Ok(Self::with(statement, known, None))
+    }
+
+    /// What is submitted is planned as if it were to run here, so that its mistakes are told at once.
+    async fn of_job(session: &Session, job: JobStatement) -> Result<Self, Status> {
+        let mut known = job_rows::known(&job);
+        let JobStatement::Submit(sql) = &job else {
+            return Ok(Self::with(Statement::Job(job), known, None));
+        };
+        let submits = Self::of(session, Statement::Sql(sql.clone())).await?;
+        if submits.kind == Kind::Definition {
+            return Err(Status::invalid_argument(
+                "SUBMIT takes a query, COPY, INSERT or CREATE TABLE … AS; what changes the session or the \
+                 tables is run without it",
+            ));
+        }
+        known.parameters = Arc::clone(&submits.parameters);
+        Ok(Self::with(Statement::Job(job), known, Some(Arc::new(submits))))
+    }
+
+    fn with(statement: Statement, known: Known, submits: Option<Arc<Self>>) -> Self {
+        let Known { kind, schema, parameters } = known;
         let statement = Opaque::new(statement);
-        Ok(Self { statement, kind, schema, parameters, bound: Mutex::default() })
+        Self { statement, submits, kind, schema, parameters, bound: Mutex::default() }
+    }
+
+    /// The statement, if it is one on detached jobs.
+    pub(in crate::flight) fn job_statement(&self) -> Option<&JobStatement> {
+        match &*self.statement {
+            Statement::Job(job) => Some(job),
+            Statement::Sql(_) | Statement::Model(_) => None,
+        }
+    }
+
+    /// What `SUBMIT` submits, if this is that.
+    pub(super) fn submits(&self) -> Option<&Arc<Self>> {
+        self.submits.as_ref()
+    }
+
+    /// Its text, for whoever shows what runs.
+    pub(super) fn text(&self) -> String {
+        match &*self.statement {
+            Statement::Sql(sql) => StatementText::of(sql).0,
+            Statement::Model(_) | Statement::Job(_) => String::new(),
+        }
     }
 
     /// What an error of an execution means to the client.
     pub(in crate::flight) fn status(&self, error: &DataFusionError) -> Status {
         match self.kind {
             Kind::Definition => status::of_definition(error),
-            Kind::Query | Kind::Update => status::of(error),
+            Kind::Query | Kind::Update | Kind::Act => status::of(error),
         }
     }
 
@@ -167,14 +221,24 @@ impl Prepared {
         values: &[ScalarValue],
         change: impl FnOnce(&Session, DataFrame) -> Result<DataFrame> + Send + 'static,
     ) -> Result<Execution> {
-        let sql = match &*self.statement {
-            Statement::Sql(sql) => sql.clone(),
-            Statement::Model(_) => {
-                let statement = Statement::clone(&self.statement);
-                return plan::physical(session, session.context.execute(statement).await?).await;
-            }
+        if let Statement::Model(_) = &*self.statement {
+            let statement = Statement::clone(&self.statement);
+            return plan::physical(session, session.context.execute(statement).await?).await;
+        }
+        begun(session, self.planned(session, values, change).await?).await
+    }
+
+    /// Plans an execution of a statement of DataFusion's; runs nothing.
+    pub(super) async fn planned(
+        &self,
+        session: &Arc<Session>,
+        values: &[ScalarValue],
+        change: impl FnOnce(&Session, DataFrame) -> Result<DataFrame> + Send + 'static,
+    ) -> Result<Planned> {
+        let Statement::Sql(sql) = &*self.statement else {
+            return internal_err!("this statement has no plan of its own");
         };
-        let values = values.to_vec();
+        let (sql, values) = (sql.clone(), values.to_vec());
         let planned = planning::run(session, |session| async move {
             let text = StatementText::of(&sql);
             let plan = plan::planned(&session, &sql, &values).await?;
@@ -184,15 +248,20 @@ impl Prepared {
             let rows = execute_plan(session.context.session(), plan, text).await?;
             plan::physical(&session, change(&session, rows)?).await.map(Planned::Rows)
         });
-        match planned.await? {
-            Planned::Rows(execution) => Ok(execution),
-            // It may run a query, which takes its time.
-            Planned::Definition(plan, text) => {
-                let of = Arc::clone(session);
-                let define = async move { execute_plan(of.context.session(), plan, text).await };
-                let done = session.slots.threads().run(define).await?;
-                plan::physical(session, done).await
-            }
+        planned.await
+    }
+}
+
+/// Runs a definition; a query when its rows are read.
+pub(super) async fn begun(session: &Arc<Session>, planned: Planned) -> Result<Execution> {
+    match planned {
+        Planned::Rows(execution) => Ok(execution),
+        // It may run a query, which takes its time.
+        Planned::Definition(plan, text) => {
+            let of = Arc::clone(session);
+            let define = async move { execute_plan(of.context.session(), plan, text).await };
+            let done = session.slots.threads().run(define).await?;
+            plan::physical(session, done).await
         }
     }
 }

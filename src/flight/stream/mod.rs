@@ -310,7 +310,8 @@ impl Stream {
 
 /// Whether a query can be streamed as it is asked for.
 fn check(definition: &Definition, prepared: &Prepared) -> Result<Option<Rounds>> {
-    if prepared.kind != Kind::Query || !prepared.parameters.fields().is_empty() {
+    let is_query = prepared.kind == Kind::Query && prepared.job_statement().is_none();
+    if !is_query || !prepared.parameters.fields().is_empty() {
         return plan_err!("a stream reads a query without parameters");
     }
     let Some(length) = &definition.length else { return Ok(None) };

@@ -1,0 +1,211 @@
+//! One statement that runs on when its client is gone.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use datafusion::physical_plan::ExecutionPlan;
+use forebay_scheduler::tables::rows::{Epoch, JobRow};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::kept::{Keeper, Kept};
+use crate::flight::access::users::{Identity, Role};
+
+/// What is known of a job before it runs.
+pub(in crate::flight) struct About {
+    pub(in crate::flight) id: String,
+    /// Who submitted it.
+    pub(in crate::flight) who: Identity,
+    /// The same as a user, where everyone is asked who he is.
+    pub(in crate::flight) user: Option<String>,
+    /// Its statement.
+    pub(in crate::flight) name: String,
+    /// The session that it runs in.
+    pub(in crate::flight) session: String,
+}
+
+/// How a job ended.
+struct End {
+    /// The number of rows that it gave or wrote, or why there are none.
+    outcome: Result<u64, Status>,
+    is_canceled: bool,
+    at: Instant,
+    /// Since 1970.
+    at_ms: i64,
+}
+
+/// A job that runs, or has run.
+pub(in crate::flight) struct Job {
+    about: About,
+    begun: Instant,
+    /// Since 1970.
+    begun_ms: i64,
+    canceled: CancellationToken,
+    /// Why it was canceled, if not because the server ends.
+    reason: OnceLock<Status>,
+    rows: AtomicU64,
+    plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
+    kept: Mutex<Option<Kept>>,
+    end: OnceLock<End>,
+    /// Canceled when there is an end.
+    over: CancellationToken,
+}
+
+impl Job {
+    /// A job that begins now, and is canceled with this token.
+    pub(super) fn new(about: About, canceled: CancellationToken) -> Self {
+        Self {
+            about,
+            begun: Instant::now(),
+            begun_ms: Epoch::now().0,
+            canceled,
+            reason: OnceLock::new(),
+            rows: AtomicU64::new(0),
+            plan: Mutex::default(),
+            kept: Mutex::default(),
+            end: OnceLock::new(),
+            over: CancellationToken::new(),
+        }
+    }
+
+    pub(in crate::flight) fn id(&self) -> &str {
+        &self.about.id
+    }
+
+    pub(super) fn who(&self) -> &Identity {
+        &self.about.who
+    }
+
+    /// Whose it is, where everyone is asked who he is.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.about.user.as_deref()
+    }
+
+    /// Whether it is this one's to see and to cancel.
+    pub(super) fn is_seen_by(&self, who: &Identity) -> bool {
+        who.role == Role::Admin || self.user() == Some(who.name.as_str())
+    }
+
+    /// Ends it, unless it has ended.
+    pub(super) fn cancel(&self, reason: Status) {
+        self.reason.set(reason).ok();
+        self.canceled.cancel();
+    }
+
+    /// Waits until it is to end; gives back why.
+    pub(super) async fn canceled(&self) -> Status {
+        self.canceled.cancelled().await;
+        self.reason.get().cloned().unwrap_or_else(|| {
+            Status::unavailable("the server ended before it did; submit it again")
+        })
+    }
+
+    /// What it runs now, by which its progress is known.
+    pub(in crate::flight) fn plan(&self) -> Option<Arc<dyn ExecutionPlan>> {
+        self.plan.lock().clone()
+    }
+
+    /// It runs this plan, whose rows are written here.
+    pub(in crate::flight) fn runs(&self, plan: Arc<dyn ExecutionPlan>, keeper: &Keeper) {
+        *self.plan.lock() = Some(plan);
+        *self.kept.lock() = Some(keeper.kept());
+    }
+
+    /// It has given or written so many rows more.
+    pub(in crate::flight) fn add_rows(&self, rows: u64) {
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    pub(in crate::flight) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    /// What its rows take on disk.
+    pub(super) fn bytes(&self) -> u64 {
+        self.kept.lock().as_ref().map_or(0, Kept::bytes)
+    }
+
+    /// Its rows, once all of them are there.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        let is_whole = self.end.get().is_some_and(|end| end.outcome.is_ok());
+        self.kept.lock().clone().filter(|_| is_whole)
+    }
+
+    /// It has ended so, unless it had before.
+    pub(super) fn ends(&self, outcome: Result<u64, Status>, is_canceled: bool) {
+        if outcome.is_err() {
+            self.kept.lock().take();
+        }
+        self.plan.lock().take();
+        let end = End { outcome, is_canceled, at: Instant::now(), at_ms: Epoch::now().0 };
+        if self.end.set(end).is_ok() {
+            tracing::info!(job = %self.id(), "{}", self.state());
+            self.over.cancel();
+        }
+    }
+
+    /// Waits until it is over. Whoever does not wait any more changes nothing.
+    pub(in crate::flight) async fn ended(&self) {
+        self.over.cancelled().await;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.end.get().is_some()
+    }
+
+    /// Whether it has been over for so long.
+    pub(super) fn is_over_for(&self, time: Duration) -> bool {
+        self.end.get().is_some_and(|end| end.at.elapsed() >= time)
+    }
+
+    pub(super) fn ended_at(&self) -> Option<Instant> {
+        self.end.get().map(|end| end.at)
+    }
+
+    /// For how long it has run.
+    pub(in crate::flight) fn elapsed(&self) -> Duration {
+        self.ended_at().map_or_else(|| self.begun.elapsed(), |end| end - self.begun)
+    }
+
+    /// As `forebay.jobs` has it.
+    pub(in crate::flight) fn state(&self) -> &'static str {
+        match self.end.get() {
+            None => "running",
+            Some(End { is_canceled: true, .. }) => "canceled",
+            Some(End { outcome: Ok(_), .. }) => "finished",
+            Some(End { outcome: Err(_), .. }) => "failed",
+        }
+    }
+
+    /// Why it has no rows, with its name, if it has ended so.
+    pub(in crate::flight) fn failure(&self) -> Option<Status> {
+        let why = self.end.get()?.outcome.as_ref().err()?;
+        Some(Status::new(why.code(), format!("job {}: {}", self.id(), why.message())))
+    }
+
+    pub(super) fn row(&self) -> JobRow {
+        let end = self.end.get();
+        let (rows, error) = match end.map(|end| &end.outcome) {
+            Some(Ok(rows)) => (*rows, String::new()),
+            Some(Err(why)) => (self.rows(), why.message().to_owned()),
+            None => (self.rows(), String::new()),
+        };
+        JobRow {
+            id: self.about.id.clone(),
+            name: self.about.name.clone(),
+            session: self.about.session.clone(),
+            owner: self.about.user.clone().unwrap_or_default(),
+            state: self.state(),
+            queued: Some(self.begun_ms),
+            started: Some(self.begun_ms),
+            ended: end.map(|end| end.at_ms),
+            rows,
+            bytes: self.bytes(),
+            error,
+            detached: true,
+            ..JobRow::default()
+        }
+    }
+}

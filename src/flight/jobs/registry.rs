@@ -1,0 +1,267 @@
+//! All detached jobs of a server: whose they are, how many there may be, and when they are forgotten.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_scheduler::tables::rows::JobRow;
+use forebay_scheduler::{Gate, Inside};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Status;
+
+use super::job::{About, Job};
+use super::kept::Kept;
+use crate::flight::access::users::{Identity, Role};
+use crate::flight::limits::Limits;
+use crate::flight::limits::slots::ending;
+
+/// Jobs of one user that are over and known. There may be many that are short.
+const OVER_MAX: usize = 1000;
+
+/// Jobs, by their ids.
+type Known = BTreeMap<String, Arc<Job>>;
+
+/// All detached jobs.
+pub(in crate::flight) struct Jobs {
+    limits: Limits,
+    known: Mutex<Known>,
+    tasks: Mutex<JoinSet<()>>,
+    /// Closed when the server ends.
+    running: Gate,
+    /// Canceled then, and with it all jobs.
+    ending: CancellationToken,
+}
+
+impl Jobs {
+    pub(in crate::flight) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            known: Mutex::default(),
+            tasks: Mutex::default(),
+            running: Gate::default(),
+            ending: CancellationToken::new(),
+        })
+    }
+
+    /// Begins a job, whose work gives the number of its rows.
+    ///
+    /// # Errors
+    /// If as many run as may, or the server ends.
+    pub(in crate::flight) fn submit<W>(
+        &self,
+        about: About,
+        work: impl FnOnce(Arc<Job>) -> W,
+    ) -> Result<Arc<Job>, Status>
+    where
+        W: Future<Output = Result<u64, Status>> + Send + 'static,
+    {
+        let inside = self.running.enter().ok_or_else(ending)?;
+        let job = Arc::new(Job::new(about, self.ending.child_token()));
+        {
+            let mut known = self.known.lock();
+            self.check_free(&known, job.user())?;
+            forget_oldest(&mut known, job.user());
+            known.insert(job.id().to_owned(), Arc::clone(&job));
+        }
+        tracing::info!(job = %job.id(), "is submitted by '{}'", job.who().name);
+        let running = Running { job: Arc::clone(&job), _inside: inside };
+        let work = Box::pin(work(Arc::clone(&job)));
+        self.tasks.lock().spawn(run(running, work));
+        Ok(job)
+    }
+
+    fn check_free(&self, known: &Known, user: Option<&str>) -> Result<(), Status> {
+        let Limits { jobs_max, jobs_per_user_max, .. } = self.limits;
+        let running = || known.values().filter(|job| !job.is_over());
+        if let Some(user) = user {
+            // One is left for the others.
+            let most = jobs_per_user_max.min(jobs_max.saturating_sub(1)).max(1);
+            if running().filter(|job| job.user() == Some(user)).count() >= most {
+                return Err(Status::resource_exhausted(format!(
+                    "'{user}' runs {most} detached jobs, as many as one user may (--max-jobs-per-user of \
+                     the server); wait for one with WAIT FOR JOB, or end one with CANCEL JOB"
+                )));
+            }
+        }
+        if running().count() >= jobs_max {
+            return Err(Status::resource_exhausted(format!(
+                "this server runs {jobs_max} detached jobs, as many as it may (--max-jobs); wait for one \
+                 with WAIT FOR JOB, or try again later"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The job of this id, if it is this one's to see.
+    ///
+    /// # Errors
+    /// If it is not, or there is none, or none any more.
+    pub(in crate::flight) fn find(&self, who: &Identity, id: &str) -> Result<Arc<Job>, Status> {
+        let found = self.known.lock().get(id).cloned();
+        let is_known = |job: &Arc<Job>| {
+            job.is_seen_by(who) && !job.is_over_for(self.limits.jobs_kept)
+        };
+        found.filter(is_known).ok_or_else(|| {
+            let whose = match who.role {
+                Role::Admin => String::new(),
+                _ => format!(" of '{}'", who.name),
+            };
+            Status::not_found(format!(
+                "there is no detached job '{id}'{whose}, or none any more: what is over is forgotten after \
+                 {} s (--keep-jobs of the server); SHOW JOBS lists those that there are",
+                self.limits.jobs_kept.as_secs()
+            ))
+        })
+    }
+
+    /// Ends a job. It may end otherwise in the meantime.
+    ///
+    /// # Errors
+    /// As [`Self::find`], and if it is over.
+    pub(in crate::flight) fn cancel(&self, who: &Identity, id: &str) -> Result<Arc<Job>, Status> {
+        let job = self.find(who, id)?;
+        if job.is_over() {
+            return Err(Status::failed_precondition(format!(
+                "job '{id}' is over, and cannot be canceled: it is {}; FORGET JOB '{id}' drops what is \
+                 kept of it",
+                job.state()
+            )));
+        }
+        job.cancel(Status::cancelled(format!("it was canceled by '{}'", who.name)));
+        Ok(job)
+    }
+
+    /// Drops what is kept of a job that is over.
+    ///
+    /// # Errors
+    /// As [`Self::find`], and if it runs.
+    pub(in crate::flight) fn forget(&self, who: &Identity, id: &str) -> Result<Arc<Job>, Status> {
+        let job = self.find(who, id)?;
+        if !job.is_over() {
+            return Err(Status::failed_precondition(format!(
+                "job '{id}' is running, and cannot be forgotten; CANCEL JOB '{id}' ends it"
+            )));
+        }
+        self.known.lock().remove(id);
+        Ok(job)
+    }
+
+    /// A job that has finished, and what it gave.
+    ///
+    /// # Errors
+    /// As [`Self::find`], if it runs, and why it failed.
+    pub(super) fn result(&self, who: &Identity, id: &str) -> Result<(Arc<Job>, Kept), Status> {
+        let job = self.find(who, id)?;
+        match (job.failure(), job.kept()) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(kept)) => Ok((job, kept)),
+            (None, None) => Err(Status::failed_precondition(format!(
+                "job '{id}' is running, and has no result yet; WAIT FOR JOB '{id}' waits until it has"
+            ))),
+        }
+    }
+
+    /// Whether the rows of a job, as many as there are by now, may be kept.
+    ///
+    /// # Errors
+    /// If they and those of the same user's other jobs are too large.
+    pub(in crate::flight) fn check_room(&self, job: &Job) -> Result<(), Status> {
+        let most = self.limits.job_results_max;
+        let bytes: u64 = {
+            let known = self.known.lock();
+            let own = known.values().filter(|other| other.user() == job.user());
+            own.map(|other| other.bytes()).sum()
+        };
+        if bytes <= most {
+            return Ok(());
+        }
+        let whose = job.user().map(|user| format!(" of '{user}'")).unwrap_or_default();
+        Err(Status::resource_exhausted(format!(
+            "its result, and those of other jobs{whose} that are kept, have more than {most} bytes \
+             (--job-results-limit of the server); write the rows with COPY, or drop older results with \
+             FORGET JOB"
+        )))
+    }
+
+    /// The jobs as `forebay.jobs` has them: a user's or all.
+    pub(super) fn rows(&self, owner: Option<&str>) -> Vec<JobRow> {
+        let known = self.known.lock();
+        let is_shown = |job: &&Arc<Job>| {
+            !job.is_over_for(self.limits.jobs_kept)
+                && owner.is_none_or(|owner| job.user() == Some(owner))
+        };
+        known.values().filter(is_shown).map(|job| job.row()).collect()
+    }
+
+    /// Forgets jobs that have been over for long, and ends those of whom nobody knows.
+    pub(in crate::flight) fn sweep(&self, knows: impl Fn(&Identity) -> bool) {
+        let running: Vec<_> = {
+            let mut known = self.known.lock();
+            known.retain(|_, job| !job.is_over_for(self.limits.jobs_kept));
+            known.values().filter(|job| !job.is_over()).cloned().collect()
+        };
+        for job in running.iter().filter(|job| !knows(job.who())) {
+            job.cancel(Status::cancelled("its user was removed or changed"));
+        }
+        while self.tasks.lock().try_join_next().is_some() {}
+    }
+
+    /// Begins no more jobs, ends those that run, and waits until they have ended.
+    pub(in crate::flight) async fn end(&self) {
+        self.ending.cancel();
+        self.running.drain().await;
+    }
+
+    /// Forgets all jobs, and removes their files.
+    pub(in crate::flight) fn forget_all(&self) {
+        self.known.lock().clear();
+    }
+
+    /// What ends all jobs when it is dropped.
+    pub(in crate::flight) fn guard(&self) -> DropGuard {
+        self.ending.clone().drop_guard()
+    }
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jobs").field("known", &self.known.lock().len()).finish_non_exhaustive()
+    }
+}
+
+/// Makes room for another one that will be over.
+fn forget_oldest(known: &mut Known, user: Option<&str>) {
+    let over = || known.values().filter(|job| job.user() == user && job.is_over());
+    if over().count() < OVER_MAX {
+        return;
+    }
+    let oldest = over().min_by_key(|job| job.ended_at()).map(|job| job.id().to_owned());
+    if let Some(oldest) = oldest {
+        known.remove(&oldest);
+    }
+}
+
+/// A job at work. However that ends, the job has an end then.
+struct Running {
+    job: Arc<Job>,
+    _inside: Inside,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let why = Status::internal("it broke off, for a reason that the server's log has");
+        self.job.ends(Err(why), false);
+    }
+}
+
+/// Does the work of a job, until it is done or the job is canceled, and says how it ended.
+async fn run(running: Running, work: impl Future<Output = Result<u64, Status>>) {
+    let job = &running.job;
+    tokio::select! {
+        biased;
+        reason = job.canceled() => job.ends(Err(reason), true),
+        outcome = work => job.ends(outcome, false),
+    }
+}

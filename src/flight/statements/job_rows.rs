@@ -1,0 +1,44 @@
+//! What statements on detached jobs give.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::Result;
+use forebay_planner::sql::job_statement::JobStatement;
+
+use super::plan::{Kind, Known};
+use crate::flight::jobs::Job;
+
+/// What is known of such a statement before it runs.
+pub(super) fn known(statement: &JobStatement) -> Known {
+    let (kind, columns) = match statement {
+        JobStatement::Submit(_) => (Kind::Act, 1),
+        JobStatement::Cancel(_) | JobStatement::Forget(_) => (Kind::Act, 2),
+        JobStatement::Wait(_) => (Kind::Query, 4),
+    };
+    let all = [
+        ("job_id", DataType::Utf8),
+        ("state", DataType::Utf8),
+        ("rows", DataType::Int64),
+        ("seconds", DataType::Float64),
+    ];
+    let columns = all.into_iter().take(columns);
+    let columns = columns.map(|(name, data_type)| Field::new(name, data_type, false));
+    let schema = Arc::new(Schema::new(columns.collect::<Vec<_>>()));
+    Known { kind, schema, parameters: Arc::new(Schema::empty()) }
+}
+
+/// The row of a job, as it is now.
+pub(super) fn row(schema: &SchemaRef, job: &Job) -> Result<RecordBatch> {
+    let text = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+    let rows = i64::try_from(job.rows()).unwrap_or(i64::MAX);
+    let all: [ArrayRef; 4] = [
+        text(job.id()),
+        text(job.state()),
+        Arc::new(Int64Array::from(vec![rows])),
+        Arc::new(Float64Array::from(vec![job.elapsed().as_secs_f64()])),
+    ];
+    let columns = all.into_iter().take(schema.fields().len()).collect();
+    Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+}
