@@ -84,6 +84,20 @@ pub(crate) struct FlightArgs {
     /// Bytes that one result may have, such as 10GB [default: no limit]
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_result: Option<bytesize::ByteSize>,
+    /// Detached jobs of all clients at a time
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub(crate) max_jobs: usize,
+    /// Detached jobs of one user at a time, and never all of --max-jobs; without --users, only that
+    /// counts
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) max_jobs_per_user: usize,
+    /// Bytes of temporary files in which results of one user's detached jobs are kept, such as 500MB;
+    /// without --users, those of all
+    #[arg(long, default_value = "10GB", value_name = "BYTES")]
+    pub(crate) job_results_limit: bytesize::ByteSize,
+    /// Seconds for which a detached job that is over is known, and its result kept
+    #[arg(long, default_value_t = 86_400, value_name = "SECONDS")]
+    pub(crate) keep_jobs: u64,
     /// Seconds after which a query ends of which the client has taken no rows
     #[arg(long, default_value_t = 300, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(1..))]

@@ -17,6 +17,10 @@ pub(crate) struct ShellArgs {
     /// Run the SQL of this file and exit; may be repeated; runs before -c
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Vec<PathBuf>,
+    /// Submit the statements of -c and -f to the server of --connect, print the ids of their jobs, and
+    /// leave: they run on. Statements that give and write no rows, such as SET, run at once
+    #[arg(long)]
+    pub(crate) detach: bool,
     /// How results are printed
     #[arg(long, default_value = "automatic", value_parser = formats())]
     pub(crate) format: PrintFormat,

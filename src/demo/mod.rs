@@ -214,6 +214,7 @@ fn batch(file: PathBuf) -> ShellArgs {
     ShellArgs {
         command: vec![],
         file: vec![file],
+        detach: false,
         format: PrintFormat::Automatic,
         quiet: false,
         maxrows: MaxRows::Limited(40),

@@ -1,7 +1,8 @@
 //! `forebay shell`: SQL from a terminal, from arguments, files or standard input.
 //!
 //! - [`batch`] and [`repl`]: where statements come from, and what an error or Ctrl-C does there
-//! - [`statement`]: runs one statement and prints its rows; [`server`]: runs it elsewhere
+//! - [`statement`]: runs one statement and prints its rows; [`server`]: runs it elsewhere; [`detach`]: and
+//!   does not wait for it
 //! - [`progress`]: what a running query has done so far; [`rows`]: CSV and JSON, as they come;
 //!   [`table`]: tables, of [`cells`]; [`output`]: where both write to
 //! - [`input`], [`complete`], [`names`]: the line editor; [`commands`]: `\d` and its like;
@@ -16,6 +17,7 @@ mod batch;
 mod cells;
 mod commands;
 mod complete;
+mod detach;
 mod functions;
 mod input;
 mod names;
@@ -32,7 +34,7 @@ use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::common::exec_err;
+use datafusion::common::{exec_err, plan_err};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
@@ -40,6 +42,7 @@ use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistr
 use datafusion_cli::print_options::PrintOptions;
 use forebay::stores::Stores;
 use forebay::{ForebayContext, Inventory};
+use forebay_planner::sql::job_statement::NEEDS_SERVER;
 
 use crate::args::cluster::EMULATED_MEMORY_BYTES;
 use crate::args::shell::{ColorChoice, ShellArgs};
@@ -56,6 +59,8 @@ pub(crate) struct Shell {
     context: ForebayContext,
     /// Who runs the statements, if this process does not.
     server: Option<Server>,
+    /// Whether statements are submitted there, and not waited for.
+    detaches: bool,
     print: PrintOptions,
     /// Whether tables show values whole.
     whole: bool,
@@ -110,13 +115,7 @@ impl Shell {
             _ => None,
         };
         let scheduler = args.connect.as_ref().filter(|_| server.is_none());
-        if let (Some(address), true) = (scheduler, args.user.is_some() || args.server_ca.is_some())
-        {
-            return exec_err!(
-                "--user and --server-ca are for a server of Arrow Flight SQL, grpc://HOST:PORT or \
-                 grpc+tls://HOST:PORT; found --connect {address}, which is a scheduler"
-            );
-        }
+        check(args, server.is_some())?;
         let tls = if server.is_none() { args.tls.open()? } else { None };
         let context = match (scheduler, tls) {
             // Plans are made for what its workers have.
@@ -134,7 +133,8 @@ impl Shell {
             color: has_color(args.color),
             instrumented_registry: stores,
         };
-        Ok(Self { context, server, print, whole: args.whole, files_open: 0 })
+        let (detaches, whole) = (args.detach, args.whole);
+        Ok(Self { context, server, detaches, print, whole, files_open: 0 })
     }
 
     fn reader(&self) -> Reader {
@@ -143,6 +143,25 @@ impl Shell {
             (false, true) => Reader::Terminal,
             (false, false) => Reader::Log,
         }
+    }
+}
+
+/// Whether there is a server for what is asked for.
+fn check(args: &ShellArgs, is_on_server: bool) -> Result<()> {
+    if args.detach && !is_on_server {
+        return plan_err!("{NEEDS_SERVER}");
+    }
+    if args.detach && args.command.is_empty() && args.file.is_empty() {
+        return plan_err!("--detach submits the statements of -c and -f; give it some");
+    }
+    match &args.connect {
+        Some(address) if !is_on_server && (args.user.is_some() || args.server_ca.is_some()) => {
+            exec_err!(
+                "--user and --server-ca are for a server of Arrow Flight SQL, grpc://HOST:PORT or \
+                 grpc+tls://HOST:PORT; found --connect {address}, which is a scheduler"
+            )
+        }
+        _ => Ok(()),
     }
 }
 

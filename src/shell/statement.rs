@@ -95,6 +95,7 @@ impl Shell {
     /// Those of planning and of the query; rows may have been printed by then.
     pub(super) async fn run(&self, work: Work) -> Result<()> {
         match (work, &self.server) {
+            (Work::There(text), Some(server)) if self.detaches => self.detach(server, &text).await,
             (Work::There(text), Some(server)) => self.run_there(server, &text).await,
             (Work::There(text), None) => {
                 internal_err!("there is no server for the statement {text}")
@@ -251,7 +252,7 @@ impl Shell {
 /// Statements whose rows are all wanted, however many.
 fn is_listing(statement: &Statement) -> bool {
     match statement {
-        Statement::Model(_) => true,
+        Statement::Model(_) | Statement::Job(_) => true,
         Statement::Sql(statement) => {
             matches!(
                 statement.as_ref(),

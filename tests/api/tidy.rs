@@ -142,7 +142,8 @@ const SCHEDULER: [&str; 11] = [
 ];
 
 /// Folders of `src/flight`, each of which may name those behind it only.
-const FLIGHT: [&str; 6] = ["service", "stream", "statements", "limits", "access", "protocol"];
+const FLIGHT: [&str; 7] =
+    ["service", "stream", "statements", "jobs", "limits", "access", "protocol"];
 
 fn fences_of_flight() {
     for (number, folder) in FLIGHT.iter().enumerate() {

@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::plan::{Execution, Kind, changed};
-use super::{on_jobs, progress};
 use super::session::Session;
 use super::statement::{Bound, Prepared};
+use super::{on_jobs, progress};
 use crate::flight::jobs::Job;
 use crate::flight::limits::slots::Slot;
 use crate::flight::protocol::delivery::{Messages, Patience, deliver};

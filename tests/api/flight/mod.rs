@@ -4,6 +4,7 @@
 mod codes;
 mod endings;
 pub(crate) mod hostile;
+mod jobs;
 mod logins;
 mod owners;
 mod process;

@@ -10,7 +10,7 @@ use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::{CommandStatementQuery, ProstMessageExt};
-use arrow_flight::{FlightData, FlightDescriptor, HandshakeRequest, Ticket};
+use arrow_flight::{Action, FlightData, FlightDescriptor, HandshakeRequest, Ticket};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use futures::{Stream, TryStreamExt};
 use nix::sys::signal::{Signal, kill};
@@ -149,6 +149,14 @@ impl Client {
     pub(super) async fn begin(&mut self, query: &str) -> Result<Streaming<FlightData>, Status> {
         let ticket = self.ask(query).await?;
         Ok(self.client.do_get(self.request(ticket)).await?.into_inner())
+    }
+
+    /// What an action without a body answers.
+    pub(super) async fn act(&mut self, action: &str) -> Result<Vec<u8>, Status> {
+        let action = Action { r#type: action.to_owned(), body: Default::default() };
+        let answers = self.client.do_action(self.request(action)).await?.into_inner();
+        let bodies: Vec<_> = answers.map_ok(|answer| answer.body.to_vec()).try_collect().await?;
+        Ok(bodies.concat())
     }
 
     /// All rows of a query.
