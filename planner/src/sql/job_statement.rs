@@ -6,9 +6,8 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use super::words::{string, words};
 
 /// What to do where no server is, for whoever says it.
-pub const NEEDS_SERVER: &str =
-    "detached jobs run on a server, which outlives its clients: start one with `forebay serve`, and submit \
-     them with `forebay shell --connect grpc://HOST:PORT`";
+pub const NEEDS_SERVER: &str = "detached jobs run on a server, which outlives its clients: start one \
+     with `forebay serve`, and submit them with `forebay shell --connect grpc://HOST:PORT`";
 
 /// A statement on detached jobs.
 #[derive(Clone, Debug, PartialEq)]

@@ -133,10 +133,15 @@ impl Job {
         self.kept.lock().clone().filter(|_| is_whole)
     }
 
+    /// Drops its rows, but for those who read them.
+    pub(super) fn forget(&self) {
+        self.kept.lock().take();
+    }
+
     /// It has ended so, unless it had before.
     pub(super) fn ends(&self, outcome: Result<u64, Status>, is_canceled: bool) {
-        if outcome.is_err() {
-            self.kept.lock().take();
+        if outcome.is_err() && !self.is_over() {
+            self.forget();
         }
         self.plan.lock().take();
         let end = End { outcome, is_canceled, at: Instant::now(), at_ms: Epoch::now().0 };

@@ -8,12 +8,14 @@ use arrow::datatypes::SchemaRef;
 use arrow::ipc::CompressionType;
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
+use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, SpillFile, SpillWriter};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use forebay_engine::weight;
-use futures::{TryStreamExt, stream};
+use futures::TryStreamExt;
+use futures::stream::{self, BoxStream};
 
 /// Rows in a file, which is gone when nobody has these any more, nor reads them.
 #[derive(Clone)]
@@ -30,21 +32,42 @@ impl Kept {
 
     /// The rows, in the order in which they were written.
     pub(super) fn read(&self) -> Result<SendableRecordBatchStream> {
-        let state = (self.file.read_stream()?, StreamDecoder::new(), Buffer::from(&[]), self.clone());
-        let rows = stream::try_unfold(state, |(mut parts, mut decoder, mut part, file)| async move {
-            loop {
-                if let Some(batch) = decoder.decode(&mut part)? {
-                    return Ok::<_, DataFusionError>(Some((batch, (parts, decoder, part, file))));
-                }
-                match parts.try_next().await? {
-                    Some(bytes) => part = Buffer::from(bytes),
-                    None => break,
-                }
-            }
-            decoder.finish()?;
-            Ok(None)
+        let reader = Reader {
+            parts: self.file.read_stream()?,
+            part: Buffer::from(&[]),
+            decoder: StreamDecoder::new(),
+            _kept: self.clone(),
+        };
+        let rows = stream::try_unfold(reader, |mut reader| async move {
+            let batch = reader.next().await?;
+            Ok::<_, DataFusionError>(batch.map(|batch| (batch, reader)))
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows)))
+    }
+}
+
+/// A file that is read.
+struct Reader {
+    parts: BoxStream<'static, Result<Bytes>>,
+    /// Of the file, what is read and not decoded.
+    part: Buffer,
+    decoder: StreamDecoder,
+    _kept: Kept,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(batch) = self.decoder.decode(&mut self.part)? {
+                return Ok(Some(batch));
+            }
+            match self.parts.try_next().await? {
+                Some(bytes) => self.part = Buffer::from(bytes),
+                None => break,
+            }
+        }
+        self.decoder.finish()?;
+        Ok(None)
     }
 }
 
@@ -110,7 +133,8 @@ mod tests {
             let numbers: ArrayRef = Arc::new(rows.clone().map(Some).collect::<Int64Array>());
             let texts: ArrayRef = Arc::new(rows.map(text).collect::<StringViewArray>());
             let kinds = ["a", "b", if first == 0 { "c" } else { "d" }].into_iter().cycle();
-            let kinds: ArrayRef = Arc::new(kinds.take(5_000).collect::<DictionaryArray<Int32Type>>());
+            let kinds: ArrayRef =
+                Arc::new(kinds.take(5_000).collect::<DictionaryArray<Int32Type>>());
             let columns = [("n", numbers, true), ("text", texts, true), ("kind", kinds, true)];
             RecordBatch::try_from_iter_with_nullable(columns).unwrap()
         };

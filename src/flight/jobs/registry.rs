@@ -100,9 +100,8 @@ impl Jobs {
     /// If it is not, or there is none, or none any more.
     pub(in crate::flight) fn find(&self, who: &Identity, id: &str) -> Result<Arc<Job>, Status> {
         let found = self.known.lock().get(id).cloned();
-        let is_known = |job: &Arc<Job>| {
-            job.is_seen_by(who) && !job.is_over_for(self.limits.jobs_kept)
-        };
+        let is_known =
+            |job: &Arc<Job>| job.is_seen_by(who) && !job.is_over_for(self.limits.jobs_kept);
         found.filter(is_known).ok_or_else(|| {
             let whose = match who.role {
                 Role::Admin => String::new(),
@@ -145,6 +144,7 @@ impl Jobs {
             )));
         }
         self.known.lock().remove(id);
+        job.forget();
         Ok(job)
     }
 
@@ -199,7 +199,13 @@ impl Jobs {
     pub(in crate::flight) fn sweep(&self, knows: impl Fn(&Identity) -> bool) {
         let running: Vec<_> = {
             let mut known = self.known.lock();
-            known.retain(|_, job| !job.is_over_for(self.limits.jobs_kept));
+            known.retain(|_, job| {
+                let is_old = job.is_over_for(self.limits.jobs_kept);
+                if is_old {
+                    job.forget();
+                }
+                !is_old
+            });
             known.values().filter(|job| !job.is_over()).cloned().collect()
         };
         for job in running.iter().filter(|job| !knows(job.who())) {
@@ -216,7 +222,8 @@ impl Jobs {
 
     /// Forgets all jobs, and removes their files.
     pub(in crate::flight) fn forget_all(&self) {
-        self.known.lock().clear();
+        let known = std::mem::take(&mut *self.known.lock());
+        known.values().for_each(|job| job.forget());
     }
 
     /// What ends all jobs when it is dropped.
@@ -238,8 +245,8 @@ fn forget_oldest(known: &mut Known, user: Option<&str>) {
         return;
     }
     let oldest = over().min_by_key(|job| job.ended_at()).map(|job| job.id().to_owned());
-    if let Some(oldest) = oldest {
-        known.remove(&oldest);
+    if let Some(oldest) = oldest.and_then(|oldest| known.remove(&oldest)) {
+        oldest.forget();
     }
 }
 

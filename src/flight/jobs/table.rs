@@ -51,11 +51,8 @@ impl TableFunctionImpl for JobResult {
             return plan_err!("job_result takes the id of a job as a text: job_result('id')");
         };
         let (job, kept) = self.jobs.result(&self.who, id).map_err(as_error)?;
-        let rows = Rows {
-            schema: Arc::clone(&kept.schema),
-            job: Arc::downgrade(&job),
-            id: id.to_owned(),
-        };
+        let rows =
+            Rows { schema: Arc::clone(&kept.schema), job: Arc::downgrade(&job), id: id.to_owned() };
         Ok(Arc::new(StreamingTable::try_new(kept.schema, vec![Arc::new(rows)])?))
     }
 }
