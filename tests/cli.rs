@@ -5,6 +5,7 @@
 mod cli {
     mod cluster;
     mod command;
+    mod detach;
     mod doctor;
     mod endings;
     mod errors;
