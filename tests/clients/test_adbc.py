@@ -108,6 +108,21 @@ def test_a_write_that_fails_leaves_nothing_that_looks_whole(cursor, tmp_path):
     assert list(tmp_path.glob("*.parquet")) == []
 
 
+def test_jobs_outlive_the_connection_that_submits_them(server):
+    with flightsql.connect(server.uri) as connection, connection.cursor() as cursor:
+        submit = "SUBMIT SELECT id, word FROM words WHERE id = ?"
+        [(job,)] = rows(cursor, submit, (2,))
+    with flightsql.connect(server.uri) as connection, connection.cursor() as cursor:
+        [(waited, state, count, seconds)] = rows(cursor, f"WAIT FOR JOB '{job}'")
+        assert (waited, state, count) == (job, "finished", 1) and seconds >= 0
+        assert rows(cursor, f"SELECT * FROM job_result('{job}')") == [(2, "green")]
+        assert rows(cursor, f"SELECT state, detached FROM forebay.jobs WHERE job_id = '{job}'") == [
+            ("finished", True)
+        ]
+        with pytest.raises(adbc_driver_manager.Error, match="no detached job 'none'"):
+            rows(cursor, "WAIT FOR JOB 'none'")
+
+
 def test_models_are_made_listed_and_dropped(cursor):
     from conftest import ECHO
 
