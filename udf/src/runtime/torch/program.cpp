@@ -4,6 +4,9 @@
 
 namespace {
 
+// docs/model-packages.md says what it must do.
+constexpr const char *kWithoutMask = "without_mask";
+
 std::vector<at::Tensor> tensors_of(const c10::IValue &result) {
   if (result.isTensor()) return {result.toTensor()};
   if (result.isTensorList()) return result.toTensorVector();
@@ -21,7 +24,16 @@ std::vector<at::Tensor> tensors_of(const c10::IValue &result) {
 } // namespace
 
 std::vector<at::Tensor> ScriptProgram::run(std::vector<at::Tensor> inputs) {
-  return tensors_of(module_.forward({inputs.begin(), inputs.end()}));
+  const torch::jit::Method forward = module_.get_method("forward");
+  // The module itself is an argument of its methods.
+  const bool is_masked = inputs.size() + 1 == forward.num_inputs();
+  const bool is_other = !is_masked && can_do_without_mask();
+  const torch::jit::Method method = is_other ? module_.get_method(kWithoutMask) : forward;
+  return tensors_of(method({inputs.begin(), inputs.end()}));
+}
+
+bool ScriptProgram::can_do_without_mask() const {
+  return module_.find_method(kWithoutMask).has_value();
 }
 
 CompiledProgram::CompiledProgram(const std::string &path, int device, size_t calls)

@@ -17,8 +17,11 @@ public:
   Program &operator=(const Program &) = delete;
   virtual ~Program() = default;
 
-  // Its results, in order.
+  // Its results, in order. A program that can do without a mask is given one argument fewer if no row is padded.
   virtual std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) = 0;
+
+  // Whether it can.
+  virtual bool can_do_without_mask() const { return false; }
 
   // For passes over its graph; null if it is compiled.
   virtual torch::jit::Module *module() { return nullptr; }
@@ -29,6 +32,7 @@ class ScriptProgram : public Program {
 public:
   explicit ScriptProgram(torch::jit::Module module) : module_(std::move(module)) {}
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) override;
+  bool can_do_without_mask() const override;
   torch::jit::Module *module() override { return &module_; }
 
 private:

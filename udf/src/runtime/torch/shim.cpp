@@ -176,6 +176,11 @@ void *forebay_program_load_compiled(const char *path, int device, size_t calls) 
   return guarded([&]() -> Program * { return new CompiledProgram(path, device, calls); });
 }
 
+// Whether it can be run with one argument fewer: see program.h.
+bool forebay_program_can_do_without_mask(void *program) {
+  return static_cast<Program *>(program)->can_do_without_mask();
+}
+
 // Gives linear layers of a TorchScript program on the CPU to oneDNN: see linear.h.
 bool forebay_program_pack(void *program, bool all, PackedLayers *packed) {
   return guarded([&] {

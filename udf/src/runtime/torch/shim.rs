@@ -32,6 +32,7 @@ unsafe extern "C" {
         device: c_int,
         calls: usize,
     ) -> *mut c_void;
+    fn forebay_program_can_do_without_mask(program: *mut c_void) -> bool;
     fn forebay_program_pack(program: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
     fn forebay_linear_choices(choices: *mut LinearChoice, capacity: usize) -> i64;
     fn forebay_linear_remember(choices: *const LinearChoice, count: usize) -> bool;
@@ -260,6 +261,12 @@ impl Program {
             unsafe { forebay_program_load_compiled(path.as_ptr(), ordinal(device), calls) };
         let pointer = NonNull::new(pointer).ok_or_else(last_error)?;
         Ok(Self { pointer, device, _owned: PhantomData })
+    }
+
+    /// Whether it may be given one argument fewer, the mask, if no row is padded.
+    pub(super) fn can_do_without_mask(&self) -> bool {
+        // SAFETY: the program lives; nothing of it changes.
+        unsafe { forebay_program_can_do_without_mask(self.pointer.as_ptr()) }
     }
 
     /// Gives the linear layers of an fp32 TorchScript program on the CPU to oneDNN: `all`, or those whose shape it
