@@ -6,6 +6,7 @@ mod args;
 mod demo;
 mod doctor;
 mod exit;
+mod gc;
 mod logging;
 mod model_cmd;
 mod on_path;
@@ -57,6 +58,7 @@ async fn run(cli: Cli) -> i32 {
         Command::Serve(args) => Box::pin(serve::run(*args, cli.catalog)).await,
         Command::User(command) => user_cmd::run(command),
         Command::Worker(args) => Box::pin(worker::run(args)).await,
+        Command::Gc(args) => Box::pin(gc::run(args)).await,
         Command::Doctor => Box::pin(doctor::run(cli.catalog)).await,
     }
 }

@@ -1,4 +1,5 @@
-//! Writes that are there as a whole or not at all.
+//! Files of Arrow IPC that are there as a whole or not at all. Those of other formats are staged
+//! (`forebay_engine::write`); of this one DataFusion tells nobody how it writes it.
 //!
 //! When rows for a file end with an error, DataFusion's sinks close the file as if they had ended
 //! well. Here such rows do not end: the writer is dropped instead, and what it has begun with it.

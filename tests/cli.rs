@@ -9,6 +9,7 @@ mod cli {
     mod endings;
     mod errors;
     mod functions;
+    mod gc;
     mod input;
     mod memory;
     mod models;

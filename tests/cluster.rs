@@ -24,4 +24,5 @@ mod cluster {
     mod tls;
     mod tpch;
     mod versions;
+    mod writes;
 }

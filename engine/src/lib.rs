@@ -8,6 +8,7 @@
 //! - [`projection`]: a projection whose batches stay within some bytes
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //! - [`weight`]: what the rows of a batch weigh
+//! - [`write`]: rows into files that are there as a whole or not at all
 //! - [`wire`]: what the bytes of these operators share when a plan is sent to another process
 //!
 //! ```text
@@ -39,6 +40,7 @@ mod report;
 pub mod unreserved;
 pub mod weight;
 pub mod wire;
+pub mod write;
 
 #[cfg(test)]
 mod testing;
@@ -52,6 +54,7 @@ pub use files::ReadFilesExec;
 pub use inference::{InferenceExec, TransformExec};
 pub use projection::BoundedProjectionExec;
 pub use report::{InferenceReport, RunReport};
+pub use write::{CommitExec, WriteExec};
 
 /// The column that holds a row's length in tokens, as the length of its list.
 pub const TOKENS_COLUMN: &str = "__forebay_tokens";

@@ -11,7 +11,8 @@
 //! read as one with options missing, since what it holds begins with its length.
 //!
 //! The operators' messages are beside them: see `engine/src/exchange/wire.rs`,
-//! `engine/src/inference/wire.rs`, `engine/src/files/wire.rs`, `engine/src/projection/wire.rs`, and
+//! `engine/src/inference/wire.rs`, `engine/src/files/wire.rs`, `engine/src/projection/wire.rs`,
+//! `engine/src/write/wire.rs`, and
 //! `physical/field_expr.rs` for an expression.
 
 use std::fmt;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, not_impl_err};
+use datafusion::datasource::sink::{DataSink, DataSinkExec};
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, WindowUDF};
@@ -26,19 +28,21 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::physical_expr::proto_decode::PhysicalExprDecodeCtx;
 use datafusion::physical_expr_common::physical_expr::proto_encode::PhysicalExprEncodeCtx;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::physical_plan::{
     DefaultPhysicalExtensionCodec, PhysicalExtensionCodec, PhysicalPlanDecodeContext,
     PhysicalProtoConverterExtension,
 };
-use datafusion_proto::protobuf::{Field, PhysicalExprNode};
+use datafusion_proto::protobuf::{Field, PhysicalExprNode, PhysicalPlanNode};
 use forebay_engine::exchange::wire::{Exchange, RestoreOrder};
 use forebay_engine::files::wire::ReadFiles;
 use forebay_engine::inference::wire::{Inference, Transform};
 use forebay_engine::projection::wire::BoundedProjection;
 use forebay_engine::wire::ExprCodec;
+use forebay_engine::write::wire::{SinkCodec, Write};
 use forebay_engine::{
-    BoundedProjectionExec, InferenceExec, ReadFilesExec, RestoreOrderExec, StreamingExchangeExec,
-    TransformExec,
+    BoundedProjectionExec, CommitExec, InferenceExec, ReadFilesExec, RestoreOrderExec,
+    StreamingExchangeExec, TransformExec, WriteExec,
 };
 use forebay_udf::feature;
 use prost::Message;
@@ -91,7 +95,7 @@ impl Default for ForebayPhysicalCodec {
 impl ForebayPhysicalCodec {
     /// The format that this build writes, and the only one that it reads. Goes up with every change
     /// of a message.
-    pub const FORMAT: u32 = 8;
+    pub const FORMAT: u32 = 9;
 
     /// Leaves to `inner` what is not Forebay's.
     pub fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {
@@ -142,6 +146,12 @@ impl ForebayPhysicalCodec {
             Kind::BoundedProjection(message) => {
                 Arc::new(BoundedProjectionExec::from_wire(message, input()?, exprs)?)
             }
+            Kind::Write(message) => {
+                Arc::new(WriteExec::from_wire(&message, input()?, exprs, exprs)?)
+            }
+            Kind::Commit(message) => {
+                Arc::new(CommitExec::from_wire(&message, input()?, exprs, exprs)?)
+            }
             Kind::Field(_) => return exec_err!("an expression stands where an operator should"),
         })
     }
@@ -153,7 +163,7 @@ struct Node {
     /// [`ForebayPhysicalCodec::FORMAT`] of the process that wrote it.
     #[prost(uint32, optional, tag = "1")]
     format: Option<u32>,
-    #[prost(oneof = "Kind", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Kind", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10")]
     kind: Option<Kind>,
 }
 
@@ -181,6 +191,10 @@ enum Kind {
     /// No operator, but what a [`FieldExpr`] adds to the expression in it.
     #[prost(message, tag = "8")]
     Field(Field),
+    #[prost(message, tag = "9")]
+    Write(Write),
+    #[prost(message, tag = "10")]
+    Commit(Write),
 }
 
 impl Kind {
@@ -193,6 +207,8 @@ impl Kind {
             Self::ReadFiles(_) => "ReadFilesExec",
             Self::BoundedProjection(_) => "BoundedProjectionExec",
             Self::Field(_) => "FieldExpr",
+            Self::Write(_) => "WriteExec",
+            Self::Commit(_) => "CommitExec",
         }
     }
 
@@ -229,7 +245,7 @@ fn damaged(problem: &dyn fmt::Display) -> DataFusionError {
     )
 }
 
-/// Expressions by DataFusion's messages, converted as the caller wants it.
+/// Expressions and sinks by DataFusion's messages, converted as the caller wants it.
 struct Exprs<'a> {
     codec: &'a ForebayPhysicalCodec,
     converter: &'a dyn PhysicalProtoConverterExtension,
@@ -250,6 +266,24 @@ impl ExprCodec for Exprs<'_> {
             .map_err(|error| damaged(&format!("an expression: {error}")))?;
         let context = PhysicalPlanDecodeContext::new(context, self.codec);
         self.converter.proto_to_physical_expr(&node, schema, &context)
+    }
+}
+
+impl SinkCodec for Exprs<'_> {
+    fn encode_sink(&self, sink: Arc<dyn DataSink>) -> Result<Vec<u8>> {
+        let nothing = Arc::new(EmptyExec::new(Arc::clone(sink.schema())));
+        let plan: Arc<dyn ExecutionPlan> = Arc::new(DataSinkExec::new(nothing, sink, None));
+        Ok(self.converter.execution_plan_to_proto(&plan, self.codec)?.encode_to_vec())
+    }
+
+    fn decode_sink(&self, bytes: &[u8]) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(context) = self.context else {
+            return not_impl_err!("sinks are decoded with a task context");
+        };
+        let node = PhysicalPlanNode::decode(bytes)
+            .map_err(|error| damaged(&format!("a sink: {error}")))?;
+        let context = PhysicalPlanDecodeContext::new(context, self.codec);
+        self.converter.proto_to_execution_plan(&node, &context)
     }
 }
 
@@ -289,6 +323,10 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
             Kind::ReadFiles(files.to_wire())
         } else if let Some(projection) = node.downcast_ref::<BoundedProjectionExec>() {
             Kind::BoundedProjection(projection.to_wire(&exprs)?)
+        } else if let Some(write) = node.downcast_ref::<WriteExec>() {
+            Kind::Write(write.to_wire(&exprs, &exprs)?)
+        } else if let Some(commit) = node.downcast_ref::<CommitExec>() {
+            Kind::Commit(commit.to_wire(&exprs, &exprs)?)
         } else if node.is::<NotedExec>() {
             return not_impl_err!(
                 "NotedExec stays where the query was asked; send the plan below it"
@@ -384,7 +422,6 @@ impl PhysicalExtensionCodec for ForebayPhysicalCodec {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::physical_plan::empty::EmptyExec;
     use datafusion_proto::physical_plan::DefaultPhysicalProtoConverter;
     use proptest::prelude::*;
 
@@ -413,7 +450,7 @@ mod tests {
         /// Nobody sends these: the frame is right, and the message is anything.
         #[test]
         fn a_message_that_makes_no_sense_is_an_error_and_no_panic(
-            tag in 2u8..10,
+            tag in 2u8..12,
             message in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let error = decode(&node(tag, &message)).unwrap_err().to_string();

@@ -57,6 +57,12 @@ extensions_options! {
         /// Whether conditions on models run one after the other, the smallest model first.
         pub order_filters_by_cost: bool, default = true
 
+        /// Bytes of Arrow data in one file that COPY or INSERT writes into a folder.
+        pub file_bytes: usize, default = 256 * 1024 * 1024
+
+        /// On a cluster: whether workers write the files of COPY and INSERT; if not, the session does.
+        pub write_on_workers: bool, default = true
+
         /// On a cluster: bytes of Arrow data in one block at most. The first blocks of a task are
         /// smaller, so that work above it starts early.
         pub block_bytes: usize, default = 128 * 1024 * 1024
@@ -157,7 +163,8 @@ fn default_entry(key: &str) -> Result<ConfigEntry> {
 /// Names the nearest option, or what the option expects.
 pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
     let entry = default_entry(key)?;
-    let is_size = matches!(key, "byte_budget" | "block_bytes" | "edge_budget" | "job_budget");
+    let is_size =
+        matches!(key, "byte_budget" | "block_bytes" | "edge_budget" | "file_bytes" | "job_budget");
     let value = match value.parse::<ByteSize>() {
         Ok(size) if is_size => size.as_u64().to_string(),
         _ => value.to_owned(),

@@ -10,12 +10,13 @@ use forebay_engine::Devices;
 use forebay_udf::feature;
 use forebay_udf::model::Catalog;
 
+use crate::arrow_files;
 use crate::config::ForebayConfig;
 use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
 use crate::physical::{
     ForebayQueryPlanner, InsertExchanges, KeepFields, OrderedJoins, bound_projections,
-    keep_offsets, meet_requirements,
+    keep_offsets, meet_requirements, stage_writes,
 };
 use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
@@ -69,6 +70,7 @@ pub fn install(
     let name = ReadFiles::NAME.to_owned();
     let read_files = Arc::new(TableFunction::new(name.clone(), Arc::new(ReadFiles)));
     builder.table_functions().get_or_insert_default().insert(name, read_files);
+    arrow_files::add_to(builder.file_formats().get_or_insert_default());
     // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();
     physical.rules.insert(0, Arc::new(InsertExchanges));
@@ -77,6 +79,7 @@ pub fn install(
     keep_offsets::add_to(&mut physical.rules);
     meet_requirements::add_to(&mut physical.rules);
     bound_projections::add_to(&mut physical.rules);
+    stage_writes::add_to(&mut physical.rules);
     *builder.physical_optimizers() = Some(physical);
     let analyzer_rules = optimizer::analyzer_rules(&catalog);
     builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &planned)));

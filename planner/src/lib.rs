@@ -11,8 +11,9 @@
 //! - [`location`]: the files that a path or a URL names
 //!
 //! `sql`, `logical` and `optimizer` do not name the engine; only `physical`,
-//! `bounded` and `codec` do.
+//! `bounded`, `codec` and what reads and writes files do.
 
+mod arrow_files;
 pub mod bounded;
 pub mod codec;
 pub mod config;

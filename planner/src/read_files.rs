@@ -17,6 +17,7 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_engine::ReadFilesExec;
 use forebay_engine::files::{File, OnUnreadable};
+use forebay_engine::write::is_staged;
 use futures::TryStreamExt;
 use futures::future::ready;
 use glob::{MatchOptions, Pattern};
@@ -158,8 +159,12 @@ impl Files {
                 Err(error) => return Err(error.into()),
             }
         }
+        // What a write has not committed is no file yet.
         let is_named = |meta: &ObjectMeta| {
-            ready(glob.is_none_or(|glob| self.is_named_by(glob, &meta.location)))
+            ready(
+                !is_staged(&meta.location)
+                    && glob.is_none_or(|glob| self.is_named_by(glob, &meta.location)),
+            )
         };
         let found = store.list(Some(prefix)).map_err(DataFusionError::from);
         found.try_filter(is_named).try_collect().await

@@ -1,6 +1,7 @@
 //! The grammar of the command line.
 
 pub(crate) mod cluster;
+pub(crate) mod gc;
 pub(crate) mod model;
 mod pairs;
 pub(crate) mod serve;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::version;
 use cluster::WorkerArgs;
+use gc::GcArgs;
 use model::ModelCommand;
 use serve::ServeArgs;
 use shell::ShellArgs;
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     /// Say who may connect with Arrow Flight SQL, and what they may do
     #[command(subcommand)]
     User(UserCommand),
+    /// Remove what writes have left that did not come to their end
+    Gc(GcArgs),
     /// Say what was found on this machine, what is wrong and how to fix it
     Doctor,
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::statistics::StatisticsContext;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs};
-use forebay_engine::{InferenceExec, RunReport};
+use forebay_engine::{CommitExec, InferenceExec, RunReport};
 use forebay_scheduler::client::cluster_exec::ClusterExec;
 use forebay_scheduler::protocol::messages::Progress as ClusterProgress;
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -123,34 +124,14 @@ impl Progress {
         }
     }
 
-    /// What a long query with inference has done, and its bottleneck.
+    /// What a long query has written or inferred, and its bottleneck.
     pub(super) fn summary(&self) -> Option<String> {
         let elapsed = self.started.elapsed();
         let Watched::Plan(plan) = &self.watched else { return None };
-        if let Some(reached) = reached(plan.as_ref()) {
-            let line = || remote_summary(&reached, elapsed);
-            return reached.rows_inferred.filter(|_| elapsed >= SUMMED_UP_AFTER).map(|_| line());
-        }
-        let state = State::of(plan.as_ref(), elapsed);
-        let inference = state.inference().filter(|_| elapsed >= SUMMED_UP_AFTER)?;
-        let mut summary = format!("{inference} in {:.1} s", elapsed.as_secs_f64());
-        for inference in &state.report.inferences {
-            for (rows, what) in
-                [(inference.rows_shared, "shared"), (inference.rows_failed, "failed")]
-            {
-                if rows > 0 {
-                    let rows = HumanCount(rows as u64);
-                    summary += &format!("; {rows} rows {what} (model '{}')", inference.model);
-                }
-            }
-            if let Some(device) = inference.device_text() {
-                summary += &format!("; {device} (model '{}')", inference.model);
-            }
-        }
-        if let Some(verdict) = state.report.verdict() {
-            summary += &format!("\n{verdict}");
-        }
-        Some(summary)
+        let written = written(plan.as_ref()).filter(|_| elapsed >= SUMMED_UP_AFTER);
+        let lines: Vec<_> =
+            written.into_iter().chain(inference_summary(plan.as_ref(), elapsed)).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 }
 
@@ -158,6 +139,40 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.hide();
     }
+}
+
+/// What a long query with inference has done, and its bottleneck.
+fn inference_summary(plan: &dyn ExecutionPlan, elapsed: Duration) -> Option<String> {
+    if let Some(reached) = reached(plan) {
+        let line = || remote_summary(&reached, elapsed);
+        return reached.rows_inferred.filter(|_| elapsed >= SUMMED_UP_AFTER).map(|_| line());
+    }
+    let state = State::of(plan, elapsed);
+    let inference = state.inference().filter(|_| elapsed >= SUMMED_UP_AFTER)?;
+    let mut summary = format!("{inference} in {:.1} s", elapsed.as_secs_f64());
+    for inference in &state.report.inferences {
+        for (rows, what) in [(inference.rows_shared, "shared"), (inference.rows_failed, "failed")] {
+            if rows > 0 {
+                let rows = HumanCount(rows as u64);
+                summary += &format!("; {rows} rows {what} (model '{}')", inference.model);
+            }
+        }
+        if let Some(device) = inference.device_text() {
+            summary += &format!("; {device} (model '{}')", inference.model);
+        }
+    }
+    if let Some(verdict) = state.report.verdict() {
+        summary += &format!("\n{verdict}");
+    }
+    Some(summary)
+}
+
+/// `1,000 rows written, 4 files, 12.3 MiB`, if the plan writes files that are there.
+fn written(plan: &dyn ExecutionPlan) -> Option<String> {
+    let metrics = plan.downcast_ref::<CommitExec>()?.metrics()?;
+    let sum = |name| Some(metrics.sum_by_name(name)?.as_usize() as u64);
+    let (rows, files) = (HumanCount(sum("rows_written")?), HumanCount(sum("files")?));
+    Some(format!("{rows} rows written, {files} files, {}", ByteSize(sum("bytes_written")?)))
 }
 
 /// What a query has done by now.

@@ -123,3 +123,39 @@ async fn explain_says_nothing_of_stages_where_there_are_none() {
     let scan = "stage 0: BlockWriter < DataSource; 1 cpu; 1 partition; replayable";
     assert_eq!(tree, format!("{scan}\nclient: reads 0 block by block"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_written_by_tasks_that_read_what_makes_a_file() {
+    let (_scheduler, session) = cluster().await;
+    let home = tempfile::tempdir().unwrap();
+    let at = home.path().display();
+    let stages = async |sql: &str| explained(&session, &format!("EXPLAIN {sql}"), "stages").await;
+
+    let scan = "SELECT * FROM ml_predict(TABLE t, MODEL echo, DESCRIPTOR(id))";
+    let folder = format!("COPY ({scan}) TO '{at}/out/' STORED AS PARQUET");
+    insta::assert_snapshot!(stages(&folder).await, @r"
+    stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
+    stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
+    stage 2: BlockWriter < Write < BlockReader; 1 cpu; reads 1 in groups of tasks
+    client: reads 2 task by task
+    ");
+
+    // An order is that of one task.
+    let sorted = format!("COPY ({scan} ORDER BY id) TO '{at}/out/' STORED AS PARQUET");
+    insta::assert_snapshot!(stages(&sorted).await, @r"
+    stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
+    stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
+    stage 2: BlockWriter < Sort < BlockReader; 1 cpu; reads 1 task by task
+    stage 3: BlockWriter < Write < SortPreservingMerge < BlockReader; 1 cpu; reads 2 when it is done
+    client: reads 3 task by task
+    ");
+
+    // One file is the session's.
+    let file = format!("COPY ({scan}) TO '{at}/out.parquet'");
+    insta::assert_snapshot!(stages(&file).await, @r"
+    stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
+    stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
+    client: reads 1 task by task
+    ");
+    assert!(!home.path().join("out").exists());
+}

@@ -8,8 +8,9 @@
 //!    run afterwards and see the declared properties.
 //!
 //! `field_expr` runs before `insert_exchanges`: what a function says of its field beyond the type
-//! survives the way to another process. `bound_projections` runs last: a `BoundedProjectionExec`
-//! takes the place of every projection whose functions may make rows large. `keep_offsets` keeps a rule
+//! survives the way to another process. `bound_projections` runs late: a `BoundedProjectionExec`
+//! takes the place of every projection whose functions may make rows large. After it, `stage_writes` puts a
+//! `CommitExec` over a `WriteExec` in the place of what writes files. `keep_offsets` keeps a rule
 //! of DataFusion's from moving sorts past offsets, `meet_requirements` another from refusing plans that lack
 //! one. Whoever runs DataFusion's rules once more asks for
 //! `disguised` plans.
@@ -28,6 +29,7 @@ pub(crate) mod meet_requirements;
 mod noted;
 mod ordered_joins;
 mod precision;
+pub(crate) mod stage_writes;
 mod verdict;
 
 use std::sync::Arc;

@@ -141,7 +141,11 @@ impl ExecutionPlan for ClusterExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self::new(input, self.cluster.clone()))),
+            // What is known of the job is known to whoever has the plan that was planned.
+            Ok([input]) => {
+                let run = Arc::clone(&self.run);
+                Ok(Arc::new(Self { run, ..Self::new(input, self.cluster.clone()) }))
+            }
             Err(children) => internal_err!("ClusterExec takes one input, found {}", children.len()),
         }
     }

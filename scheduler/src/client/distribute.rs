@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use ballista_core::config::BallistaConfig;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
+use forebay_engine::{CommitExec, WriteExec};
 use forebay_planner::ForebayConfig;
 
 use crate::client::cluster::Cluster;
@@ -53,8 +55,9 @@ pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
 
 /// Puts a [`ClusterExec`] above what workers can run.
 ///
-/// All of a plan goes, but for what writes (the client does, so that files and tables are its own)
-/// and for plans that read something that only the client has, such as `information_schema`.
+/// All of a plan goes, but for what writes into tables of the client's own, for the commit of what
+/// workers write to files, and for plans that read something that only the client has, such as
+/// `information_schema`.
 #[derive(Debug)]
 pub struct Distribute {
     cluster: Cluster,
@@ -71,8 +74,12 @@ impl PhysicalOptimizerRule for Distribute {
     fn optimize(
         &self,
         plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
+        config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(commit) = plan.downcast_ref::<CommitExec>() {
+            let options = config.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
+            return self.committed(commit, options.write_on_workers);
+        }
         if plan.is::<DataSinkExec>() {
             let inputs = plan.children().into_iter().cloned();
             let inputs = inputs.map(|input| self.distributed(input)).collect();
@@ -91,11 +98,40 @@ impl PhysicalOptimizerRule for Distribute {
 }
 
 impl Distribute {
+    /// Files of a folder are written by workers, each by as many as there are; a single file by the client.
+    fn committed(&self, commit: &CommitExec, on_workers: bool) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(write) = commit.input().downcast_ref::<WriteExec>() else {
+            return internal_err!("CommitExec commits what {} writes", commit.input().name());
+        };
+        let (rows, target) = (write.input(), Arc::clone(write.target()));
+        let written: Arc<dyn ExecutionPlan> =
+            match on_workers && !target.is_file() && can_travel(rows) && has_work(rows) {
+                true => {
+                    let write = WriteExec::new(apart(rows), Arc::clone(&target));
+                    Arc::new(ClusterExec::new(Arc::new(write), self.cluster.clone()))
+                }
+                false => {
+                    let rows = self.distributed(Arc::clone(rows));
+                    Arc::new(WriteExec::new(rows, Arc::clone(&target)))
+                }
+            };
+        Ok(Arc::new(CommitExec::new(written, target)))
+    }
+
     fn distributed(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
         if !can_travel(&plan) || !has_work(&plan) {
             return plan;
         }
         Arc::new(ClusterExec::new(plan, self.cluster.clone()))
+    }
+}
+
+/// The partitions that one process brings together in front of its only sink. An order is kept by another
+/// operator.
+fn apart(rows: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    match rows.downcast_ref::<CoalescePartitionsExec>() {
+        Some(all) if all.fetch().is_none() => Arc::clone(all.input()),
+        _ => Arc::clone(rows),
     }
 }
 

@@ -23,6 +23,13 @@ pub enum Work {
         /// The blocks, in the order in which they are read.
         blocks: Vec<BlockId>,
     },
+    /// Whole outputs of one edge, which become a unit.
+    Outputs {
+        /// The edge over which they are read.
+        edge: EdgeId,
+        /// Whose they are, in the order in which they are read.
+        units: Vec<UnitId>,
+    },
 }
 
 /// A task that has been bound, and all that its worker must know.
@@ -95,6 +102,14 @@ pub enum BindError {
     /// What the unit reads is not sealed, or no longer there.
     #[error("what unit {0} reads is not sealed or not there")]
     InputMissing(UnitId),
+    /// A unit's output is not all there, or the input of another unit.
+    #[error("the output of unit {unit} is not free to be read over edge {edge}")]
+    OutputTaken {
+        /// The unit whose output was to be read.
+        unit: UnitId,
+        /// The edge over which it was to be read.
+        edge: EdgeId,
+    },
     /// A block is not there, or the input of another unit.
     #[error("block {block} is not free to be read over edge {edge}")]
     BlockTaken {
@@ -125,6 +140,10 @@ impl JobGraph {
             Work::Blocks { edge, blocks } => {
                 let to = self.check_blocks(edge, &blocks)?;
                 self.group(edge, to, blocks)
+            }
+            Work::Outputs { edge, units } => {
+                let to = self.check_outputs(edge, &units)?;
+                self.group_outputs(edge, to, units)
             }
         };
         Ok(self.start(unit, worker, lease, now))
@@ -165,6 +184,38 @@ impl JobGraph {
             }
         }
         Ok(found.spec.to)
+    }
+
+    fn check_outputs(&self, edge: EdgeId, units: &[UnitId]) -> Result<StageId, BindError> {
+        let unknown = || BindError::Unknown(format!("edge {edge} that streams outputs in groups"));
+        let found = self.edges.get(edge.at()).ok_or_else(unknown)?;
+        if found.spec.kind != EdgeKind::Streaming(Granularity::Units) || units.is_empty() {
+            return Err(unknown());
+        }
+        self.check_gate(found.spec.to)?;
+        let ready = &self.stages[found.spec.to.at()].ready;
+        let mut seen = BTreeSet::new();
+        for unit in units.iter().copied() {
+            if !ready.contains(ReadyItem::Output { edge, unit }) || !seen.insert(unit) {
+                return Err(BindError::OutputTaken { unit, edge });
+            }
+        }
+        Ok(found.spec.to)
+    }
+
+    /// Freezes whole outputs as the input of a new unit.
+    fn group_outputs(&mut self, edge: EdgeId, to: StageId, units: Vec<UnitId>) -> UnitId {
+        let (slot, partition) = {
+            let found = &mut self.edges[edge.at()];
+            found.unassigned -= units.len();
+            (found.slot, found.spec.partition_offset)
+        };
+        let reader = self.add_unit(to, UnitInput::Outputs(units.clone()), Some(edge), partition);
+        for unit in units {
+            self.unit_mut(unit).readers[slot] = Some(reader.index);
+            self.stages[to.at()].ready.remove(ReadyItem::Output { edge, unit });
+        }
+        reader
     }
 
     /// Freezes blocks as the input of a new unit.

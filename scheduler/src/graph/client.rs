@@ -56,6 +56,9 @@ impl JobGraph {
         for item in self.ready(stage)?.iter() {
             let (edge, block) = match item {
                 ReadyItem::Unit(unit) => return Some(Work::Unit(stage.unit(unit))),
+                ReadyItem::Output { edge, unit } => {
+                    return Some(Work::Outputs { edge, units: vec![unit] });
+                }
                 ReadyItem::Block { edge, block } => (edge, block),
             };
             let taken = chosen.as_ref().map_or(&[][..], |(_, blocks)| blocks);

@@ -8,6 +8,7 @@ use super::unit::{UnitInput, UnitState};
 
 const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
 const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
+const UNITS: EdgeKind = EdgeKind::Streaming(Granularity::Units);
 
 impl JobGraph {
     /// What holds after every event: which stages have all their units, which are complete, what
@@ -64,6 +65,7 @@ impl JobGraph {
             match edge.spec.kind {
                 BLOCK => producer.closed && producer.undeclared == 0 && edge.unassigned == 0,
                 UNIT => producer.closed,
+                UNITS => producer.closed && edge.unassigned == 0,
                 EdgeKind::Blocking | EdgeKind::Broadcast => true,
             }
         })

@@ -96,6 +96,19 @@ fn ready_is_exact(graph: &JobGraph) -> Result<(), Broken> {
             format!("unit {id}: can run {can_run}, is listed {listed}, waits {waits}")
         })?;
     }
+    for id in graph.unit_ids() {
+        for (edge, slot, kind, to) in graph.edges_of(&graph.stages[id.stage.at()].outputs) {
+            let unit = graph.unit(id);
+            let is_free = kind == EdgeKind::Streaming(Granularity::Units)
+                && unit.is_sealed()
+                && unit.readers[slot].is_none();
+            let item = ReadyItem::Output { edge, unit: id };
+            let listed = graph.stages[to.at()].ready.contains(item);
+            hold(listed == is_free, || {
+                format!("output of {id} on edge {edge}: free {is_free}, listed {listed}")
+            })?;
+        }
+    }
     for id in blocks(graph) {
         for (edge, slot, kind, to) in graph.edges_of(&graph.stages[id.unit.stage.at()].outputs) {
             let block = graph.block(id);
@@ -193,6 +206,13 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
     let mut unassigned = vec![0; graph.edges.len()];
     let mut kept = 0;
     let mut held = (0, 0);
+    for id in graph.unit_ids() {
+        for (edge, slot, kind, _) in graph.edges_of(&graph.stages[id.stage.at()].outputs) {
+            let is_units = kind == EdgeKind::Streaming(Granularity::Units);
+            let is_free = graph.unit(id).readers[slot].is_none();
+            unassigned[edge.at()] += usize::from(is_units && is_free);
+        }
+    }
     for id in blocks(graph) {
         let block = graph.block(id);
         for (edge, slot, kind, _) in graph.edges_of(&graph.stages[id.unit.stage.at()].outputs) {

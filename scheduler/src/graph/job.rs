@@ -211,7 +211,7 @@ impl JobGraph {
     pub fn ready(&self, stage: StageId) -> Option<&Ready> {
         let found = &self.stages[stage.at()];
         let can_run = self.is_running_job() && self.gate_is_open(stage);
-        (can_run && !found.ready.is_empty()).then_some(&found.ready)
+        (can_run && !found.ready.is_empty() && !self.waits_for_more(stage)).then_some(&found.ready)
     }
 
     /// The streaming edges out of a stage whose bytes are bounded.
@@ -345,7 +345,10 @@ impl JobGraph {
     ) -> UnitId {
         let unit = self.stages[stage.at()].push_unit(input, edge, partition);
         for edge in self.stages[stage.at()].outputs.clone() {
-            let found = &self.edges[edge.at()];
+            let found = &mut self.edges[edge.at()];
+            if found.spec.kind == EdgeKind::Streaming(Granularity::Units) {
+                found.unassigned += 1;
+            }
             if found.spec.kind == EdgeKind::Streaming(Granularity::Unit) {
                 let (slot, to) = (found.slot, found.spec.to);
                 let partition = found.spec.partition_offset.saturating_add(partition);

@@ -24,7 +24,9 @@ impl JobGraph {
             EdgeKind::Streaming(Granularity::Block) => {
                 is_done(unit.blocks.get(id.seq).and_then(|block| block.readers[edge.slot]))
             }
-            EdgeKind::Streaming(Granularity::Unit) => is_done(unit.readers[edge.slot]),
+            EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
+                is_done(unit.readers[edge.slot])
+            }
             EdgeKind::Blocking | EdgeKind::Broadcast => consumer.is_complete(),
         }
     }

@@ -69,7 +69,9 @@ impl JobGraph {
         for (_, slot, kind, to) in self.edges_of(&self.stages[id.unit.stage.at()].outputs) {
             let reader = match kind {
                 EdgeKind::Streaming(Granularity::Block) => self.block(id).readers[slot],
-                EdgeKind::Streaming(Granularity::Unit) => self.unit(id.unit).readers[slot],
+                EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
+                    self.unit(id.unit).readers[slot]
+                }
                 EdgeKind::Blocking | EdgeKind::Broadcast => {
                     let running = self.stages[to.at()].running.clone();
                     let units: Vec<_> =
@@ -158,6 +160,9 @@ impl JobGraph {
                 absent.for_each(|block| wave.touch(block.unit, Cause::InputOf(id)));
             }
             UnitInput::Output(unit) => wave.touch(*unit, Cause::InputOf(id)),
+            UnitInput::Outputs(units) => {
+                units.iter().for_each(|unit| wave.touch(*unit, Cause::InputOf(id)));
+            }
         }
     }
 

@@ -17,6 +17,8 @@
 //!  Streaming(Block)         a group of sealed blocks,       its blocks are there; the group is
 //!                           made when it is bound           frozen: a retry takes the same
 //!  Streaming(Unit)          one per unit of the producer    that unit's whole output is there
+//!  Streaming(Units)         a group of the producer's       their whole outputs are there; the group
+//!                           units, made when it is bound    is frozen
 //!  Blocking, Broadcast      one per partition               the producer stage is complete
 //! ```
 //! A stage may have several edges of each kind. What is blocking holds back all of its units.
@@ -105,6 +107,7 @@ mod block;
 mod client;
 mod ending;
 mod event;
+mod group;
 mod history;
 mod ids;
 mod invariants;

@@ -4,13 +4,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ids::{BlockId, EdgeId, Millis, WorkerId};
+use super::ids::{BlockId, EdgeId, Millis, UnitId, WorkerId};
 
 /// One thing to bind. Units come first: they are re-runs, or were there before the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadyItem {
     /// A unit whose inputs are all there.
     Unit(u32),
+    /// The whole output of a unit, which no unit of this stage has as input.
+    Output {
+        /// The edge that it comes over.
+        edge: EdgeId,
+        /// The unit that gave it.
+        unit: UnitId,
+    },
     /// A sealed block that no unit of this stage has as input.
     Block {
         /// The edge that it comes over.

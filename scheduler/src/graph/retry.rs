@@ -155,6 +155,7 @@ impl JobGraph {
         let reads = |block: BlockId| match &self.unit(reader).input {
             UnitInput::Blocks(blocks) => blocks.contains(&block),
             UnitInput::Output(unit) => *unit == producer,
+            UnitInput::Outputs(units) => units.contains(&producer),
             UnitInput::Partition(_) => false,
         };
         let named = unit.blocks.iter().filter(|(found, _)| seq.is_none_or(|seq| seq == *found));

@@ -197,6 +197,9 @@ impl JobGraph {
                             block.readers[edge.slot].is_some()
                         }
                         EdgeKind::Streaming(Granularity::Unit) => true,
+                        EdgeKind::Streaming(Granularity::Units) => {
+                            self.unit(id.unit).readers[edge.slot].is_some()
+                        }
                         EdgeKind::Blocking | EdgeKind::Broadcast => false,
                     }
                 };

@@ -29,6 +29,8 @@ pub struct StageSpec {
     pub replayable: bool,
     /// Small sealed blocks of one edge form one unit up to this size.
     pub group_bytes_max: u64,
+    /// And wait for each other up to this size, as long as more may come and there is room for it.
+    pub group_bytes_min: u64,
     /// And up to this many rows.
     pub group_rows_max: u64,
     /// Expected output of one unit, until some have been seen.
@@ -48,6 +50,7 @@ impl StageSpec {
             partitions,
             replayable: false,
             group_bytes_max: 128 << 20,
+            group_bytes_min: 0,
             group_rows_max: u64::MAX,
             output_bytes_guess: 128 << 20,
             runs_on_nothing: false,
@@ -71,6 +74,12 @@ impl StageSpec {
     /// The same stage with another size of groups.
     pub fn with_group_bytes_max(mut self, bytes: u64) -> Self {
         self.group_bytes_max = bytes;
+        self
+    }
+
+    /// The same stage, whose groups wait until they have a size.
+    pub fn with_group_bytes_min(mut self, bytes: u64) -> Self {
+        self.group_bytes_min = bytes;
         self
     }
 
@@ -148,6 +157,8 @@ pub enum Granularity {
     Block,
     /// The whole output of one producer unit, when that unit is done.
     Unit,
+    /// The whole outputs of some producer units that are done.
+    Units,
 }
 
 /// Every maximum of a job, and the two times of its back-off.

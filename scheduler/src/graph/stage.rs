@@ -136,7 +136,7 @@ pub(super) struct Edge {
     pub(super) spec: EdgeSpec,
     /// Its place among the outgoing edges of the producer.
     pub(super) slot: usize,
-    /// Blocks that no unit of the consumer has as input yet.
+    /// Blocks, or units whose outputs are read in groups, that no unit of the consumer has as input yet.
     pub(super) unassigned: usize,
     /// Bytes that are there and that the consumer is not done with. Of streaming edges only.
     pub(super) unconsumed_bytes: u64,

@@ -11,6 +11,7 @@ use super::unit::{TaskState, UnitInput, UnitState};
 
 const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
 const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
+const UNITS: EdgeKind = EdgeKind::Streaming(Granularity::Units);
 
 impl JobGraph {
     /// The only place where a unit's state changes.
@@ -58,10 +59,26 @@ impl JobGraph {
         match &self.unit(id).input {
             UnitInput::Partition(_) => vec![],
             UnitInput::Blocks(blocks) => blocks.clone(),
-            UnitInput::Output(unit) => {
-                self.unit(*unit).blocks.iter().map(|(seq, _)| unit.block(seq)).collect()
+            UnitInput::Output(unit) => self.output_of(*unit).collect(),
+            UnitInput::Outputs(units) => {
+                units.iter().flat_map(|unit| self.output_of(*unit)).collect()
             }
         }
+    }
+
+    fn output_of(&self, id: UnitId) -> impl Iterator<Item = BlockId> {
+        self.unit(id).blocks.iter().map(move |(seq, _)| id.block(seq))
+    }
+
+    /// Bytes and rows of a unit's output.
+    pub(crate) fn output_size(&self, id: UnitId) -> (u64, u64) {
+        let blocks = self.unit(id).blocks.iter();
+        blocks.fold((0, 0), |(bytes, rows), (_, block)| (bytes + block.bytes, rows + block.rows))
+    }
+
+    /// The worker that holds most of a unit's output.
+    pub(crate) fn home_of_output(&self, id: UnitId) -> Option<WorkerId> {
+        self.home_of_most(self.output_of(id))
     }
 
     /// A block that is known to exist: it is an input of a unit, or was just looked up.
@@ -91,13 +108,18 @@ impl JobGraph {
             UnitInput::Partition(_) => true,
             UnitInput::Blocks(blocks) => blocks.iter().all(|block| self.block(*block).is_alive()),
             UnitInput::Output(unit) => self.unit(*unit).is_sealed(),
+            UnitInput::Outputs(units) => units.iter().all(|unit| self.unit(*unit).is_sealed()),
         }
     }
 
     /// The worker that holds most bytes of what a unit reads.
     fn home(&self, id: UnitId) -> Option<WorkerId> {
+        self.home_of_most(self.input_blocks(id))
+    }
+
+    fn home_of_most(&self, blocks: impl IntoIterator<Item = BlockId>) -> Option<WorkerId> {
         let mut bytes = std::collections::BTreeMap::<&WorkerId, u64>::new();
-        for block in self.input_blocks(id) {
+        for block in blocks {
             let block = self.block(block);
             *bytes.entry(&block.worker).or_default() += block.bytes;
         }
@@ -200,9 +222,18 @@ impl JobGraph {
             (true, false) => stage.unsealed += 1,
             _ => return,
         }
-        for (_, slot, kind, to) in self.edges_of(&self.stages[id.stage.at()].outputs) {
-            if let (UNIT, Some(reader)) = (kind, self.unit(id).readers[slot]) {
-                self.refresh(to.unit(reader));
+        for (edge, slot, kind, to) in self.edges_of(&self.stages[id.stage.at()].outputs) {
+            match (kind, self.unit(id).readers[slot]) {
+                (UNIT | UNITS, Some(reader)) => self.refresh(to.unit(reader)),
+                (UNITS, None) if is_sealed => {
+                    let home = self.home_of_output(id);
+                    let item = ReadyItem::Output { edge, unit: id };
+                    self.stages[to.at()].ready.insert(item, home);
+                }
+                (UNITS, None) => {
+                    self.stages[to.at()].ready.remove(ReadyItem::Output { edge, unit: id });
+                }
+                _ => {}
             }
         }
     }

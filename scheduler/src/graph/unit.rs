@@ -15,6 +15,8 @@ pub enum UnitInput {
     Blocks(Vec<BlockId>),
     /// The whole output of one unit.
     Output(UnitId),
+    /// The whole outputs of some units of one edge. Frozen like a group of blocks.
+    Outputs(Vec<UnitId>),
 }
 
 /// Where a unit stands. The number is that of the attempt that runs, or that counts.

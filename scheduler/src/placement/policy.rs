@@ -1,6 +1,8 @@
 //! One round of binding: what is ready, on what is free. See the [module](super) for the rules.
 
-use crate::graph::{BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId, Work, WorkerId};
+use crate::graph::{
+    BlockId, Bound, EdgeId, JobGraph, Millis, ReadyItem, StageId, UnitId, Work, WorkerId,
+};
 
 use super::Admission;
 use super::budget::{PaperBudget, buffered_output, reserve_admits};
@@ -211,7 +213,7 @@ fn choose(
     for item in ready.iter() {
         let avoid = match item {
             ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),
-            ReadyItem::Block { .. } => &[],
+            ReadyItem::Block { .. } | ReadyItem::Output { .. } => &[],
         };
         let worker = candidates.next(need, avoid, fleet)?;
         if !must_wait(graph, stage, item, worker, fleet) {
@@ -258,7 +260,7 @@ fn first_that_may(
         *steps += 1;
         match item {
             ReadyItem::Unit(unit) => !graph.failed_on(stage.unit(*unit)).contains(&id),
-            ReadyItem::Block { .. } => true,
+            ReadyItem::Block { .. } | ReadyItem::Output { .. } => true,
         }
     })
 }
@@ -270,7 +272,7 @@ enum Reach {
     AllHomes,
 }
 
-/// Puts small blocks of one edge together, up to the stage's maximum. At least one.
+/// Puts small blocks of one edge together, or outputs, up to the stage's maximum. At least one.
 fn gather(
     graph: &JobGraph,
     stage: StageId,
@@ -279,19 +281,60 @@ fn gather(
     windows: u64,
     fleet: &mut Fleet,
 ) -> Work {
-    let ReadyItem::Block { edge, block } = first else {
-        let ReadyItem::Unit(unit) = first else { unreachable!("{first:?} is not a block") };
-        return Work::Unit(stage.unit(unit));
+    let (edge, home) = match first {
+        ReadyItem::Unit(unit) => return Work::Unit(stage.unit(unit)),
+        ReadyItem::Output { edge, unit } => (edge, graph.home_of_output(unit)),
+        ReadyItem::Block { edge, block } => (edge, Some(graph.home_of(block).clone())),
     };
-    let Some(ready) = graph.ready(stage) else {
-        return Work::Blocks { edge, blocks: vec![block] };
-    };
-    let home = graph.home_of(block);
-    let blocks = match reach {
-        Reach::OneHome => fill(graph, stage, edge, ready.at(Some(home)), windows, fleet),
-        Reach::AllHomes => fill(graph, stage, edge, ready.iter(), windows, fleet),
-    };
-    Work::Blocks { edge, blocks }
+    let one = || Group::of(edge, first);
+    let Some(ready) = graph.ready(stage) else { return one().work() };
+    if reach == Reach::OneHome {
+        let group = fill(graph, stage, edge, ready.at(home.as_ref()), windows, fleet);
+        if group.bytes >= graph.group_bytes_min(stage) {
+            return group.work();
+        }
+    }
+    fill(graph, stage, edge, ready.iter(), windows, fleet).work()
+}
+
+/// What one task will read.
+struct Group {
+    edge: EdgeId,
+    blocks: Vec<BlockId>,
+    units: Vec<UnitId>,
+    bytes: u64,
+}
+
+impl Group {
+    fn none_of(edge: EdgeId) -> Self {
+        Self { edge, blocks: vec![], units: vec![], bytes: 0 }
+    }
+
+    fn of(edge: EdgeId, item: ReadyItem) -> Self {
+        let mut group = Self::none_of(edge);
+        group.push(item, 0);
+        group
+    }
+
+    fn push(&mut self, item: ReadyItem, bytes: u64) {
+        match item {
+            ReadyItem::Block { block, .. } => self.blocks.push(block),
+            ReadyItem::Output { unit, .. } => self.units.push(unit),
+            ReadyItem::Unit(_) => return,
+        }
+        self.bytes += bytes;
+    }
+
+    fn len(&self) -> usize {
+        self.blocks.len() + self.units.len()
+    }
+
+    fn work(self) -> Work {
+        match self.units.is_empty() {
+            true => Work::Blocks { edge: self.edge, blocks: self.blocks },
+            false => Work::Outputs { edge: self.edge, units: self.units },
+        }
+    }
 }
 
 fn fill(
@@ -301,27 +344,30 @@ fn fill(
     items: impl Iterator<Item = ReadyItem>,
     windows: u64,
     fleet: &mut Fleet,
-) -> Vec<BlockId> {
+) -> Group {
     let spec = graph.stage(stage);
     let mut bytes_left = spec.group_bytes_max;
     let mut rows_left = spec.group_rows_max.saturating_mul(windows);
-    let mut blocks = vec![];
+    let mut group = Group::none_of(edge);
     for item in items {
         fleet.steps += 1;
-        let ReadyItem::Block { edge: found, block } = item else { continue };
+        let (found, (bytes, rows)) = match item {
+            ReadyItem::Unit(_) => continue,
+            ReadyItem::Block { edge, block } => (edge, graph.block_size(block)),
+            ReadyItem::Output { edge, unit } => (edge, graph.output_size(unit)),
+        };
         if found != edge {
             continue;
         }
-        let (bytes, rows) = graph.block_size(block);
         let is_full = bytes > bytes_left
             || rows > rows_left
-            || blocks.len() >= graph.limits().group_blocks_max;
-        if is_full && !blocks.is_empty() {
+            || group.len() >= graph.limits().group_blocks_max;
+        if is_full && group.len() > 0 {
             break;
         }
         bytes_left = bytes_left.saturating_sub(bytes);
         rows_left = rows_left.saturating_sub(rows);
-        blocks.push(block);
+        group.push(item, bytes);
     }
-    blocks
+    group
 }

@@ -42,7 +42,7 @@ impl Reference {
     }
 
     /// A task was bound. `whole` is what it reads of whole stages.
-    pub(super) fn bound(&mut self, bound: &Bound, producer: Option<UnitId>, worker: &WorkerId) {
+    pub(super) fn bound(&mut self, bound: &Bound, producers: &[UnitId], worker: &WorkerId) {
         let unit = self.units.entry(bound.unit).or_default();
         assert!(unit.running.is_none(), "unit {} runs twice", bound.unit);
         unit.stage = bound.unit.stage.0;
@@ -54,8 +54,9 @@ impl Reference {
                 let earlier = self.readers.insert((edge.0, block.unit, block.seq), bound.unit);
                 assert!(earlier.is_none_or(|earlier| earlier == bound.unit), "{block} twice");
             }
-            if let (false, Some(producer)) = (is_block, producer) {
-                self.readers.insert((edge.0, producer, 0), bound.unit);
+            for producer in producers {
+                let earlier = self.readers.insert((edge.0, *producer, 0), bound.unit);
+                assert!(earlier.is_none_or(|earlier| earlier == bound.unit), "{producer} twice");
             }
         }
         let skip = bound.skip.clone();
@@ -228,7 +229,7 @@ impl Reference {
                 return None;
             }
             for (id, unit) in producers {
-                if edge.kind == EdgeKind::Streaming(Granularity::Unit) {
+                if edge.kind != EdgeKind::Streaming(Granularity::Block) {
                     readers.insert(*self.readers.get(&(index, *id, 0))?);
                     continue;
                 }

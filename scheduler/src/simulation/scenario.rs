@@ -98,7 +98,9 @@ impl Scenario {
     fn streams_units(&self, stage: StageId, outputs: &[Rows], have_units: &[bool]) -> bool {
         self.spec.edges.iter().filter(|edge| edge.to == stage).any(|edge| match edge.kind {
             EdgeKind::Streaming(Granularity::Block) => !outputs[edge.from.0 as usize].is_empty(),
-            EdgeKind::Streaming(Granularity::Unit) => have_units[edge.from.0 as usize],
+            EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
+                have_units[edge.from.0 as usize]
+            }
             EdgeKind::Blocking | EdgeKind::Broadcast => false,
         })
     }
@@ -226,7 +228,8 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
                 0..=4 if spec.stages[from as usize].replayable => {
                     EdgeKind::Streaming(Granularity::Block)
                 }
-                0..=6 => EdgeKind::Streaming(Granularity::Unit),
+                0..=5 => EdgeKind::Streaming(Granularity::Unit),
+                6 => EdgeKind::Streaming(Granularity::Units),
                 7..=8 => EdgeKind::Blocking,
                 _ => EdgeKind::Broadcast,
             };
@@ -251,6 +254,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
     }
     let mut found = StageSpec::new(format!("s{stage}"), need, partitions as u32)
         .with_group_bytes_max([1, 100, 500][rng.index(3)])
+        .with_group_bytes_min([0, 0, 50, 500][rng.index(4)])
         .with_group_rows_max([1, 5, u64::MAX][rng.index(3)])
         .with_output_bytes_guess(rng.between(1, 200));
     found.replayable = rng.chance(70);

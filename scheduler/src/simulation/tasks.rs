@@ -45,11 +45,12 @@ impl World {
     pub(super) fn start(&mut self, bound: Bound, worker: WorkerId, lease: Lease) -> Checked {
         self.say(|| format!("    {} runs unit {} on {worker}: {bound:?}", bound.task, bound.unit));
         let input = self.graph.unit_input(bound.unit).clone();
-        let producer = match &input {
-            UnitInput::Output(unit) => Some(*unit),
-            _ => None,
+        let producers = match &input {
+            UnitInput::Output(unit) => vec![*unit],
+            UnitInput::Outputs(units) => units.clone(),
+            UnitInput::Partition(_) | UnitInput::Blocks(_) => vec![],
         };
-        self.reference.bound(&bound, producer, &worker);
+        self.reference.bound(&bound, &producers, &worker);
         let edges = (0..).zip(&self.scenario.spec.edges);
         let blocking = edges.filter(|(_, e)| e.to == bound.unit.stage && e.kind.is_blocking());
         let whole = blocking.map(|(edge, e)| (edge, self.graph.outputs(e.from).collect()));

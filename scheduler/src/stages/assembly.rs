@@ -14,7 +14,7 @@ use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, StageId, StageSpec};
 use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
 use crate::stages::traits::{
-    gives_rows_for_nothing, is_replayable, model_rows, name, needs, own_partitions,
+    gives_rows_for_nothing, is_replayable, model_rows, name, needs, own_partitions, written_to,
 };
 
 /// Tasks of a stage that may start before it is known how much one of them writes.
@@ -85,8 +85,10 @@ impl Stages {
             None => 1,
         };
         let bytes = self.config.block_bytes as u64;
+        let file_bytes = written_to(&root);
         let mut spec = StageSpec::new(name(&root), needs(&root)?, partitions as u32)
-            .with_group_bytes_max(bytes)
+            .with_group_bytes_max(file_bytes.unwrap_or(bytes))
+            .with_group_bytes_min(file_bytes.unwrap_or(0))
             .with_group_rows_max(model_rows(&root))
             .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
         spec.replayable = is_replayable(&root);
@@ -124,6 +126,22 @@ impl Stages {
     fn streaming(&self, from: StageId) -> EdgeKind {
         let is_replayable = self.staged.spec.stages[from.0 as usize].replayable;
         EdgeKind::Streaming(if is_replayable { Granularity::Block } else { Granularity::Unit })
+    }
+
+    /// How it can be read in groups that have a size of their own.
+    fn streaming_in_groups(&self, from: StageId) -> EdgeKind {
+        match self.streaming(from) {
+            UNIT => EdgeKind::Streaming(Granularity::Units),
+            other => other,
+        }
+    }
+
+    /// Makes a stage of a piece, and an edge from it for a reader that takes as much at a time as it likes.
+    pub(crate) fn stream_in_groups(&mut self, piece: Piece) -> Result<Piece> {
+        let was = Arc::clone(&piece.plan);
+        let from = self.add_block_stage(piece, self.block_size())?;
+        let kind = self.streaming_in_groups(from);
+        Ok(Piece::of_blocks(reader(from, &was), from, kind, Reads::Unit))
     }
 
     /// Makes a stage of a piece, and a streaming edge from it.

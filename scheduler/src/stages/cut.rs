@@ -5,6 +5,7 @@
 //! - below each exchange: CPU work streams to the model's stage, block by block if a task that runs
 //!   again gives the same blocks, else task by task;
 //! - above a model, where something heavier than a filter or a projection follows;
+//! - below what writes files, so that a task of it has the rows of a file;
 //! - below each operator that needs all rows of a stage of which several tasks run.
 //!
 //! A hash shuffle stays Ballista's. All other stages write blocks.
@@ -26,7 +27,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use forebay_engine::{ExchangeOptions, StreamingExchangeExec};
+use forebay_engine::{ExchangeOptions, StreamingExchangeExec, WriteExec};
 use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{disguised, undisguised};
 
@@ -120,6 +121,7 @@ impl Stages {
                     Piece { plan: Arc::new(CoalescePartitionsExec::new(piece.plan)), ..piece }
                 }
                 Becomes::Stream => self.stream_in_order(piece)?,
+                Becomes::Grouped => self.stream_in_groups(piece)?,
                 Becomes::Collected => self.collect(piece)?,
             };
             pieces.push((piece, wants));
@@ -175,6 +177,8 @@ enum Becomes {
     OnePartition,
     /// A stage, whose units the operator's tasks read as they come.
     Stream,
+    /// A stage, of which the operator's tasks read as much at a time as they like.
+    Grouped,
     /// A stage, all of which the operator reads in one task.
     Collected,
 }
@@ -187,6 +191,10 @@ fn becomes(piece: &Piece, operator: &Arc<dyn ExecutionPlan>, wants: &Wants) -> B
     if wants.one_task {
         return if has_model { Becomes::Collected } else { Becomes::OnePartition };
     }
+    if operator.is::<WriteExec>() && !is_one_partition(piece) {
+        // Files have a size of their own, whatever the tasks have that make the rows.
+        return Becomes::Grouped;
+    }
     if has_model && !is_light(operator) {
         // A task would read its own part of a stream.
         return if wants.all_rows { Becomes::Collected } else { Becomes::Stream };
@@ -196,6 +204,10 @@ fn becomes(piece: &Piece, operator: &Arc<dyn ExecutionPlan>, wants: &Wants) -> B
         return Becomes::Stream;
     }
     Becomes::PartOfIt
+}
+
+fn is_one_partition(piece: &Piece) -> bool {
+    !piece.streams() && piece.plan.output_partitioning().partition_count() == 1
 }
 
 /// Whether the inputs of one operator, which are to have equal keys in partitions of the same number, are

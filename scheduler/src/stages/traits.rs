@@ -21,6 +21,7 @@ use datafusion::physical_plan::unnest::UnnestExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use forebay_engine::{
     BoundedProjectionExec, InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
+    WriteExec,
 };
 use forebay_udf::model::{BatchLimits, ModelDeclaration, RuntimeKind};
 
@@ -181,6 +182,14 @@ pub(crate) fn model_rows(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     match plan.downcast_ref::<InferenceExec>() {
         Some(inference) => of_children.min(task_rows(&inference.planned_limits()).into()),
         None => of_children,
+    }
+}
+
+/// Bytes of the rows of a file, if the stage writes files.
+pub(crate) fn written_to(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
+    match plan.downcast_ref::<WriteExec>() {
+        Some(write) => Some(write.target().file_bytes()),
+        None => plan.children().into_iter().find_map(written_to),
     }
 }
 

@@ -291,6 +291,7 @@ fn kind_text(kind: EdgeKind) -> &'static str {
     match kind {
         EdgeKind::Streaming(Granularity::Block) => "block by block",
         EdgeKind::Streaming(Granularity::Unit) => "task by task",
+        EdgeKind::Streaming(Granularity::Units) => "in groups of tasks",
         EdgeKind::Blocking => "when it is done",
         EdgeKind::Broadcast => "broadcast when it is done",
     }

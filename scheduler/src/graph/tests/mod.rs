@@ -13,6 +13,7 @@ use crate::resources::{Lease, Need};
 
 pub(super) const BLOCK: EdgeKind = EdgeKind::Streaming(Granularity::Block);
 pub(super) const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
+pub(super) const UNITS: EdgeKind = EdgeKind::Streaming(Granularity::Units);
 pub(super) const NOW: Millis = Millis(1);
 
 /// A job under test; every step checks all invariants.

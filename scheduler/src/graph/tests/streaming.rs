@@ -165,3 +165,57 @@ fn a_rerun_of_what_is_not_replayable_may_cut_otherwise_but_not_lose_rows() {
     let failure = run_again(vec![report(0)]).failure();
     assert!(failure.contains("unit 0.0 gave 2 rows, and 4 at first"), "{failure}");
 }
+
+#[test]
+fn outputs_are_read_in_groups_when_they_are_whole() {
+    let mut fixture = Fixture::new(spec(vec![stage(3), stage(0)], &[(0, 1, UNITS)]));
+    let outputs = |indices: &[u32]| {
+        let units = indices.iter().map(|index| unit(0, *index)).collect();
+        Work::Outputs { edge: EdgeId(0), units }
+    };
+    fixture.run(unit(0, 0), "a", 2);
+    let running = fixture.bind(unit(0, 1), "a").task;
+    let early = fixture.try_bind(outputs(&[0, 1]), "a");
+    assert_eq!(early, Err(BindError::OutputTaken { unit: unit(0, 1), edge: EdgeId(0) }));
+    fixture.finish(running, 1);
+    let bound = fixture.try_bind(outputs(&[0, 1]), "b").unwrap();
+    assert_eq!((bound.unit, bound.inputs.len()), (unit(1, 0), 3));
+    let again = fixture.try_bind(outputs(&[1]), "b");
+    assert_eq!(again, Err(BindError::OutputTaken { unit: unit(0, 1), edge: EdgeId(0) }));
+    // What is lost is made again, and read by the same unit.
+    fixture.lose("a");
+    assert_eq!(fixture.state(unit(1, 0)), "pending");
+    fixture.run(unit(0, 0), "b", 2);
+    fixture.run(unit(0, 1), "b", 1);
+    let bound = fixture.bind(unit(1, 0), "b");
+    assert_eq!(bound.inputs.len(), 3);
+    fixture.finish(bound.task, 1);
+    fixture.run(unit(0, 2), "b", 0);
+    let last = fixture.try_bind(outputs(&[2]), "b").unwrap().task;
+    assert_eq!(fixture.finish(last, 0).last(), Some(&Action::JobFinished));
+}
+
+#[test]
+fn a_group_waits_until_it_has_its_size_or_no_more_comes() {
+    for kind in [BLOCK, UNITS] {
+        let reader = stage(0).with_group_bytes_min(25);
+        let mut fixture = Fixture::new(spec(vec![stage(4), reader.clone()], &[(0, 1, kind)]));
+        let mut is_ready = vec![];
+        for index in 0..4 {
+            fixture.run(unit(0, index), "a", 1);
+            is_ready.push(fixture.graph.ready(StageId(1)).is_some());
+        }
+        assert_eq!(is_ready, [false, false, true, true], "{kind:?}");
+        // Less than half of what may wait is enough.
+        let mut job = spec(vec![stage(4), reader], &[(0, 1, kind)]);
+        job.edges[0].budget_bytes = 20;
+        let mut fixture = Fixture::new(job);
+        fixture.run(unit(0, 0), "a", 1);
+        assert!(fixture.graph.ready(StageId(1)).is_some(), "{kind:?}");
+        // Nothing more comes.
+        let reader = stage(0).with_group_bytes_min(1000);
+        let mut fixture = Fixture::new(spec(vec![stage(1), reader], &[(0, 1, kind)]));
+        fixture.run(unit(0, 0), "a", 1);
+        assert!(fixture.graph.ready(StageId(1)).is_some(), "{kind:?}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Writes that are there as a whole or not at all.
+//!
+//! ```text
+//!  CommitExec            one: opens a staging folder, and makes what was written there visible at the end
+//!    WriteExec           N partitions, on a cluster N tasks: rows → files in the staging folder
+//!      <rows>
+//! ```
+//!
+//! Until the commit nothing of a write can be seen: what it writes lies in a *staging folder*,
+//! `_forebay-<id>`, under names without the extension of the format. Each attempt at a partition has a
+//! folder of its own in there, so that two attempts cannot meet; which files count is told by the rows
+//! that come up to the commit, and only attempts that count have rows there.
+//!
+//! ```text
+//!  data/_forebay-7c0e…/lease               written anew every minute while the write is at work
+//!                     /empty               a file without rows: the format can hold the columns
+//!                     /1f…/0, 1, …         the files of an attempt
+//!                     /decided             what is moved where, once that has been decided
+//! ```
+//!
+//! - `format`: DataFusion's sinks for files of a format, and `arrow`, one of our own; [`Target`]: what is written where
+//! - `staging`: the folder, its lease, its removal; `publish`: the commit; [`clean`]: what crashes left
+//! - `partitions`: rows by the values of partition columns; `attempt`: rows into files
+//! - `exec`, `commit`: the two operators
+
+mod arrow;
+mod attempt;
+pub mod clean;
+mod commit;
+mod exec;
+mod format;
+mod partitions;
+mod publish;
+mod staging;
+mod target;
+pub mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use arrow::ArrowSink;
+pub use commit::CommitExec;
+pub use exec::WriteExec;
+pub use format::Format;
+pub use staging::is_staged;
+pub use target::Target;

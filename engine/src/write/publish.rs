@@ -1,0 +1,269 @@
+//! The commit: what lies in a staging folder becomes visible, all of it or nothing.
+//!
+//! | what is written | how it becomes visible |
+//! |---|---|
+//! | a file | moved to its name, in place of an earlier one |
+//! | a folder that was not there, of a file system | arranged in the staging folder, with `_SUCCESS`, and then renamed as a whole |
+//! | any other folder | files are moved one by one; the folder has no `_SUCCESS` until all are there |
+//!
+//! The last of these has no moment at which all is there at once. It is *decided* when the list of what is
+//! moved where has been written into the staging folder. What happens after that can be completed by
+//! anybody ([`complete`]): if this process does not come so far, `forebay gc` does. If the store refuses to
+//! go on, what was moved is taken back, which is decided in the same way first.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use prost::Message;
+
+use super::staging::{Staging, is_staged};
+
+/// An empty file that says that all files of a folder are there, as writers of tables have it since Hadoop.
+pub(super) const SUCCESS: &str = "_SUCCESS";
+
+/// How a write becomes visible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Publication {
+    /// As one file of this name.
+    File(Path),
+    /// As a folder of this name, at once.
+    Folder(Path),
+    /// In this folder, which is there.
+    Into(Path),
+}
+
+/// A file that is moved. Names are relative to the folder that is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) from: Path,
+    pub(super) name: Path,
+}
+
+/// What has been decided.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Decided {
+    #[prost(message, repeated, tag = "1")]
+    moves: Vec<Moved>,
+    /// What was moved is moved back.
+    #[prost(bool, tag = "2")]
+    is_taken_back: bool,
+    /// Whether all of the folder was there before.
+    #[prost(bool, tag = "3")]
+    was_whole: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Moved {
+    #[prost(string, tag = "1")]
+    from: String,
+    #[prost(string, tag = "2")]
+    to: String,
+}
+
+/// Makes files visible. After an error none is, and the staging folder can be removed; unless it says
+/// otherwise ([`PublishError::Halfway`]).
+pub(super) async fn publish(
+    store: &dyn ObjectStore,
+    staging: &Staging,
+    publication: &Publication,
+    moves: &[Move],
+) -> Result<(), PublishError> {
+    match publication {
+        Publication::File(name) => {
+            for file in moves {
+                store.rename(&file.from, name).await.map_err(DataFusionError::from)?;
+            }
+            Ok(())
+        }
+        Publication::Folder(folder) => Ok(rename(store, staging, folder, moves).await?),
+        Publication::Into(folder) => move_into(store, staging, folder, moves).await,
+    }
+}
+
+/// Why a commit failed.
+#[derive(Debug)]
+pub(super) enum PublishError {
+    /// Nothing is visible of it.
+    Undone(DataFusionError),
+    /// It has been decided, and neither completed nor taken back.
+    Halfway(DataFusionError),
+}
+
+impl From<DataFusionError> for PublishError {
+    fn from(error: DataFusionError) -> Self {
+        Self::Undone(error)
+    }
+}
+
+async fn rename(
+    store: &dyn ObjectStore,
+    staging: &Staging,
+    folder: &Path,
+    moves: &[Move],
+) -> Result<()> {
+    let table = staging.table();
+    for file in moves {
+        store.rename(&file.from, &below(&table, &file.name)).await?;
+    }
+    store.put(&table.clone().join(SUCCESS), PutPayload::new()).await?;
+    // Of a file system: a folder as a whole, unless there is one with files by now.
+    Ok(store.rename(&table, folder).await?)
+}
+
+async fn move_into(
+    store: &dyn ObjectStore,
+    staging: &Staging,
+    folder: &Path,
+    moves: &[Move],
+) -> Result<(), PublishError> {
+    let moved = |file: &Move| Moved {
+        from: file.from.to_string(),
+        to: below(folder, &file.name).to_string(),
+    };
+    let was_whole = is_there(store, &folder.clone().join(SUCCESS)).await?;
+    let moves = moves.iter().map(moved).collect();
+    let decided = Decided { moves, is_taken_back: false, was_whole };
+    // A decision that the store refused may have been written all the same.
+    let done = async {
+        decide(store, staging, &decided).await?;
+        complete(store, staging, &decided).await
+    };
+    let Err(error) = done.await else { return Ok(()) };
+    let decided = Decided { is_taken_back: true, ..decided };
+    let taken_back = async {
+        decide(store, staging, &decided).await?;
+        complete(store, staging, &decided).await
+    };
+    match taken_back.await {
+        Ok(()) => Err(PublishError::Undone(error)),
+        Err(_) => Err(PublishError::Halfway(error)),
+    }
+}
+
+async fn decide(store: &dyn ObjectStore, staging: &Staging, decided: &Decided) -> Result<()> {
+    let bytes = Bytes::from(decided.encode_to_vec());
+    store.put(&staging.decided(), PutPayload::from_bytes(bytes)).await?;
+    Ok(())
+}
+
+/// What has been decided of a write, if it came so far.
+///
+/// # Errors
+/// If it cannot be read, or would touch what is not the write's: anybody may have put it there.
+pub(super) async fn decision(
+    store: &Arc<dyn ObjectStore>,
+    staging: &Staging,
+) -> Result<Option<Decided>> {
+    let bytes = match store.get(&staging.decided()).await {
+        Ok(found) => found.bytes().await?,
+        Err(object_store::Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let damaged = |problem: &dyn fmt::Display| {
+        exec_datafusion_err!(
+            "'{}' is damaged: {problem}; look at the folder, and remove it by hand",
+            staging.decided()
+        )
+    };
+    let decided = Decided::decode(bytes.as_ref()).map_err(|error| damaged(&error))?;
+    for file in &decided.moves {
+        let (from, to) = file.paths().map_err(|error| damaged(&error))?;
+        if !from.prefix_matches(staging.folder())
+            || !to.prefix_matches(&staging.parent())
+            || is_staged(&to)
+        {
+            return Err(damaged(&format!("it moves '{from}' to '{to}'")));
+        }
+    }
+    Ok(Some(decided))
+}
+
+/// Does what has been decided, however much of it was done before.
+pub(super) async fn complete(
+    store: &dyn ObjectStore,
+    staging: &Staging,
+    decided: &Decided,
+) -> Result<()> {
+    let success = staging.parent().join(SUCCESS);
+    delete(store, &success).await?;
+    for file in &decided.moves {
+        let (from, to) = file.paths()?;
+        if decided.is_taken_back {
+            delete(store, &to).await?;
+        } else if is_there(store, &from).await? || !is_there(store, &to).await? {
+            store.rename(&from, &to).await?;
+        }
+    }
+    if !decided.is_taken_back || decided.was_whole {
+        store.put(&success, PutPayload::new()).await?;
+    }
+    Ok(())
+}
+
+impl Moved {
+    fn paths(&self) -> Result<(Path, Path)> {
+        let path = |text: &str| Path::parse(text).map_err(|error| exec_datafusion_err!("{error}"));
+        Ok((path(&self.from)?, path(&self.to)?))
+    }
+}
+
+impl Decided {
+    /// Whether files stay.
+    pub(super) fn stays(&self) -> bool {
+        !self.is_taken_back
+    }
+}
+
+async fn is_there(store: &dyn ObjectStore, path: &Path) -> Result<bool> {
+    match store.head(path).await {
+        Ok(_) => Ok(true),
+        Err(object_store::Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn delete(store: &dyn ObjectStore, path: &Path) -> Result<()> {
+    match store.delete(path).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A path of several names below a folder.
+pub(super) fn below(folder: &Path, name: &Path) -> Path {
+    folder.parts().chain(name.parts()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_somebody_else_has_decided_is_not_done() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let staging = Staging::new_in(&Path::from("a/t"), false);
+        let own = |name: &str| staging.folder().clone().join(name).to_string();
+        for (from, to, is_own) in [
+            (own("0"), "a/t/x=1/part-0.csv".to_owned(), true),
+            ("a/other".to_owned(), "a/t/part-0.csv".to_owned(), false),
+            (own("0"), "a/other".to_owned(), false),
+            (own("0"), own("1"), false),
+            (own("0"), "a/t/../other".to_owned(), false),
+        ] {
+            let moves = vec![Moved { from, to }];
+            let decided = Decided { moves, is_taken_back: false, was_whole: false };
+            decide(store.as_ref(), &staging, &decided).await.unwrap();
+            let found = decision(&store, &staging).await;
+            assert_eq!(found.is_ok(), is_own, "{decided:?}: {found:?}");
+        }
+        store.put(&staging.decided(), PutPayload::from_static(b"\xff")).await.unwrap();
+        let error = decision(&store, &staging).await.unwrap_err().to_string();
+        assert!(error.contains("is damaged") && error.contains("remove it by hand"), "{error}");
+    }
+}

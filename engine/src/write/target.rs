@@ -1,0 +1,166 @@
+//! What a statement writes, and where.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::datasource::file_format::write::get_writer_schema;
+use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::datasource::physical_plan::{FileOutputMode, FileSinkConfig};
+use datafusion::datasource::sink::{DataSink, DataSinkExec};
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::logical_expr::dml::InsertOp;
+use datafusion::physical_expr::LexOrdering;
+use object_store::path::Path;
+use url::Url;
+
+use super::format::Format;
+use super::partitions::Partitions;
+
+/// A folder or a file to be written.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub(super) format: Format,
+    /// As DataFusion planned it, without the files that are there already.
+    pub(super) config: FileSinkConfig,
+    /// In which rows come.
+    pub(super) order: Option<LexOrdering>,
+    /// A file with so many bytes of rows is full.
+    pub(super) file_bytes: u64,
+    /// Whether it is to be written anew; if not, files are added to what is there.
+    pub(super) is_new: bool,
+}
+
+impl Target {
+    /// What a sink writes, in files of about `file_bytes`. None of what are no files, and of files that
+    /// are to take the place of others.
+    pub fn of(sink: &DataSinkExec, file_bytes: u64) -> Option<Self> {
+        let (format, config) = Format::of(sink.sink())?;
+        if config.insert_op != InsertOp::Append || config.table_paths.is_empty() {
+            return None;
+        }
+        let order = sink.sort_order().clone().map(LexOrdering::from);
+        Some(Self::new(format, config, order, file_bytes))
+    }
+
+    /// The same for what is known apart.
+    fn new(
+        format: Format,
+        config: &FileSinkConfig,
+        order: Option<LexOrdering>,
+        file_bytes: u64,
+    ) -> Self {
+        // An INSERT has no text of its own that names the place.
+        let is_new = !config.original_url.is_empty();
+        let config = FileSinkConfig { file_group: Vec::new().into(), ..config.clone() };
+        Self { format, config, order, file_bytes, is_new }
+    }
+
+    /// Whether it is one file.
+    pub fn is_file(&self) -> bool {
+        let is_file = self.config.file_output_mode.single_file_output(self.url());
+        is_file && self.config.table_partition_cols.is_empty()
+    }
+
+    /// In which rows must come, if they must.
+    pub fn order(&self) -> Option<&LexOrdering> {
+        self.order.as_ref()
+    }
+
+    /// Bytes of rows in a file.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// The columns of the rows.
+    pub(super) fn schema(&self) -> &SchemaRef {
+        self.config.output_schema()
+    }
+
+    /// The columns of the files: without those by which folders are named.
+    pub(super) fn file_schema(&self) -> SchemaRef {
+        get_writer_schema(&self.config)
+    }
+
+    /// How rows are dealt out to folders.
+    pub(super) fn partitions(&self) -> Result<Option<Partitions>> {
+        let names = self.config.table_partition_cols.iter().map(|(name, _)| name.as_str());
+        let names: Vec<&str> = names.collect();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        Partitions::try_new(&names, self.schema(), self.config.keep_partition_by_columns).map(Some)
+    }
+
+    pub(super) fn store(&self) -> &ObjectStoreUrl {
+        &self.config.object_store_url
+    }
+
+    /// Whether it is in a file system, which has folders.
+    pub(super) fn is_local(&self) -> bool {
+        is_local(self.store())
+    }
+
+    pub(super) fn place(&self) -> &Path {
+        self.url().prefix()
+    }
+
+    pub(super) fn extension(&self) -> &str {
+        &self.config.file_extension
+    }
+
+    /// As whoever wrote the statement knows it.
+    pub(super) fn name(&self) -> &str {
+        match self.config.original_url.as_str() {
+            "" => self.url().as_str(),
+            name => name,
+        }
+    }
+
+    fn url(&self) -> &ListingTableUrl {
+        &self.config.table_paths[0]
+    }
+
+    /// A sink for one file.
+    pub(super) fn sink_to(&self, path: &Path) -> Result<Arc<dyn DataSink>> {
+        let config = FileSinkConfig {
+            table_paths: vec![url_of(self.store(), path)?],
+            output_schema: self.file_schema(),
+            table_partition_cols: vec![],
+            file_output_mode: FileOutputMode::SingleFile,
+            ..self.config.clone()
+        };
+        Ok(self.format.sink(config, self.order.as_ref()))
+    }
+}
+
+pub(super) fn is_local(store: &ObjectStoreUrl) -> bool {
+    store.as_str().starts_with("file:")
+}
+
+/// The URL of which DataFusion will take this very path.
+fn url_of(store: &ObjectStoreUrl, path: &Path) -> Result<ListingTableUrl> {
+    let mut url = Url::parse(store.as_str())
+        .map_err(|error| exec_datafusion_err!("'{}' is no URL: {error}", store.as_str()))?;
+    // Decoded once when it is read; what a path has of it is meant as it is.
+    url.set_path(&path.as_ref().replace('%', "%25"));
+    let found = ListingTableUrl::try_new(url, None)?;
+    match found.prefix() == path {
+        true => Ok(found),
+        false => Err(exec_datafusion_err!("'{path}' cannot be written: no URL names it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_the_paths_that_they_are_made_of() {
+        let store = ObjectStoreUrl::local_filesystem();
+        for text in ["a/b", "a b/c", "50%25/x=a%2Fb", "ä/ö", "a+b/c=d", "x?y/z#w", "a\\b"] {
+            let path = Path::from(text);
+            assert_eq!(*url_of(&store, &path).unwrap().prefix(), path, "{text}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Writes into file systems that fail, and what readers see of them.
+
+mod store;
+mod whole;

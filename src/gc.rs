@@ -1,0 +1,50 @@
+//! `forebay gc`: ends what writes have left that ended in the middle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::error::Result;
+use forebay::stores::Stores;
+use forebay_engine::write::clean::{Fate, Left, clean};
+
+use crate::args::gc::GcArgs;
+use crate::terminal::errors;
+
+/// Runs the command; returns the exit status.
+pub(crate) async fn run(args: GcArgs) -> i32 {
+    match end(&args).await {
+        Ok(left) => {
+            left.iter().for_each(|left| println!("{}", line(left, args.dry_run)));
+            0
+        }
+        Err(error) => {
+            errors::print(&error);
+            1
+        }
+    }
+}
+
+async fn end(args: &GcArgs) -> Result<Vec<Left>> {
+    let location = ListingTableUrl::parse(&args.location)?;
+    let runtime = Arc::new(Stores::default().runtime().build()?);
+    let store = runtime.object_store(&location)?;
+    let is_local = location.scheme() == "file";
+    let age = Duration::from_secs(args.older_than);
+    clean(&store, location.prefix(), is_local, age, args.dry_run).await
+}
+
+/// `removed  data/_forebay-7c0e…  3 files, 12.0 MiB, written 2 h ago`
+fn line(left: &Left, is_dry_run: bool) -> String {
+    let done = match (left.fate, is_dry_run) {
+        (Fate::Kept, _) => "in use",
+        (Fate::Removed, false) => "removed",
+        (Fate::Removed, true) => "to remove",
+        (Fate::Completed, false) => "completed",
+        (Fate::Completed, true) => "to complete",
+    };
+    let (files, bytes) = (left.files, ByteSize(left.bytes));
+    let minutes = left.age.as_secs() / 60;
+    format!("{done:<11}  {}  {files} files, {bytes}, last written {minutes} min ago", left.folder)
+}

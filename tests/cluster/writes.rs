@@ -1,0 +1,152 @@
+//! Files that workers write, some of whom are killed meanwhile.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use forebay::ForebayContext;
+
+use super::setup::{ACCELERATOR, CPU, QUERY, Rows, Stage, moments, rows, run, text};
+
+/// All files below a folder, but for those in staging folders.
+fn visible(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with("_forebay-") {
+            continue;
+        }
+        match path.is_dir() {
+            true => found.extend(visible(&path)),
+            false => drop(found.insert(path)),
+        }
+    }
+    found
+}
+
+fn staging_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_staging = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("_forebay-"))
+    };
+    entries.filter(is_staging).collect()
+}
+
+/// The rows of a folder of Parquet files, read by DataFusion without Forebay.
+async fn read(folder: &Path) -> Rows {
+    let session = SessionContext::new();
+    let options = ParquetReadOptions::default();
+    let table = session.read_parquet(folder.to_str().unwrap(), options).await.unwrap();
+    text(&table.collect().await.unwrap())
+}
+
+/// Looks at a folder again and again while it is written: it is not there, or all of it is.
+fn watch(folder: PathBuf) -> (SpawnedTask<usize>, Arc<AtomicBool>) {
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&over);
+    let watching = SpawnedTask::spawn(async move {
+        let mut looks = 0;
+        while !ends.load(Ordering::Acquire) {
+            if folder.exists() {
+                assert_eq!(read(&folder).await.len(), rows(), "a part of {}", folder.display());
+            }
+            looks += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        looks
+    });
+    (watching, over)
+}
+
+async fn small_files(session: &ForebayContext) {
+    run(session, "SET forebay.file_bytes = 16384").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_written_once_though_workers_are_killed() {
+    let mut stage = Stage::new(10, &[CPU, CPU, ACCELERATOR]);
+    let session = stage.session().await;
+    let undisturbed = stage.undisturbed(&session).await;
+    small_files(&session).await;
+    let copy = |name: &str| {
+        let folder = stage.folder().join(name);
+        (format!("COPY ({QUERY}) TO '{}/' STORED AS PARQUET", folder.display()), folder)
+    };
+    let (calm, folder) = copy("calm");
+    assert_eq!(stage.run(&session, &calm).await.unwrap(), [rows().to_string()]);
+    assert_eq!(read(&folder).await, undisturbed.rows);
+    let files = visible(&folder).len();
+    // As large as files are to be, not as many as tasks; and `_SUCCESS`.
+    assert!(files > 2 && files < undisturbed.tasks, "{files} files, {} tasks", undisturbed.tasks);
+    for (number, moment) in moments(&[0.3, 0.7]).into_iter().enumerate() {
+        let session = stage.session().await;
+        small_files(&session).await;
+        let folder = stage.folder().join(format!("killed-{number}"));
+        let copy = format!("COPY ({QUERY}) TO '{}/' STORED AS PARQUET", folder.display());
+        let (watching, over) = watch(folder.clone());
+        let running = stage.start(&session, &copy);
+        stage.reach(&running, moment, &undisturbed).await;
+        assert!(!running.is_over(), "the write was over before a worker was killed");
+        // The first of those that are there, and the accelerator's.
+        let workers = [3 * number, 3 * number + 2];
+        workers.iter().for_each(|at| stage.cluster.worker(*at).kill());
+        for arguments in [CPU, CPU, ACCELERATOR] {
+            stage.cluster.add_worker(arguments);
+        }
+        stage.cluster.worker(3 * number + 1).kill();
+        let said = stage.end(running).await;
+        let said =
+            said.unwrap_or_else(|error| panic!("{moment}: {error}\n{}", stage.cluster.said()));
+        assert_eq!(said, [rows().to_string()]);
+        over.store(true, Ordering::Release);
+        assert!(watching.join().await.unwrap() > 1);
+        assert!(read(&folder).await == undisturbed.rows, "{moment}: other rows");
+        assert_eq!(staging_folders(stage.folder()), Vec::<PathBuf>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_cancelled_or_fails_leaves_nothing() {
+    let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
+    let session = stage.session().await;
+    let undisturbed = stage.undisturbed(&session).await;
+    small_files(&session).await;
+    let table = stage.folder().join("table");
+    fs::create_dir(&table).unwrap();
+    let create = format!(
+        "CREATE EXTERNAL TABLE results (id BIGINT, text VARCHAR, label VARCHAR, score FLOAT)
+         STORED AS PARQUET LOCATION '{}/'",
+        table.display()
+    );
+    run(&session, &create).await.unwrap();
+    let insert = format!("INSERT INTO results {QUERY}");
+    for moment in moments(&[0.2, 0.6]) {
+        let running = stage.start(&session, &insert);
+        stage.reach(&running, moment, &undisturbed).await;
+        assert_eq!(staging_folders(&table).len(), 1);
+        drop(running);
+        stage
+            .until("nothing is left", Duration::from_secs(60), |cluster| {
+                cluster.tasks_running() == 0 && staging_folders(&table).is_empty()
+            })
+            .await;
+        assert_eq!(visible(&table), BTreeSet::new());
+    }
+    // Rows that fail on a worker, in the middle.
+    let fails =
+        format!("INSERT INTO results SELECT id / (id - 700), text, label, score FROM ({QUERY})");
+    let error = stage.run(&session, &fails).await.unwrap_err().to_string();
+    assert!(error.contains("Divide by zero"), "{error}");
+    stage
+        .until("nothing is left", Duration::from_secs(60), |_| staging_folders(&table).is_empty())
+        .await;
+    assert_eq!(visible(&table), BTreeSet::new());
+    assert_eq!(stage.run(&session, &insert).await.unwrap(), [rows().to_string()]);
+    assert!(run(&session, "SELECT * FROM results").await.unwrap() == undisturbed.rows);
+    assert!(table.join("_SUCCESS").exists());
+}
