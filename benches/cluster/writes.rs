@@ -37,7 +37,8 @@ pub(super) async fn writes() {
             files = if on_workers { found } else { files };
         }
     }
-    let ratios: Vec<f64> = seconds[0].iter().zip(&seconds[1]).map(|(own, other)| own / other).collect();
+    let ratios: Vec<f64> =
+        seconds[0].iter().zip(&seconds[1]).map(|(own, other)| own / other).collect();
     println!(
         "{{\"name\": \"4 GB of vectors into files: by two workers / by the session\", \"rounds\": {ROUNDS}, \
          \"files\": {files}, \"seconds_workers\": {:.2}, \"seconds_session\": {:.2}, \"ratio\": {:.3}}}",
@@ -89,8 +90,12 @@ pub(super) fn vector_of() -> ScalarUDF {
         // A copy: where the noise begins is no place for numbers.
         let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
         let values = Float32Array::from_iter_values(numbers);
-        let vectors =
-            FixedSizeListArray::try_new(Arc::clone(&item), DIMENSIONS as i32, Arc::new(values), None)?;
+        let vectors = FixedSizeListArray::try_new(
+            Arc::clone(&item),
+            DIMENSIONS as i32,
+            Arc::new(values),
+            None,
+        )?;
         Ok(ColumnarValue::Array(Arc::new(vectors) as ArrayRef))
     };
     create_udf("vector_of", vec![DataType::Int64], kind, Volatility::Immutable, Arc::new(run))

@@ -6,8 +6,8 @@ use arrow::array::ArrayRef;
 use tch::Tensor;
 
 use super::super::replica::{Held, Lane, Prepared, Replica, Usage};
-use super::pipeline::{Pipeline, Refused, Streams};
 use super::arguments::Channels;
+use super::pipeline::{Pipeline, Refused, Streams};
 use super::replica::TorchReplica;
 use super::shim::{self, Failure};
 use super::streams::{Event, Pinned, StreamPair};

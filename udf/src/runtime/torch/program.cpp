@@ -23,13 +23,16 @@ std::vector<at::Tensor> tensors_of(const c10::IValue &result) {
 
 } // namespace
 
+std::vector<at::Tensor> Program::run_without_mask(std::vector<at::Tensor>) {
+  throw std::runtime_error("the program has no method for rows without padding");
+}
+
 std::vector<at::Tensor> ScriptProgram::run(std::vector<at::Tensor> inputs) {
-  const torch::jit::Method forward = module_.get_method("forward");
-  // The module itself is an argument of its methods.
-  const bool is_masked = inputs.size() + 1 == forward.num_inputs();
-  const bool is_other = !is_masked && can_do_without_mask();
-  const torch::jit::Method method = is_other ? module_.get_method(kWithoutMask) : forward;
-  return tensors_of(method({inputs.begin(), inputs.end()}));
+  return tensors_of(module_.forward({inputs.begin(), inputs.end()}));
+}
+
+std::vector<at::Tensor> ScriptProgram::run_without_mask(std::vector<at::Tensor> inputs) {
+  return tensors_of(module_.get_method(kWithoutMask)({inputs.begin(), inputs.end()}));
 }
 
 bool ScriptProgram::can_do_without_mask() const {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use tch::{Kind, TchError, Tensor};
 
 use super::super::length_multiple;
@@ -171,7 +171,11 @@ impl TorchReplica {
             Device::Cuda(_) => Some(TURNS.enter(self.rounds)?),
             Device::Cpu | Device::Emulated(_) => None,
         };
-        self.program.forward(arguments, self.outputs.results())
+        let results = self.outputs.results();
+        match self.omits_masks && arguments.len() < self.arguments.len() {
+            true => self.program.forward_without_mask(arguments, results),
+            false => self.program.forward(arguments, results),
+        }
     }
 
     /// Bytes of pinned memory that its batches have at this moment.

@@ -39,6 +39,7 @@ unsafe extern "C" {
     fn forebay_program_free(program: *mut c_void);
     fn forebay_program_run(
         program: *mut c_void,
+        without_mask: bool,
         inputs: *const *mut c_void,
         count: usize,
         outputs: *mut *mut c_void,
@@ -263,7 +264,7 @@ impl Program {
         Ok(Self { pointer, device, _owned: PhantomData })
     }
 
-    /// Whether it may be given one argument fewer, the mask, if no row is padded.
+    /// Whether it can be run without a mask.
     pub(super) fn can_do_without_mask(&self) -> bool {
         // SAFETY: the program lives; nothing of it changes.
         unsafe { forebay_program_can_do_without_mask(self.pointer.as_ptr()) }
@@ -297,6 +298,25 @@ impl Program {
         inputs: &[Tensor],
         expected: usize,
     ) -> Result<Vec<Tensor>, Failure> {
+        self.run(inputs, false, expected)
+    }
+
+    /// Runs its method that takes all arguments but the mask, for rows without padding. Exactly `expected` tensors
+    /// must come back.
+    pub(super) fn forward_without_mask(
+        &self,
+        inputs: &[Tensor],
+        expected: usize,
+    ) -> Result<Vec<Tensor>, Failure> {
+        self.run(inputs, true, expected)
+    }
+
+    fn run(
+        &self,
+        inputs: &[Tensor],
+        without_mask: bool,
+        expected: usize,
+    ) -> Result<Vec<Tensor>, Failure> {
         let inputs = pointers(inputs);
         let mut outputs = vec![ptr::null_mut::<c_void>(); expected];
         // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds
@@ -304,6 +324,7 @@ impl Program {
         let count = unsafe {
             forebay_program_run(
                 self.pointer.as_ptr(),
+                without_mask,
                 inputs.as_ptr(),
                 inputs.len(),
                 outputs.as_mut_ptr(),
