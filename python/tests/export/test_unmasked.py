@@ -1,51 +1,14 @@
-"""Programs' second method, against the library's own call on texts of one length."""
+"""Programs' second method in half precision, and one that is wrong; test_export.py compares it with the library."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 
 from forebay.export import program, tiny, unmasked
 from forebay.export.candidate import Candidate, Column, Tokens
 from forebay.export.encoder import embedding
 from forebay.export.errors import ExportError
-
-# Those whose attention takes no mask where nothing is padded. Each layer of ModernBERT but every third attends to
-# tokens nearby.
-MASKED_AFTER = {
-    "bert": 0, "distilbert": 0, "roberta": 0, "xlm-roberta": 0, "electra": 0, "mpnet": None, "modernbert": None,
-    "gpt2": 0, "gpt-neo": None, "gptj": None,
-}  # fmt: skip
-TEXTS = ["water", "turbine", "forebay", "dam"]
-
-
-@pytest.fixture(params=tiny.ARCHITECTURES)
-def traced(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, Path]:
-    """A kind, its source folder and its program."""
-    tiny.build_model(request.param, tmp_path)
-    program.write_program(embedding(tmp_path / "model", None), tmp_path / "model.pt")
-    return request.param, tmp_path / "model", tmp_path / "model.pt"
-
-
-def test_rows_without_padding_are_what_the_library_gives(traced: tuple[str, Path, Path]) -> None:
-    name, source, path = traced
-    loaded = torch.jit.load(str(path))
-    if MASKED_AFTER[name] is None:
-        assert not hasattr(loaded, unmasked.METHOD)
-        return
-    assert unmasked._masked(loaded, "forward") > MASKED_AFTER[name] == unmasked._masked(loaded, unmasked.METHOD)
-    model = SentenceTransformer(str(source), device="cpu")
-    by_length: dict[int, list[str]] = {}
-    for text in (f"{a} {b}" for a in TEXTS for b in TEXTS):
-        by_length.setdefault(len(model.tokenizer(text)["input_ids"]), []).append(text)
-    for texts in by_length.values():
-        ids = model.tokenizer(texts, return_tensors="pt")["input_ids"]
-        with torch.no_grad():
-            found = getattr(loaded, unmasked.METHOD)(ids).numpy()
-        assert np.abs(found - model.encode(texts)).max() <= 1e-5
-
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_half_precision_has_the_method_too(tmp_path: Path, kind: torch.dtype) -> None:
