@@ -8,6 +8,7 @@
 //!   memory experiment of the streaming batch model, arXiv 2501.12407, figure 9, at a tenth)
 //! - relational: queries without a model, against stock Ballista
 //! - tpch: TPC-H's 22 queries against stock Ballista, at the scale `FOREBAY_TPCH_SCALE` (1)
+//! - writes: 4 GB of vectors into Parquet files, by the workers and by the session
 //! - watching: what it costs a scheduler that clients watch many jobs, in CPU time
 //!
 //! `cargo bench --bench cluster`, or some of it: `cargo bench --bench cluster -- overlap`
@@ -42,6 +43,7 @@ mod relational;
 mod stock;
 mod tpch;
 mod watching;
+mod writes;
 
 /// As in the program.
 #[global_allocator]
@@ -70,6 +72,9 @@ fn main() {
         }
         if is_asked("tpch") {
             tpch::tpch().await;
+        }
+        if is_asked("writes") {
+            writes::writes().await;
         }
         if is_asked("watching") {
             watching::watching().await;
@@ -167,6 +172,7 @@ fn functions() -> Functions {
             Arc::new(pause_of_rows()),
             Arc::new(load()),
             Arc::new(length_of()),
+            Arc::new(writes::vector_of()),
         ],
         ..Functions::default()
     }

@@ -7,12 +7,13 @@ use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::common::{GetExt, Result, Statistics, not_impl_err};
-use datafusion::datasource::TableSchema;
+
 use datafusion::datasource::file_format::arrow::{ArrowFormat, ArrowFormatFactory};
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::{FileFormat, FileFormatFactory};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSinkConfig, FileSource};
 use datafusion::datasource::sink::DataSinkExec;
+use datafusion::datasource::table_schema::TableSchema;
 use datafusion::logical_expr::dml::InsertOp;
 use datafusion::physical_expr::LexRequirement;
 use datafusion::physical_plan::ExecutionPlan;
@@ -37,11 +38,7 @@ impl GetExt for ArrowFiles {
 }
 
 impl FileFormatFactory for ArrowFiles {
-    fn create(
-        &self,
-        _: &dyn Session,
-        _: &HashMap<String, String>,
-    ) -> Result<Arc<dyn FileFormat>> {
+    fn create(&self, _: &dyn Session, _: &HashMap<String, String>) -> Result<Arc<dyn FileFormat>> {
         Ok(Arc::new(Self))
     }
 
@@ -99,7 +96,9 @@ impl FileFormat for ArrowFiles {
         order: Option<LexRequirement>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         if config.insert_op != InsertOp::Append {
-            return not_impl_err!("Arrow files of a table cannot be overwritten; write a new folder");
+            return not_impl_err!(
+                "Arrow files of a table cannot be overwritten; write a new folder"
+            );
         }
         Ok(Arc::new(DataSinkExec::new(input, Arc::new(ArrowSink::new(config)), order)))
     }

@@ -119,7 +119,7 @@ async fn a_write_that_is_cancelled_or_fails_leaves_nothing() {
     let table = stage.folder().join("table");
     fs::create_dir(&table).unwrap();
     let create = format!(
-        "CREATE EXTERNAL TABLE results (id BIGINT, text VARCHAR, label VARCHAR, score FLOAT)
+        "CREATE EXTERNAL TABLE results (id BIGINT, text VARCHAR, label VARCHAR, score DOUBLE)
          STORED AS PARQUET LOCATION '{}/'",
         table.display()
     );
@@ -147,6 +147,8 @@ async fn a_write_that_is_cancelled_or_fails_leaves_nothing() {
         .await;
     assert_eq!(visible(&table), BTreeSet::new());
     assert_eq!(stage.run(&session, &insert).await.unwrap(), [rows().to_string()]);
-    assert!(run(&session, "SELECT * FROM results").await.unwrap() == undisturbed.rows);
+    let found = run(&session, "SELECT * FROM results").await.unwrap();
+    let differs = found.iter().zip(&undisturbed.rows).find(|(one, other)| one != other);
+    assert!(found == undisturbed.rows, "{} rows, {differs:?}", found.len());
     assert!(table.join("_SUCCESS").exists());
 }

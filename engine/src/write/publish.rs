@@ -6,6 +6,8 @@
 //! | a folder that was not there, of a file system | arranged in the staging folder, with `_SUCCESS`, and then renamed as a whole |
 //! | any other folder | files are moved one by one; the folder has no `_SUCCESS` until all are there |
 //!
+//! Folders with partition columns have no `_SUCCESS` but those that had one before.
+//!
 //! The last of these has no moment at which all is there at once. It is *decided* when the list of what is
 //! moved where has been written into the staging folder. What happens after that can be completed by
 //! anybody ([`complete`]): if this process does not come so far, `forebay gc` does. If the store refuses to
@@ -51,9 +53,12 @@ pub(super) struct Decided {
     /// What was moved is moved back.
     #[prost(bool, tag = "2")]
     is_taken_back: bool,
-    /// Whether all of the folder was there before.
+    /// Whether the folder said before that all of it was there.
     #[prost(bool, tag = "3")]
     was_whole: bool,
+    /// Whether it is to say so.
+    #[prost(bool, tag = "4")]
+    says_whole: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -99,6 +104,12 @@ impl From<DataFusionError> for PublishError {
     }
 }
 
+/// Whether a folder gets [`SUCCESS`]. DataFusion takes it for a file without partition columns, and refuses to read
+/// a folder that has such files beside others.
+fn says_whole(moves: &[Move]) -> bool {
+    moves.iter().all(|file| file.name.parts().count() == 1)
+}
+
 async fn rename(
     store: &dyn ObjectStore,
     staging: &Staging,
@@ -109,7 +120,9 @@ async fn rename(
     for file in moves {
         store.rename(&file.from, &below(&table, &file.name)).await?;
     }
-    store.put(&table.clone().join(SUCCESS), PutPayload::new()).await?;
+    if says_whole(moves) {
+        store.put(&table.clone().join(SUCCESS), PutPayload::new()).await?;
+    }
     // Of a file system: a folder as a whole, unless there is one with files by now.
     Ok(store.rename(&table, folder).await?)
 }
@@ -125,8 +138,9 @@ async fn move_into(
         to: below(folder, &file.name).to_string(),
     };
     let was_whole = is_there(store, &folder.clone().join(SUCCESS)).await?;
+    let says_whole = says_whole(moves);
     let moves = moves.iter().map(moved).collect();
-    let decided = Decided { moves, is_taken_back: false, was_whole };
+    let decided = Decided { moves, is_taken_back: false, was_whole, says_whole };
     // A decision that the store refused may have been written all the same.
     let done = async {
         decide(store, staging, &decided).await?;
@@ -198,7 +212,7 @@ pub(super) async fn complete(
             store.rename(&from, &to).await?;
         }
     }
-    if !decided.is_taken_back || decided.was_whole {
+    if decided.was_whole || (decided.says_whole && !decided.is_taken_back) {
         store.put(&success, PutPayload::new()).await?;
     }
     Ok(())
@@ -257,7 +271,8 @@ mod tests {
             (own("0"), "a/t/../other".to_owned(), false),
         ] {
             let moves = vec![Moved { from, to }];
-            let decided = Decided { moves, is_taken_back: false, was_whole: false };
+            let decided =
+                Decided { moves, is_taken_back: false, was_whole: false, says_whole: true };
             decide(store.as_ref(), &staging, &decided).await.unwrap();
             let found = decision(&store, &staging).await;
             assert_eq!(found.is_ok(), is_own, "{decided:?}: {found:?}");

@@ -109,8 +109,9 @@ def _nodes(program: torch.jit.ScriptModule) -> list[_Place]:
             for inner in node.blocks():
                 walk(path, graph, inner)
 
-    top = program._c._get_method("forward").graph
-    walk((), top, top)
+    for name in program._c._method_names():
+        top = program._c._get_method(name).graph
+        walk((), top, top)
     return found
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch.jit._recursive import wrap_cpp_module
 
+from . import unmasked
 from .candidate import Candidate
 from .errors import ExportError
 from .halves import Unlike, follow_format, halved
@@ -40,9 +41,25 @@ _DEPENDS_ON_VALUES = ("Tensor.item() cannot be called on meta tensors", "nonzero
 
 
 def write_program(candidate: Candidate, path: Path) -> None:
-    """Traces the candidate's module and saves it at `path`."""
-    is_program = isinstance(candidate.module, torch.jit.ScriptModule)
-    traced = _copy(candidate.module) if is_program else _folded(_trace_of_any_format(candidate))
+    """Traces the candidate's module and saves it at `path`, with a second method if that gains."""
+    if isinstance(candidate.module, torch.jit.ScriptModule):
+        _save(_copy(candidate.module), path)
+        if hasattr(candidate.module, unmasked.METHOD) and not unmasked.holds(candidate, path):
+            raise ExportError(
+                f"the program's method {unmasked.METHOD} does not give what forward gives for rows without "
+                "padding, or does not spare attention a mask; leave it out, or mend it (docs/model-packages.md)"
+            )
+        return
+    if unmasked.is_possible(candidate):
+        with contextlib.suppress(ExportError), unmasked.added(candidate):
+            _save(_folded(_trace_of_any_format(candidate)), path)
+            if unmasked.holds(candidate, path):
+                return
+    _save(_folded(_trace_of_any_format(candidate)), path)
+
+
+def _save(traced: torch.jit.ScriptModule, path: Path) -> None:
+    """Without what ties a trace to the device and the settings that it was made with."""
     _lay_out_kernels(traced)
     for module, graph in _methods(traced):
         _replace_device_constants(graph)
@@ -98,7 +115,10 @@ def _trace(candidate: Candidate, kind: torch.dtype) -> torch.jit.ScriptModule:
         # Warnings of baked-in values: `test_program` is what decides.
         warnings.simplefilter("ignore")
         try:
-            return torch.jit.trace(candidate.module, example, check_trace=False)
+            methods = {"forward": example}
+            if hasattr(candidate.module, unmasked.METHOD):
+                methods[unmasked.METHOD] = unmasked.others(candidate, example)
+            return torch.jit.trace_module(candidate.module, methods, check_trace=False)
         except Exception as error:  # Whatever the model's own code raises.
             raise _untraceable(candidate, error) from error
 
@@ -183,6 +203,8 @@ def check_moves(candidate: Candidate, path: Path) -> None:
     try:
         with torch.no_grad():
             program(*arguments)
+            if hasattr(program, unmasked.METHOD):
+                getattr(program, unmasked.METHOD)(*unmasked.others(candidate, tuple(arguments)))
     except (RuntimeError, NotImplementedError) as error:
         if any(sign in str(error) for sign in _DEPENDS_ON_VALUES):
             return  # Shapes alone do not tell what comes next; so far, all was on one device.

@@ -16,11 +16,18 @@ from tokenizers import Tokenizer
 from forebay.export import command
 from forebay.export import program
 from forebay.export import tiny
+from forebay.export import unmasked
 from forebay.export.encoder import embedding
 from forebay.export.errors import ExportError
 from forebay.export.reference import embed
 from forebay.export.reader import run
 from forebay.export.texts import MIXED
+
+
+# How many masks attention takes where nothing is padded. Every other layer of this ModernBERT attends to tokens
+# nearby; the last three compute attention by themselves, so that there is no method.
+MASKED_AFTER = {"modernbert": 1, "mpnet": None, "gpt-neo": None, "gptj": None}
+WORDS = ["water", "turbine", "forebay", "dam"]
 
 
 @pytest.fixture(scope="session", params=tiny.ARCHITECTURES)
@@ -48,6 +55,27 @@ def test_package_gives_the_embeddings_of_sentence_transformers(exported: tuple[P
     for rows in (1, 2, 7, len(MIXED)):
         found = _run(package, MIXED, rows)
         assert np.abs(found - expected).max() <= 1e-5
+
+
+def test_rows_without_padding_are_what_the_library_gives(exported: tuple[Path, Path]) -> None:
+    source, package = exported
+    loaded = torch.jit.load(str(package / "model.pt"))
+    # As pytest names the folder of a kind.
+    masked = MASKED_AFTER.get(source.parent.name[:-1], 0)
+    if masked is None:
+        assert not hasattr(loaded, unmasked.METHOD)
+        return
+    assert unmasked._masked(loaded, "forward") > masked
+    assert unmasked._masked(loaded, unmasked.METHOD) == masked
+    model = SentenceTransformer(str(source), device="cpu")
+    by_length: dict[int, list[str]] = {}
+    for text in (f"{a} {b}" for a in WORDS for b in WORDS):
+        by_length.setdefault(len(model.tokenizer(text)["input_ids"]), []).append(text)
+    for texts in by_length.values():
+        ids = model.tokenizer(texts, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            found = getattr(loaded, unmasked.METHOD)(ids).numpy()
+        assert np.abs(found - model.encode(texts)).max() <= 1e-5
 
 
 def test_embeddings_tell_texts_apart(exported: tuple[Path, Path]) -> None:

@@ -64,7 +64,7 @@ impl Replica for TorchReplica {
     fn lane(&self) -> Result<Box<dyn Lane + '_>, RuntimeError> {
         let Device::Cuda(ordinal) = self.device else { return Ok(Box::new(Direct::new(self))) };
         let mut lane = self.on_cuda(ordinal)?;
-        lane.warm_up(self.made_up.as_deref())?;
+        lane.warm_up(&self.made_up)?;
         Ok(Box::new(lane))
     }
 

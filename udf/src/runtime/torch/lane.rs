@@ -6,8 +6,9 @@ use arrow::array::ArrayRef;
 use tch::Tensor;
 
 use super::super::replica::{Held, Lane, Prepared, Replica, Usage};
+use super::arguments::Channels;
 use super::pipeline::{Pipeline, Refused, Streams};
-use super::replica::{Channels, TorchReplica};
+use super::replica::TorchReplica;
 use super::shim::{self, Failure};
 use super::streams::{Event, Pinned, StreamPair};
 use crate::error::RuntimeError;
@@ -33,15 +34,16 @@ impl<'a, S: Streams<Host = Pinned, Tensor = Tensor>> TorchLane<'a, S> {
     ///
     /// # Errors
     /// [`RuntimeError::DeviceLost`].
-    pub(super) fn warm_up(&mut self, made_up: Option<&[ArrayRef]>) -> Result<(), RuntimeError> {
-        let Some(columns) = made_up else { return Ok(()) };
-        let batch = self.replica.prepare(columns);
-        let warm =
-            batch.and_then(|batch| self.start(batch)).and_then(|()| self.finish().transpose());
-        match warm {
-            Err(error @ RuntimeError::DeviceLost { .. }) => return Err(error),
-            Err(error) => tracing::debug!("{error} while it was warmed up"),
-            Ok(_) => {}
+    pub(super) fn warm_up(&mut self, made_up: &[Vec<ArrayRef>]) -> Result<(), RuntimeError> {
+        for columns in made_up {
+            let batch = self.replica.prepare(columns);
+            let warm =
+                batch.and_then(|batch| self.start(batch)).and_then(|()| self.finish().transpose());
+            match warm {
+                Err(error @ RuntimeError::DeviceLost { .. }) => return Err(error),
+                Err(error) => tracing::debug!("{error} while it was warmed up"),
+                Ok(_) => {}
+            }
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Int32Array, ListArray};
 use arrow::buffer::OffsetBuffer;
-use arrow::compute::cast;
+use arrow::compute::{cast, concat};
 use arrow::datatypes::{DataType, FieldRef};
 
 use crate::model::ModelDeclaration;
@@ -35,4 +35,10 @@ pub(super) fn made_up_row(model: &ModelDeclaration, tokens: i32) -> Option<Vec<A
         })
     };
     output_fields(model).into_iter().map(column).collect()
+}
+
+/// Two rows of tokens, of which one is padded.
+pub(super) fn padded_rows(model: &ModelDeclaration) -> Option<Vec<ArrayRef>> {
+    let rows = [made_up_row(model, WARM_TOKENS)?, made_up_row(model, WARM_TOKENS / 2)?];
+    rows[0].iter().zip(&rows[1]).map(|(one, other)| concat(&[one, other]).ok()).collect()
 }

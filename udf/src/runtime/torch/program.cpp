@@ -4,6 +4,9 @@
 
 namespace {
 
+// docs/model-packages.md says what it must do.
+constexpr const char *kWithoutMask = "without_mask";
+
 std::vector<at::Tensor> tensors_of(const c10::IValue &result) {
   if (result.isTensor()) return {result.toTensor()};
   if (result.isTensorList()) return result.toTensorVector();
@@ -20,8 +23,20 @@ std::vector<at::Tensor> tensors_of(const c10::IValue &result) {
 
 } // namespace
 
+std::vector<at::Tensor> Program::run_without_mask(std::vector<at::Tensor>) {
+  throw std::runtime_error("the program has no method for rows without padding");
+}
+
 std::vector<at::Tensor> ScriptProgram::run(std::vector<at::Tensor> inputs) {
   return tensors_of(module_.forward({inputs.begin(), inputs.end()}));
+}
+
+std::vector<at::Tensor> ScriptProgram::run_without_mask(std::vector<at::Tensor> inputs) {
+  return tensors_of(module_.get_method(kWithoutMask)({inputs.begin(), inputs.end()}));
+}
+
+bool ScriptProgram::can_do_without_mask() const {
+  return module_.find_method(kWithoutMask).has_value();
 }
 
 CompiledProgram::CompiledProgram(const std::string &path, int device, size_t calls)

@@ -20,6 +20,11 @@ public:
   // Its results, in order.
   virtual std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) = 0;
 
+  // The same of rows without padding, by all arguments but the mask.
+  virtual std::vector<at::Tensor> run_without_mask(std::vector<at::Tensor> inputs);
+  // Whether it has a method for that.
+  virtual bool can_do_without_mask() const { return false; }
+
   // For passes over its graph; null if it is compiled.
   virtual torch::jit::Module *module() { return nullptr; }
 };
@@ -29,6 +34,8 @@ class ScriptProgram : public Program {
 public:
   explicit ScriptProgram(torch::jit::Module module) : module_(std::move(module)) {}
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) override;
+  std::vector<at::Tensor> run_without_mask(std::vector<at::Tensor> inputs) override;
+  bool can_do_without_mask() const override;
   torch::jit::Module *module() override { return &module_; }
 
 private:

@@ -2,44 +2,45 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use tch::{Kind, TchError, Tensor};
 
 use super::super::length_multiple;
 use super::super::outputs::Outputs;
 use super::super::replica::{Device, Held, Replica, Usage};
 use super::super::work::Work;
+use super::arguments::{Channels, argument_names};
 use super::choices;
 use super::failure::{batch_error, load_error, readable};
 use super::linear::LinearKernels;
-use super::made_up::{WARM_TOKENS, made_up_row};
+use super::made_up::{WARM_TOKENS, made_up_row, padded_rows};
 use super::output;
 use super::programs::Taken;
 use super::rounding::TURNS;
 use super::shim::{self, Program};
 use super::streams::{self, Pinned, PinnedBytes};
-use super::tensor::{Mismatch, Tokens, borrow_column};
+use super::tensor::Mismatch;
 use super::thread::enter_thread;
 use super::usage::Baseline;
 use crate::error::RuntimeError;
-use crate::model::{Layout, ModelDeclaration, Number, Package, Precision, TransformKind};
+use crate::model::{ModelDeclaration, Package, Precision, TransformKind};
 use crate::transform::TokenColumn;
 
 /// A program with its weights, and what it takes to call it.
 #[derive(Debug)]
 pub(super) struct TorchReplica {
     model: String,
-    transform: TransformKind,
+    pub(super) transform: TransformKind,
     /// The prepared columns of tokens, in order.
-    columns: Vec<TokenColumn>,
+    pub(super) columns: Vec<TokenColumn>,
     /// By input, the shape of one row.
-    shapes: Vec<Option<Vec<u32>>>,
+    pub(super) shapes: Vec<Option<Vec<u32>>>,
     /// The program's arguments, as messages name them; empty for those that they do not.
     arguments: Vec<String>,
     outputs: Outputs,
     pub(super) device: Device,
     /// What floating point inputs are converted to.
-    kind: Option<Kind>,
+    pub(super) kind: Option<Kind>,
     /// Whether a GPU may round factors to TF32.
     rounds: bool,
     program: Program,
@@ -48,20 +49,16 @@ pub(super) struct TorchReplica {
     /// The device's memory before the first batch.
     memory: Option<Baseline>,
     /// What the lengths of texts are rounded up to.
-    length_multiple: usize,
-    /// One row that a thread is warmed up with.
-    pub(super) made_up: Option<Vec<ArrayRef>>,
+    pub(super) length_multiple: usize,
+    /// Batches that a thread is warmed up with.
+    pub(super) made_up: Vec<Vec<ArrayRef>>,
+    /// Whether a batch without padding goes without its mask. On a CPU attention is no faster then, and the
+    /// program would be there twice.
+    pub(super) omits_masks: bool,
     /// Of all batches on their way to a GPU and back.
     pinned: PinnedBytes,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
-}
-
-/// What pixels are normalized with, for each channel.
-#[derive(Debug)]
-pub(super) struct Channels {
-    mean: Tensor,
-    std: Tensor,
 }
 
 impl TorchReplica {
@@ -96,13 +93,15 @@ impl TorchReplica {
             },
             rounds: model.precision == Precision::Tf32,
             program,
-            made_up: made_up_row(model, WARM_TOKENS),
+            made_up: made_up_row(model, WARM_TOKENS).into_iter().collect(),
+            omits_masks: false,
             pinned: PinnedBytes::default(),
             has_worked: AtomicBool::new(false),
         };
         // A thread that runs it on a GPU is warmed up by itself.
-        if device == Device::Cpu {
-            replica.warm_up(model);
+        match device {
+            Device::Cpu => replica.warm_up(model),
+            Device::Cuda(_) | Device::Emulated(_) => replica.omit_masks(model),
         }
         // Native code calls what computes products without telling libtorch.
         if device == Device::Cpu && !taken.is_native() {
@@ -135,11 +134,20 @@ impl TorchReplica {
         }
     }
 
+    /// Lets batches without padding go without a mask, if the program has a method for them.
+    pub(super) fn omit_masks(&mut self, model: &ModelDeclaration) {
+        self.omits_masks = self.program.can_do_without_mask();
+        if self.omits_masks {
+            // The others are another method's.
+            self.made_up.extend(padded_rows(model));
+        }
+    }
+
     /// Runs the program once on made-up rows: on its first call libtorch compiles it and its
     /// libraries choose and set up their kernels, which belongs to loading. A program that refuses
     /// made-up rows is none the worse for it.
     fn warm_up(&self, model: &ModelDeclaration) {
-        let Some(columns) = &self.made_up else { return };
+        let Some(columns) = self.made_up.first() else { return };
         let warm = enter_thread(&model.resources, self.device)
             .and_then(|_guard| self.prepare(columns).and_then(|batch| self.forward(batch)));
         if let Err(error) = warm {
@@ -163,7 +171,11 @@ impl TorchReplica {
             Device::Cuda(_) => Some(TURNS.enter(self.rounds)?),
             Device::Cpu | Device::Emulated(_) => None,
         };
-        self.program.forward(arguments, self.outputs.results())
+        let results = self.outputs.results();
+        match self.omits_masks && arguments.len() < self.arguments.len() {
+            true => self.program.forward_without_mask(arguments, results),
+            false => self.program.forward(arguments, results),
+        }
     }
 
     /// Bytes of pinned memory that its batches have at this moment.
@@ -270,113 +282,6 @@ impl TorchReplica {
             }
         })
     }
-
-    /// Tensors of the CPU that are to become the program's arguments, and the padded size of tokens.
-    pub(super) fn inputs(
-        &self,
-        columns: &[ArrayRef],
-    ) -> Result<(Vec<Tensor>, Option<usize>), TchError> {
-        match &self.transform {
-            TransformKind::Tokenize { pad_id, arguments, max_tokens, .. } => {
-                let no_tokens = || TchError::Convert("expected columns of token lists".to_owned());
-                let tokens = columns.iter().map(Tokens::of).collect::<Option<Vec<_>>>();
-                let tokens = tokens.filter(|tokens| tokens.len() == self.columns.len());
-                let mut tokens = tokens.ok_or_else(no_tokens)?;
-                let longest = *max_tokens as usize;
-                tokens.iter_mut().for_each(|tokens| tokens.round_up(self.length_multiple, longest));
-                let ids = tokens.first().ok_or_else(no_tokens)?;
-                let tensors = arguments.iter().map(|argument| {
-                    let is_it = |column: &TokenColumn| column.argument() == argument;
-                    match self.columns.iter().position(is_it) {
-                        Some(at) => tokens[at].padded_with(self.columns[at].padding(*pad_id)),
-                        None if argument == "attention_mask" => ids.mask(),
-                        // Token types of single texts.
-                        None => ids.zeros(),
-                    }
-                });
-                Ok((tensors.collect::<Result<_, _>>()?, Some(ids.padded())))
-            }
-            TransformKind::Tensor => {
-                let tensors = columns.iter().zip(&self.shapes).map(|(column, shape)| {
-                    // SAFETY: whoever asks keeps the columns for as long as the tensors;
-                    // `to_column` copies results that share their memory, and packages promise not to
-                    // write to their arguments (docs/model-packages.md).
-                    let mut tensor = unsafe { borrow_column(column) }?;
-                    if let Some(shape) = shape {
-                        let sizes = shape.iter().map(|size| i64::from(*size));
-                        let sizes: Vec<i64> =
-                            [column.len() as i64].into_iter().chain(sizes).collect();
-                        tensor = tensor.f_view(sizes.as_slice())?;
-                    }
-                    Ok(tensor)
-                });
-                Ok((tensors.collect::<Result<_, TchError>>()?, None))
-            }
-            TransformKind::Image { crop, .. } => {
-                let [column] = columns else {
-                    return Err(TchError::Convert("expected one column of pixels".to_owned()));
-                };
-                let side = i64::from(*crop);
-                // SAFETY: as above.
-                let bytes = unsafe { borrow_column(column) }?;
-                Ok((vec![bytes.f_view([column.len() as i64, side, side, 3])?], None))
-            }
-        }
-    }
-
-    /// The program's arguments, of inputs that are on its device. Bytes went there; what is made of them, four
-    /// times as many, is made there.
-    pub(super) fn arguments(
-        &self,
-        inputs: &[Tensor],
-        channels: Option<&Channels>,
-    ) -> Result<Vec<Tensor>, TchError> {
-        match (&self.transform, channels) {
-            (TransformKind::Image { layout, .. }, Some(channels)) => {
-                inputs.iter().map(|bytes| self.pixels(bytes, *layout, channels)).collect()
-            }
-            _ => inputs.iter().map(|input| self.in_precision(input)).collect(),
-        }
-    }
-
-    /// What images are normalized with; `None` for models of anything else.
-    pub(super) fn channels(&self, device: tch::Device) -> Result<Option<Channels>, TchError> {
-        let TransformKind::Image { mean, std, .. } = &self.transform else { return Ok(None) };
-        let of_channels = |numbers: &[Number; 3]| {
-            Tensor::f_from_slice(&numbers.map(|number| number.0 as f32))?.f_to(device)
-        };
-        Ok(Some(Channels { mean: of_channels(mean)?, std: of_channels(std)? }))
-    }
-
-    fn pixels(
-        &self,
-        bytes: &Tensor,
-        layout: Layout,
-        channels: &Channels,
-    ) -> Result<Tensor, TchError> {
-        let mut pixels = bytes.f_to_kind(Kind::Float)?;
-        pixels = pixels.f_div_scalar_(255.0)?;
-        pixels = pixels.f_sub_(&channels.mean)?;
-        pixels = pixels.f_div_(&channels.std)?;
-        if let Some(kind) = self.kind {
-            pixels = pixels.f_to_kind(kind)?;
-        }
-        match layout {
-            // The channels stay side by side in memory, which is what convolutions like best.
-            Layout::Chw => pixels.f_permute([0, 3, 1, 2]),
-            Layout::Hwc => Ok(pixels),
-        }
-    }
-
-    /// The tensor itself, unless it is of floating point numbers in another format.
-    fn in_precision(&self, tensor: &Tensor) -> Result<Tensor, TchError> {
-        let found = tensor.f_kind()?;
-        let is_float = matches!(found, Kind::Float | Kind::Double);
-        match self.kind.filter(|kind| is_float && *kind != found) {
-            Some(kind) => tensor.f_to_kind(kind),
-            None => Ok(tensor.shallow_clone()),
-        }
-    }
 }
 
 /// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
@@ -409,21 +314,4 @@ fn pack_linear_layers(
 /// What PyTorch says of a number that an embedding has no row for, on a CPU.
 fn is_beyond_table(problem: &str) -> bool {
     problem.contains("index out of range in self")
-}
-
-/// Those of tokens are named by the package, others are the inputs.
-fn argument_names(model: &ModelDeclaration) -> Vec<String> {
-    match &model.transform {
-        // The others are counted from them.
-        TransformKind::Tokenize { arguments, .. } => {
-            let is_ids = |name: &String| name == TokenColumn::Id.argument();
-            arguments
-                .iter()
-                .map(|name| if is_ids(name) { name.clone() } else { String::new() })
-                .collect()
-        }
-        TransformKind::Tensor | TransformKind::Image { .. } => {
-            model.signature.inputs.iter().map(|input| input.name().clone()).collect()
-        }
-    }
 }

@@ -176,6 +176,11 @@ void *forebay_program_load_compiled(const char *path, int device, size_t calls) 
   return guarded([&]() -> Program * { return new CompiledProgram(path, device, calls); });
 }
 
+// Whether it can be run without a mask: see program.h.
+bool forebay_program_can_do_without_mask(void *program) {
+  return static_cast<Program *>(program)->can_do_without_mask();
+}
+
 // Gives linear layers of a TorchScript program on the CPU to oneDNN: see linear.h.
 bool forebay_program_pack(void *program, bool all, PackedLayers *packed) {
   return guarded([&] {
@@ -207,10 +212,13 @@ void forebay_program_free(void *program) { delete static_cast<Program *>(program
 
 // Runs the program. Returns how many tensors it gave, of which the first `capacity` are in
 // `outputs` and belong to the caller; -1 on failure.
-int64_t forebay_program_run(void *program, at::Tensor *const *inputs, size_t count,
-                            at::Tensor **outputs, size_t capacity) {
+int64_t forebay_program_run(void *program, bool without_mask, at::Tensor *const *inputs,
+                            size_t count, at::Tensor **outputs, size_t capacity) {
   return guarded([&]() -> int64_t {
-    const auto tensors = static_cast<Program *>(program)->run(tensors_at(inputs, count));
+    auto *found = static_cast<Program *>(program);
+    auto given = tensors_at(inputs, count);
+    const auto tensors =
+        without_mask ? found->run_without_mask(std::move(given)) : found->run(std::move(given));
     for (size_t i = 0; i < tensors.size() && i < capacity; i++) {
       outputs[i] = new at::Tensor(tensors[i]);
     }

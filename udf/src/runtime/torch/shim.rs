@@ -32,12 +32,14 @@ unsafe extern "C" {
         device: c_int,
         calls: usize,
     ) -> *mut c_void;
+    fn forebay_program_can_do_without_mask(program: *mut c_void) -> bool;
     fn forebay_program_pack(program: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
     fn forebay_linear_choices(choices: *mut LinearChoice, capacity: usize) -> i64;
     fn forebay_linear_remember(choices: *const LinearChoice, count: usize) -> bool;
     fn forebay_program_free(program: *mut c_void);
     fn forebay_program_run(
         program: *mut c_void,
+        without_mask: bool,
         inputs: *const *mut c_void,
         count: usize,
         outputs: *mut *mut c_void,
@@ -262,6 +264,12 @@ impl Program {
         Ok(Self { pointer, device, _owned: PhantomData })
     }
 
+    /// Whether it can be run without a mask.
+    pub(super) fn can_do_without_mask(&self) -> bool {
+        // SAFETY: the program lives; nothing of it changes.
+        unsafe { forebay_program_can_do_without_mask(self.pointer.as_ptr()) }
+    }
+
     /// Gives the linear layers of an fp32 TorchScript program on the CPU to oneDNN: `all`, or those whose shape it
     /// computes faster than MKL on as many threads as the calling thread may use. After a failure the
     /// program computes the same as before.
@@ -290,6 +298,25 @@ impl Program {
         inputs: &[Tensor],
         expected: usize,
     ) -> Result<Vec<Tensor>, Failure> {
+        self.run(inputs, false, expected)
+    }
+
+    /// Runs its method that takes all arguments but the mask, for rows without padding. Exactly `expected` tensors
+    /// must come back.
+    pub(super) fn forward_without_mask(
+        &self,
+        inputs: &[Tensor],
+        expected: usize,
+    ) -> Result<Vec<Tensor>, Failure> {
+        self.run(inputs, true, expected)
+    }
+
+    fn run(
+        &self,
+        inputs: &[Tensor],
+        without_mask: bool,
+        expected: usize,
+    ) -> Result<Vec<Tensor>, Failure> {
         let inputs = pointers(inputs);
         let mut outputs = vec![ptr::null_mut::<c_void>(); expected];
         // SAFETY: the tensors behind `inputs` are borrowed for the call, which only adds
@@ -297,6 +324,7 @@ impl Program {
         let count = unsafe {
             forebay_program_run(
                 self.pointer.as_ptr(),
+                without_mask,
                 inputs.as_ptr(),
                 inputs.len(),
                 outputs.as_mut_ptr(),

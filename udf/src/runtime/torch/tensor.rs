@@ -43,6 +43,11 @@ impl<'a> Tokens<'a> {
         }
     }
 
+    /// Whether no row is padded.
+    pub(super) fn is_even(&self) -> bool {
+        self.offsets.windows(2).all(|pair| (pair[1] - pair[0]) as usize == self.longest)
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.offsets.len() - 1
     }

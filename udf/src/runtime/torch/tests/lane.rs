@@ -1,13 +1,19 @@
 //! Batches through a lane, on a device that is the CPU.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use arrow::compute::filter;
+
 use super::super::super::replica::{Lane, Prepared};
+use super::super::arguments::Channels;
 use super::super::lane::{Staged, TorchLane};
 use super::super::pipeline::Streams;
-use super::super::replica::{Channels, TorchReplica};
+use super::super::replica::TorchReplica;
 use super::super::streams::Pinned;
+use super::super::tensor::Tokens;
 use super::*;
+use crate::model::TransformKind;
 
 /// A device that is the CPU: what is enqueued is done at once.
 struct OnHost<'a> {
@@ -103,6 +109,51 @@ fn what_goes_through_a_lane_is_what_the_calling_thread_computes() {
             }
         }
     }
+}
+
+/// Batches of `columns` whose rows are equally long, and one of all rows.
+fn even_and_all(columns: &[ArrayRef]) -> Vec<Vec<ArrayRef>> {
+    let lengths: Vec<usize> = columns[0].as_list::<i32>().offsets().lengths().collect();
+    let mut batches = vec![columns.to_vec()];
+    for length in lengths.iter().collect::<BTreeSet<_>>() {
+        let is_kept: BooleanArray = lengths.iter().map(|other| Some(other == length)).collect();
+        batches.push(columns.iter().map(|column| filter(column, &is_kept).unwrap()).collect());
+    }
+    batches
+}
+
+#[test]
+fn batches_without_padding_go_without_a_mask_and_give_the_same() {
+    let mut without = 0;
+    for folder in fs::read_dir(prepared("fixtures")).unwrap().map(|entry| entry.unwrap().path()) {
+        if !folder.join("reference.json").exists() {
+            continue;
+        }
+        let (mut replica, model, package) = torch_replica(&folder.join("package"));
+        let TransformKind::Tokenize { arguments, .. } = &model.transform else { continue };
+        // Its kernels are packed for `forward` only, and those of the CPU always take a mask.
+        assert!(!replica.omits_masks);
+        let inputs = reference(&folder, "inputs", &model.signature.inputs);
+        let columns = transform::load(&model, &package).unwrap().apply(&inputs).unwrap().columns;
+        let batches = even_and_all(&columns);
+        let _thread = crate::runtime::enter_thread(&model, Device::Cpu).unwrap();
+        let expected: Vec<_> = batches.iter().map(|batch| run(&replica, batch).unwrap()).collect();
+        replica.omit_masks(&model);
+        without += usize::from(replica.omits_masks);
+        let mut lane = on_host(&replica);
+        lane.warm_up(&replica.made_up).unwrap();
+        for (batch, expected) in batches.iter().zip(&expected) {
+            let is_even = Tokens::of(&batch[0]).unwrap().is_even();
+            let omitted = usize::from(is_even && replica.omits_masks);
+            assert_eq!(replica.inputs(batch).unwrap().0.len(), arguments.len() - omitted);
+            lane.start(staged(&replica, batch)).unwrap();
+            let found = lane.finish().unwrap().unwrap();
+            for (found, expected) in found.iter().zip(expected) {
+                assert_same(found, expected, &folder.display().to_string());
+            }
+        }
+    }
+    assert!(without >= 15, "{without} programs can do without a mask");
 }
 
 #[test]
