@@ -386,13 +386,15 @@ fn another_format_is_refused_with_both_named() {
     let bytes = encode_one(&node);
     let reads = format!("that reads format {}", ForebayPhysicalCodec::FORMAT);
     // The message of another format need not be one of this format.
-    let other = [&bytes[..9], &[9, 0xff], &bytes[OPERATOR..]].concat();
+    let format = ForebayPhysicalCodec::FORMAT + 1;
+    let other = [&bytes[..9], &[format as u8, 0xff], &bytes[OPERATOR..]].concat();
     let mut newer = bytes.clone();
-    newer[9] = 9;
-    for (bytes, part) in [(newer, "a plan of format 9"), (other, "of another version")] {
+    newer[9] = format as u8;
+    let named = format!("a plan of format {format}");
+    for (bytes, part) in [(newer, named.as_str()), (other, "of another version")] {
         let error = decode_one(&bytes, std::slice::from_ref(&input)).unwrap_err();
         assert!(error.contains(part), "{error}");
-        assert!(part != "a plan of format 9" || error.contains(&reads), "{error}");
+        assert!(part != named || error.contains(&reads), "{error}");
     }
 }
 
@@ -492,6 +494,9 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     ("prune_unused_columns", "false", Kept::Planner),
     ("order_filters_by_cost", "false", Kept::Planner),
     ("ordered_exchanges", "false", Kept::Planner),
+    // In what writes, which this query does not.
+    ("file_bytes", "12345", Kept::Planner),
+    ("write_on_workers", "false", Kept::Planner),
     ("block_bytes", "12345", Kept::Scheduler),
     ("edge_budget", "12345", Kept::Scheduler),
     ("job_budget", "12345", Kept::Scheduler),

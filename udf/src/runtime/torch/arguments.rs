@@ -3,20 +3,13 @@
 use arrow::array::{Array, ArrayRef};
 use tch::{Kind, TchError, Tensor};
 
-use super::replica::TorchReplica;
+use super::replica::{Channels, TorchReplica};
 use super::tensor::{Tokens, borrow_column};
-use crate::model::{Layout, ModelDeclaration, Number, TransformKind};
+use crate::model::{Layout, Number, TransformKind};
 use crate::transform::TokenColumn;
 
 /// The argument that tells tokens from padding.
 const MASK: &str = "attention_mask";
-
-/// What pixels are normalized with, for each channel.
-#[derive(Debug)]
-pub(super) struct Channels {
-    mean: Tensor,
-    std: Tensor,
-}
 
 impl TorchReplica {
     /// Tensors of the CPU that are to become the program's arguments, and the padded size of tokens.
@@ -128,23 +121,6 @@ impl TorchReplica {
         match self.kind.filter(|kind| is_float && *kind != found) {
             Some(kind) => tensor.f_to_kind(kind),
             None => Ok(tensor.shallow_clone()),
-        }
-    }
-}
-
-/// Those of tokens are named by the package, others are the inputs.
-pub(super) fn argument_names(model: &ModelDeclaration) -> Vec<String> {
-    match &model.transform {
-        // The others are counted from them.
-        TransformKind::Tokenize { arguments, .. } => {
-            let is_ids = |name: &String| name == TokenColumn::Id.argument();
-            arguments
-                .iter()
-                .map(|name| if is_ids(name) { name.clone() } else { String::new() })
-                .collect()
-        }
-        TransformKind::Tensor | TransformKind::Image { .. } => {
-            model.signature.inputs.iter().map(|input| input.name().clone()).collect()
         }
     }
 }

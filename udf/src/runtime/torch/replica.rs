@@ -9,7 +9,6 @@ use super::super::length_multiple;
 use super::super::outputs::Outputs;
 use super::super::replica::{Device, Held, Replica, Usage};
 use super::super::work::Work;
-use super::arguments::{Channels, argument_names};
 use super::choices;
 use super::failure::{batch_error, load_error, readable};
 use super::linear::LinearKernels;
@@ -59,6 +58,13 @@ pub(super) struct TorchReplica {
     pinned: PinnedBytes,
     /// Whether it gave results ever, so that what it says of others is about them.
     has_worked: AtomicBool,
+}
+
+/// What pixels are normalized with, for each channel.
+#[derive(Debug)]
+pub(super) struct Channels {
+    pub(super) mean: Tensor,
+    pub(super) std: Tensor,
 }
 
 impl TorchReplica {
@@ -314,4 +320,21 @@ fn pack_linear_layers(
 /// What PyTorch says of a number that an embedding has no row for, on a CPU.
 fn is_beyond_table(problem: &str) -> bool {
     problem.contains("index out of range in self")
+}
+
+/// Those of tokens are named by the package, others are the inputs.
+fn argument_names(model: &ModelDeclaration) -> Vec<String> {
+    match &model.transform {
+        // The others are counted from them.
+        TransformKind::Tokenize { arguments, .. } => {
+            let is_ids = |name: &String| name == TokenColumn::Id.argument();
+            arguments
+                .iter()
+                .map(|name| if is_ids(name) { name.clone() } else { String::new() })
+                .collect()
+        }
+        TransformKind::Tensor | TransformKind::Image { .. } => {
+            model.signature.inputs.iter().map(|input| input.name().clone()).collect()
+        }
+    }
 }

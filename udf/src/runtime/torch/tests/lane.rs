@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering;
 use arrow::compute::filter;
 
 use super::super::super::replica::{Lane, Prepared};
-use super::super::arguments::Channels;
 use super::super::lane::{Staged, TorchLane};
 use super::super::pipeline::Streams;
-use super::super::replica::TorchReplica;
+use super::super::replica::{Channels, TorchReplica};
 use super::super::streams::Pinned;
 use super::super::tensor::Tokens;
 use super::*;
