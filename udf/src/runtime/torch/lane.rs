@@ -6,9 +6,8 @@ use arrow::array::ArrayRef;
 use tch::Tensor;
 
 use super::super::replica::{Held, Lane, Prepared, Replica, Usage};
-use super::arguments::Channels;
 use super::pipeline::{Pipeline, Refused, Streams};
-use super::replica::TorchReplica;
+use super::replica::{Channels, TorchReplica};
 use super::shim::{self, Failure};
 use super::streams::{Event, Pinned, StreamPair};
 use crate::error::RuntimeError;
