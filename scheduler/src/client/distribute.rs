@@ -104,17 +104,16 @@ impl Distribute {
             return internal_err!("CommitExec commits what {} writes", commit.input().name());
         };
         let (rows, target) = (write.input(), Arc::clone(write.target()));
-        let written: Arc<dyn ExecutionPlan> =
-            match on_workers && !target.is_file() && can_travel(rows) && has_work(rows) {
-                true => {
-                    let write = WriteExec::new(apart(rows), Arc::clone(&target));
-                    Arc::new(ClusterExec::new(Arc::new(write), self.cluster.clone()))
-                }
-                false => {
-                    let rows = self.distributed(Arc::clone(rows));
-                    Arc::new(WriteExec::new(rows, Arc::clone(&target)))
-                }
-            };
+        let goes = can_travel(rows) && has_work(rows);
+        let on_cluster = |plan| -> Arc<dyn ExecutionPlan> {
+            Arc::new(ClusterExec::new(plan, self.cluster.clone()))
+        };
+        let write = |rows| Arc::new(WriteExec::new(rows, Arc::clone(&target)));
+        let written: Arc<dyn ExecutionPlan> = match (goes, on_workers && !target.is_file()) {
+            (true, true) => on_cluster(write(apart(rows))),
+            (true, false) => write(on_cluster(apart(rows))),
+            (false, _) => write(Arc::clone(rows)),
+        };
         Ok(Arc::new(CommitExec::new(written, target)))
     }
 
