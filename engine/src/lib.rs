@@ -8,7 +8,7 @@
 //! - [`projection`]: a projection whose batches stay within some bytes
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //! - [`weight`]: what the rows of a batch weigh
-//! - [`write`]: rows into files that are there as a whole or not at all
+//! - [`write`](mod@write): rows into files that are there as a whole or not at all
 //! - [`wire`]: what the bytes of these operators share when a plan is sent to another process
 //!
 //! ```text

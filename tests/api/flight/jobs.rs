@@ -39,7 +39,10 @@ async fn rows(client: &mut Client, query: &str) -> String {
 }
 
 async fn refused(client: &mut Client, query: &str) -> Status {
-    client.run(query).await.map(|rows| lines(&rows)).expect_err(query)
+    match client.run(query).await {
+        Ok(rows) => panic!("{query}: {}", lines(&rows)),
+        Err(status) => status,
+    }
 }
 
 /// What `forebay.jobs` says of a job, in one row.
