@@ -44,5 +44,8 @@ CompiledProgram::CompiledProgram(const std::string &path, int device, size_t cal
               static_cast<c10::DeviceIndex>(device)) {}
 
 std::vector<at::Tensor> CompiledProgram::run(std::vector<at::Tensor> inputs) {
+  // It was compiled for tensors whose last dimension is the densest, and does not look: pixels come as channels
+  // that are side by side.
+  for (at::Tensor &input : inputs) input = input.contiguous();
   return loader_.boxed_run(std::move(inputs));
 }

@@ -156,6 +156,22 @@ fn batches_without_padding_go_without_a_mask_and_give_the_same() {
 }
 
 #[test]
+fn native_code_is_given_tensors_in_the_layout_that_it_was_made_for() {
+    let folder = prepared("fixtures").join("compiled");
+    let (replica, model, package) = torch_replica(&folder.join("package"));
+    let inputs = reference(&folder, "inputs", &model.signature.inputs);
+    let columns = transform::load(&model, &package).unwrap().apply(&inputs).unwrap().columns;
+    let (tensors, _) = replica.inputs(&columns).unwrap();
+    // The same numbers, column by column in memory.
+    let turned: Vec<Tensor> = tensors.iter().map(|tensor| tensor.tr().contiguous().tr()).collect();
+    assert!(turned.iter().all(|tensor| !tensor.is_contiguous()));
+    let _thread = crate::runtime::enter_thread(&model, Device::Cpu).unwrap();
+    let [expected, found] =
+        [&tensors, &turned].map(|tensors| replica.run(tensors, None).unwrap().remove(0));
+    assert!(expected.allclose(&found, 0.0, 1e-6, false), "{expected:?} {found:?}");
+}
+
+#[test]
 fn what_a_lane_says_of_a_batch_is_what_the_calling_thread_says() {
     let (replica, ..) = torch_replica(table().path());
     let mut lane = on_host(&replica);
