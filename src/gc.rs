@@ -1,9 +1,11 @@
 //! `forebay gc`: ends what writes have left that ended in the middle.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use datafusion::common::exec_err;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::Result;
 use forebay::stores::Stores;
@@ -31,6 +33,12 @@ async fn end(args: &GcArgs) -> Result<Vec<Left>> {
     let runtime = Arc::new(Stores::default().runtime().build()?);
     let store = runtime.object_store(&location)?;
     let is_local = location.scheme() == "file";
+    if is_local && !Path::new("/").join(location.prefix().as_ref()).is_dir() {
+        return exec_err!(
+            "there is no folder '{}'; give the one that was written to, or one above it",
+            args.location
+        );
+    }
     let age = Duration::from_secs(args.older_than);
     clean(&store, location.prefix(), is_local, age, args.dry_run).await
 }

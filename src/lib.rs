@@ -24,7 +24,6 @@ pub mod errors;
 pub mod flight;
 pub mod folders;
 pub mod stores;
-pub mod whole_writes;
 
 pub use context::{ForebayBuilder, ForebayContext};
 pub use forebay_engine::{

@@ -16,12 +16,11 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::sqlparser::ast;
 use datafusion_cli::print_format::PrintFormat;
 use datafusion_cli::print_options::MaxRows;
-use forebay::whole_writes;
 use forebay_engine::weight;
 use forebay_planner::sql::Statement;
 use futures::StreamExt;
@@ -268,7 +267,7 @@ impl Running {
     /// whatever it does.
     fn start(plan: Arc<dyn ExecutionPlan>, task: Arc<TaskContext>, reader: Reader) -> Result<Self> {
         let mut builder = RecordBatchReceiverStream::builder(plan.schema(), BATCHES_WAITING_MAX);
-        let mut rows = whole_writes::execute(Arc::clone(&plan), task)?;
+        let mut rows = execute_stream(Arc::clone(&plan), task)?;
         let printer = builder.tx();
         builder.spawn(async move {
             while let Some(batch) = rows.next().await {

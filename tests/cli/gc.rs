@@ -39,4 +39,7 @@ fn what_a_killed_write_has_left_is_removed_when_it_is_old() {
     assert!(gc(&["--older-than", "0"]).starts_with("removed"));
     assert_eq!(staging_folders(home.dir.path()).len(), 0);
     assert_eq!(gc(&["--older-than", "0"]), "");
+    // Nothing there is not the same as nothing left.
+    let error = home.run(&["gc", "nowhere"]).fails();
+    assert!(error.contains("there is no folder 'nowhere'"), "{error}");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
+use datafusion::physical_plan::execute_stream;
 use futures::StreamExt;
 use tonic::Status;
 
@@ -11,7 +12,6 @@ use super::session::Session;
 use super::statement::{Planned, Prepared, begun};
 use crate::flight::jobs::{Job, Keeper};
 use crate::flight::status::as_error;
-use crate::whole_writes;
 
 /// Runs it to its end, in a session of its own; gives back the number of rows that it gave or wrote.
 ///
@@ -43,7 +43,7 @@ async fn keep(
     let runtime = session.context.session().runtime_env();
     let mut keeper = Keeper::create(&runtime, plan.schema(), job.id())?;
     job.runs(Arc::clone(&plan), &keeper);
-    let mut rows = whole_writes::execute(plan, context)?;
+    let mut rows = execute_stream(plan, context)?;
     while let Some(batch) = rows.next().await {
         let batch = batch?;
         keeper.write(&batch)?;

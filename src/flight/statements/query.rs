@@ -32,7 +32,6 @@ use crate::flight::limits::slots::Slot;
 use crate::flight::protocol::delivery::{Messages, Patience, deliver};
 use crate::flight::protocol::encode::encode;
 use crate::flight::status;
-use crate::whole_writes;
 
 /// Batches that wait for a client that polls, beside those of the exchanges.
 const BATCHES_WAITING_MAX: usize = 2;
@@ -315,8 +314,7 @@ async fn update(session: &Arc<Session>, prepared: &Prepared) -> Result<Vec<Recor
         for values in prepared.values()?.iter() {
             let execution = on_jobs::execution(session, prepared, values).await?;
             let Execution { plan, context } = execution;
-            let write =
-                async { whole_writes::execute(plan, context)?.try_collect::<Vec<_>>().await };
+            let write = async { execute_stream(plan, context)?.try_collect::<Vec<_>>().await };
             said.extend(session.slots.threads().run(write).await?);
         }
         Ok::<_, DataFusionError>(said)
