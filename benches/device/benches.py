@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
+import exported
 import peers
 import rates
 from checks import Bed
 from inputs import SIDE
-from models import HEADS, INNER, LAYERS, TOKENS, VOCABULARY, WIDTH
+from models import TOKENS
 from rates import Found
 
 # Rows in one batch: what keeps a GPU busy, and what a CPU core's caches hold.
@@ -77,7 +78,7 @@ def id_batches(bed: Bed, size: int) -> list[torch.Tensor]:
 
 def embedding_query(times: int) -> str:
     """Token ids to vectors, so often."""
-    rows = "TABLE p" if times == 1 else f"(SELECT ids FROM p CROSS JOIN range(0, {times}))"
+    rows = "TABLE p" if times == 1 else f"(SELECT ids FROM range(0, {times}) CROSS JOIN p)"
     return f"SELECT count(embedding) FROM ml_predict({rows}, MODEL encoder, DESCRIPTOR(ids))"
 
 
@@ -110,7 +111,7 @@ def embedding_sweep(bed: Bed, precision: str, tokens: int) -> Found:
 
 def pixels_query(times: int) -> str:
     """Prepared pixels to classes, so often."""
-    rows = "TABLE q" if times == 1 else f"(SELECT pixels FROM q CROSS JOIN range(0, {times}))"
+    rows = "TABLE q" if times == 1 else f"(SELECT pixels FROM range(0, {times}) CROSS JOIN q)"
     return f"SELECT count(class) FROM ml_predict({rows}, MODEL pixels, DESCRIPTOR(pixels))"
 
 
@@ -144,7 +145,7 @@ def prepared(bed: Bed, size: int) -> list[torch.Tensor]:
 def files(bed: Bed, times: int) -> str:
     """A source of image files, so often."""
     found = f"SELECT bytes FROM read_files('{bed.inputs.folder}/images/*.bmp')"
-    return found if times == 1 else f"SELECT bytes FROM ({found}) CROSS JOIN range(0, {times})"
+    return found if times == 1 else f"SELECT bytes FROM range(0, {times}) CROSS JOIN ({found})"
 
 
 def images(bed: Bed, precision: str) -> Found:
@@ -210,10 +211,27 @@ def alone(bed: Bed, rows: int, first: list[str], query: Callable[[int], str]) ->
     return rates.rate(run, rows, bed.work)
 
 
+def compiled(bed: Bed, precision: str) -> Found:
+    """Texts to vectors by a package of the exporter: its native code, against its TorchScript."""
+    exported.package(bed)
+    rows, found = len(bed.inputs.ids), {}
+    for native in ("true", "false"):
+        declared = bed.model(exported.NAME, precision=precision, allow_native=native)
+        found[native] = queries(bed, rows, [declared], lambda times: embed(bed, exported.NAME, times))
+    return beside(found["true"], {"TorchScript": found["false"]})
+
+
+def embed(bed: Bed, model: str, times: int) -> str:
+    """Texts to vectors, so often."""
+    return (
+        f"SELECT count(embedding) FROM ml_predict(({text_rows(bed, times)}), MODEL {model}, DESCRIPTOR(text))"
+    )
+
+
 def text_rows(bed: Bed, times: int) -> str:
     """A source of texts, so often."""
     found = f"SELECT text FROM '{bed.inputs.texts}'"
-    return found if times == 1 else f"SELECT text FROM ({found}) CROSS JOIN range(0, {times})"
+    return found if times == 1 else f"SELECT text FROM range(0, {times}) CROSS JOIN ({found})"
 
 
 def tokenizing(bed: Bed) -> Found:
@@ -235,12 +253,8 @@ def texts(bed: Bed, precision: str, model: str = "texts") -> Found:
     first query meets each length for the first time."""
     rows = len(bed.inputs.ids)
     limits = TEXT_BATCH[bed.device] if model == "texts" else {}
-
-    def query(times: int) -> str:
-        source = text_rows(bed, times)
-        return f"SELECT count(embedding) FROM ml_predict(({source}), MODEL {model}, DESCRIPTOR(text))"
-
-    ours = queries(bed, rows, [bed.model(model, precision=precision, **limits)], query)
+    declared = bed.model(model, precision=precision, **limits)
+    ours = queries(bed, rows, [declared], lambda times: embed(bed, model, times))
     if model != "texts":
         return ours
     try:
@@ -251,7 +265,7 @@ def texts(bed: Bed, precision: str, model: str = "texts") -> Found:
 
 def encoded(bed: Bed, precision: str) -> dict[str, Found]:
     """The rates of `encode`, which sorts by length, where the library is installed."""
-    encoder = sentence_encoder(bed, precision)
+    encoder = exported.sentence_encoder(bed, precision)
     lines = bed.inputs.texts.read_text().splitlines()
     found = [json.loads(line)["text"] for line in lines]
 
@@ -263,7 +277,8 @@ def encoded(bed: Bed, precision: str) -> dict[str, Found]:
 
         return run
 
-    sizes = {"cuda": (128, 512), "cpu": (32,)}[bed.device]
+    # On a GPU 512 rows are faster than 128.
+    sizes = {"cuda": (512,), "cpu": (32,)}[bed.device]
     return {f"encode, {size}": rates.rate(passes(size), len(found), bed.work) for size in sizes}
 
 
@@ -277,37 +292,20 @@ def timer() -> Iterator[list[float]]:
     took.append(time.perf_counter() - start)
 
 
-def sentence_encoder(bed: Bed, precision: str) -> object:
-    """A model of the same shape, whose weights are random too."""
-    from sentence_transformers import SentenceTransformer, models
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    folder = bed.inputs.folder / "bert"
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_max_length": 256}
-    file = str(bed.inputs.tokenizer)
-    PreTrainedTokenizerFast(tokenizer_file=file, **special).save_pretrained(folder)
-    shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
-    config = BertConfig(vocab_size=VOCABULARY, intermediate_size=INNER, **shape)
-    kind = peers.KINDS[precision]
-    BertModel(config).to(kind).save_pretrained(folder)
-    words = models.Transformer(str(folder), model_kwargs={"dtype": kind})
-    parts = [words, models.Pooling(WIDTH), models.Normalize()]
-    return SentenceTransformer(modules=parts, device=bed.device)
-
-
 def plan(bed: Bed) -> dict[str, Callable[[], Found]]:
     """All benches, in the order of their worth: the last ones are left out if time runs out."""
     device = bed.device
     half = "bf16" if bed.is_gpu else "fp32"
     found: dict[str, Callable[[], Found]] = {
-        "MiniLM, prepared, fp32": lambda: embedding(bed, "fp32"),
         "MiniLM, prepared, bf16": lambda: embedding(bed, "bf16"),
-        "ResNet-50, prepared, bf16": lambda: pixels(bed, "bf16"),
-        "ResNet-50, files, bf16": lambda: images(bed, "bf16"),
         "MiniLM, texts, bf16": lambda: texts(bed, "bf16"),
+        "ResNet-50, files, bf16": lambda: images(bed, "bf16"),
         "MiniLM, texts, as exported": lambda: texts(bed, half, "exported"),
         "tokenizing alone": lambda: tokenizing(bed),
         "decoding alone": lambda: decoding(bed),
+        "MiniLM, texts, native code, bf16": lambda: compiled(bed, "bf16"),
+        "ResNet-50, prepared, bf16": lambda: pixels(bed, "bf16"),
+        "MiniLM, prepared, fp32": lambda: embedding(bed, "fp32"),
     }
     for tokens in TOKENS_SWEPT[device]:
         name = f"MiniLM, {tokens} tokens a batch, {half}"
@@ -315,9 +313,9 @@ def plan(bed: Bed) -> dict[str, Callable[[], Found]]:
     for size in IMAGES_SWEPT[device]:
         found[f"ResNet-50, {size} images a batch, {half}"] = lambda size=size: pixels(bed, half, size)
     found |= {
-        "MiniLM, prepared, fp16": lambda: embedding(bed, "fp16"),
         "MiniLM, prepared, bf16, 2 replicas": lambda: embedding(bed, "bf16", 2, raw=False),
         "MiniLM, prepared, bf16, 4 replicas": lambda: embedding(bed, "bf16", 4, raw=False),
+        "MiniLM, prepared, fp16": lambda: embedding(bed, "fp16"),
         "ResNet-50, prepared, fp32": lambda: pixels(bed, "fp32"),
         "ResNet-50, files, fp32": lambda: images(bed, "fp32"),
         "MiniLM, texts, fp32": lambda: texts(bed, "fp32"),

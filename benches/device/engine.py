@@ -37,6 +37,11 @@ def follow(process: subprocess.Popen, first: int, after: Callable[[int], None]) 
     return "".join(last).strip()
 
 
+def ends(text: str, most: int = 600) -> str:
+    """A long message without its middle."""
+    return text if len(text) <= 2 * most else f"{text[:most]} […] {text[-most:]}"
+
+
 def inference(plan: str) -> dict[str, str]:
     """The metrics of the operator that runs the model."""
     line = next((line for line in plan.splitlines() if "InferenceExec" in line), None)
@@ -94,7 +99,7 @@ class Forebay:
             timeout=max(1.0, self.left),
         )
         if result.returncode != 0:
-            raise SqlError(f"exit status {result.returncode}: {result.stderr.strip()[-600:]}")
+            raise SqlError(f"exit status {result.returncode}: {ends(result.stderr.strip())}")
         return result.stdout, result.stderr
 
     def sql(self, *statements: str, options: tuple[str, ...] = ()) -> str:
@@ -135,7 +140,7 @@ class Forebay:
                 stop.cancel()
                 process.kill()
         if process.returncode != 0:
-            raise SqlError(f"exit status {process.returncode}: {said[-600:]}")
+            raise SqlError(f"exit status {process.returncode}: {ends(said)}")
 
     def interrupted(self, after_s: float, *statements: str) -> tuple[float, int]:
         """How long a query goes on after SIGINT, and its exit status."""

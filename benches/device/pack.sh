@@ -13,10 +13,8 @@ if [ -z "$binary" ]; then
     binary=$(cargo metadata --format-version 1 --no-deps --offline |
         sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/forebay
 fi
-# Several builds may have left one; the newest is this binary's.
-library=$(ls -t "$(dirname -- "$binary")"/build/forebay-udf-*/out/libforebay_torch.so | head -n 1)
 strip -o "$folder/forebay" "$binary"
-strip -o "$folder/libforebay_torch.so" "$library"
+strip -o "$folder/libforebay_torch.so" .forebay/libforebay_torch.so
 xz --force --threads=0 "$folder/forebay" "$folder/libforebay_torch.so"
 cp .forebay/models/all-minilm-l6-v2/tokenizer.json "$folder/"
 (git describe --always --dirty || echo unknown) > "$folder/checkout"

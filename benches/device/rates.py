@@ -24,7 +24,7 @@ class Work:
 
 # On a CPU one round is enough to see that it runs.
 WORK = {
-    "cuda": Work(seconds=5.0, rounds=3, rows=20_480, images=2_048, repeats=40),
+    "cuda": Work(seconds=2.0, rounds=3, rows=20_480, images=2_048, repeats=40),
     "cpu": Work(seconds=0.0, rounds=1, rows=256, images=32, repeats=40),
 }
 

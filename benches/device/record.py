@@ -12,8 +12,7 @@ from pathlib import Path
 from watch import watched
 
 LEFT_OUT = "left out: no time"
-# The end of a message says most.
-MESSAGE_MAX = 400
+MESSAGE_MAX = 1600
 
 Found = dict[str, object]
 

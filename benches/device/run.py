@@ -1,16 +1,18 @@
 """Checks and measures Forebay on a machine with a GPU, PyTorch 2.11, no network and no Rust.
 
-    python3 benches/device/run.py PACKED [--output FOLDER] [--minutes 8] [--smoke]
+    python3 benches/device/run.py PACKED [--output FOLDER] [--minutes 8] [--smoke] [--only REGEX]
 
 PACKED is the folder that benches/device/pack.sh made elsewhere: the binary and its library,
 compressed, a tokenizer, and the commit of the checkout. Models are made here. A smoke test of a minute
-comes first, and ends all if it fails; with --smoke it is all. Results are written after each step. Without
-a GPU everything runs on the CPU, on fewer rows, with a note. Ends within the minutes given: what does not
-fit is left out, and named. Prints a table last.
+comes first, and ends all if it fails; with --smoke it is all, and with --only the steps follow whose names
+the expression is found in. Results are written after each step. Without a GPU everything runs on the CPU, on
+fewer rows, with a note. Ends within the minutes given: what does not fit is left out, and named. Prints a table
+last.
 """
 
 import argparse
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -29,6 +31,8 @@ from record import Record
 # The last query may take so long, and the table is printed.
 RESERVE_S = 20.0
 SMOKE_S = 60.0
+# No name of a step.
+NOTHING = re.compile("(?!)")
 
 
 def main() -> int:
@@ -38,6 +42,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path.cwd(), help="folder of the JSON file")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--smoke", action="store_true", help="end after the smoke test")
+    parser.add_argument("--only", type=re.compile, help="of the steps after it, those with such names")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes - RESERVE_S
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -45,15 +50,18 @@ def main() -> int:
     path = options.output / f"{time.strftime('%F')}-device-{device}.json"
     record = Record(path, describe(device, options.packed), deadline)
     with tempfile.TemporaryDirectory(prefix="forebay-device-") as scratch:
-        everything(record, options.packed, Path(scratch), device, options.smoke)
+        only = NOTHING if options.smoke else options.only
+        everything(record, options.packed, Path(scratch), device, only)
     record.write()
     print(table(record))
     print(f"written to {path}")
     return 1 if record.failed else 0
 
 
-def everything(record: Record, packed: Path, scratch: Path, device: str, only_smoke: bool) -> None:
-    """All steps, in the order of their worth."""
+def everything(
+    record: Record, packed: Path, scratch: Path, device: str, only: re.Pattern[str] | None = None
+) -> None:
+    """The smoke test, and then all steps with such names, in the order of their worth."""
     bed = make(packed, scratch, record.deadline, device)
     smoke = time.monotonic()
     bed.forebay.deadline = min(record.deadline, smoke + SMOKE_S)
@@ -64,13 +72,14 @@ def everything(record: Record, packed: Path, scratch: Path, device: str, only_sm
     if unsure:
         record.steps[unsure[0]].setdefault("error", f"not done after {SMOKE_S:.0f} s")
         return
-    if only_smoke:
-        return
     bed.forebay.deadline = record.deadline
+    wanted = lambda name: only is None or only.search(name)
     for name, check in checks.CHECKS.items():
-        record.step(name, lambda check=check: as_found(check(bed)))
+        if wanted(name):
+            record.step(name, lambda check=check: as_found(check(bed)))
     for name, bench in benches.plan(bed).items():
-        record.step(name, bench, RESERVE_S)
+        if wanted(name):
+            record.step(name, bench, RESERVE_S)
     benches.compare_precisions(record.steps)
 
 

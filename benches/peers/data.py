@@ -49,6 +49,12 @@ def made_by() -> str:
 
 
 def make_texts(random: np.random.Generator, rows: int, folder: Path) -> None:
+    """Texts, and the model for them."""
+    write_texts(random, rows, folder)
+    minilm(folder / "models")
+
+
+def write_texts(random: np.random.Generator, rows: int, folder: Path) -> None:
     """Log-normal lengths; the last 15% of the rows are copies of others, before all are mixed."""
     words = vocabulary()
     unique = rows - int(rows * COPIES)
@@ -56,7 +62,6 @@ def make_texts(random: np.random.Generator, rows: int, folder: Path) -> None:
     texts = [" ".join(random.choice(words, length)) for length in lengths]
     texts += [texts[at] for at in random.integers(0, unique, rows - unique)]
     write(folder, {"text": [texts[at] for at in random.permutation(rows)]})
-    minilm(folder / "models")
 
 
 def make_documents(random: np.random.Generator, rows: int, folder: Path) -> None:

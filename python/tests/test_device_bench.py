@@ -1,6 +1,7 @@
 """The logic of benches/device: what is kept when steps fail, how much work a figure takes, what peers leave."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -72,11 +73,25 @@ def test_a_smoke_test_that_fails_ends_all(fails: bool, tmp_path: Path, monkeypat
     monkeypatch.setattr(run, "make", lambda *_: bed)
     monkeypatch.setattr(run.benches, "plan", lambda bed: {"bench": lambda: {"rows_per_s": 1.0}})
     record = record_of(tmp_path, 600.0)
-    run.everything(record, tmp_path, tmp_path, "cpu", only_smoke=False)
+    run.everything(record, tmp_path, tmp_path, "cpu")
     assert list(record.steps) == (["smoke"] if fails else ["smoke", "check", "bench"])
     # Until it has passed, it has a minute.
     assert (forebay.deadline == record.deadline) == (not fails)
     assert bool(record.failed) == fails
+
+
+@pytest.mark.parametrize(("only", "steps"), [("enc", ["bench"]), ("^c", ["check"]), ("(?!)", [])])
+def test_after_the_smoke_test_come_the_steps_that_are_named(
+    only: str, steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = SimpleNamespace(forebay=SimpleNamespace(deadline=0.0))
+    monkeypatch.setattr(checks, "SMOKE", {"smoke": lambda bed: "right"})
+    monkeypatch.setattr(checks, "CHECKS", {"check": lambda bed: "well"})
+    monkeypatch.setattr(run, "make", lambda *_: bed)
+    monkeypatch.setattr(run.benches, "plan", lambda bed: {"bench": lambda: {"rows_per_s": 1.0}})
+    record = record_of(tmp_path, 600.0)
+    run.everything(record, tmp_path, tmp_path, "cpu", re.compile(only))
+    assert list(record.steps) == ["smoke", *steps]
 
 
 def test_a_figure_rests_on_enough_work() -> None:

@@ -71,7 +71,7 @@ impl<S: Streams<Host = Pinned, Tensor = Tensor>> Lane for TorchLane<'_, S> {
         let results = self.pipeline.finish()?;
         Some(results.map_err(|message| self.replica.failed(rows, &message)).and_then(|results| {
             let tensors: Vec<Tensor> =
-                results.iter().map(|result| result.tensor.shallow_clone()).collect();
+                results.iter().map(|result| result.tensor().shallow_clone()).collect();
             // Told that they are inputs, whose memory is needed again, so columns have memory of their own.
             self.replica.columns(rows, &tensors, &tensors)
         }))

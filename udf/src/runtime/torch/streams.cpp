@@ -70,6 +70,17 @@ at::Tensor *forebay_pinned(const at::Tensor *tensor) {
   });
 }
 
+// Frees a tensor in pinned memory. Its allocator records an event on each stream that has copied it, and if the
+// device has failed that throws in a destructor, which would end the process: then the memory stays as it is.
+void forebay_pinned_free(at::Tensor *pinned, int ordinal) {
+  const bool answers = guarded([&] {
+    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    guard.queryStream(guard.getStream(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(ordinal))));
+    return true;
+  });
+  if (answers) delete pinned;
+}
+
 // Enqueues the copy of pinned memory to the device.
 at::Tensor *forebay_streams_copy_in(void *streams, const at::Tensor *pinned) {
   return guarded([&] {

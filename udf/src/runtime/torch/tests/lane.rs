@@ -26,7 +26,7 @@ impl Streams for OnHost<'_> {
     type Event = ();
 
     fn copy_in(&self, input: &Pinned) -> Result<Tensor, String> {
-        Ok(input.tensor.copy())
+        Ok(input.tensor().copy())
     }
 
     fn await_copies(&self) -> Result<(), String> {
