@@ -213,7 +213,7 @@ def alone(bed: Bed, rows: int, first: list[str], query: Callable[[int], str]) ->
 
 def compiled(bed: Bed, precision: str) -> Found:
     """Texts to vectors by a package of the exporter: its native code, against its TorchScript."""
-    exported.package(bed)
+    exported.package(bed, precision)
     rows, found = len(bed.inputs.ids), {}
     for native in ("true", "false"):
         declared = bed.model(exported.NAME, precision=precision, allow_native=native)
@@ -303,8 +303,8 @@ def plan(bed: Bed) -> dict[str, Callable[[], Found]]:
         "MiniLM, texts, as exported": lambda: texts(bed, half, "exported"),
         "tokenizing alone": lambda: tokenizing(bed),
         "decoding alone": lambda: decoding(bed),
-        "MiniLM, texts, native code, bf16": lambda: compiled(bed, "bf16"),
         "ResNet-50, prepared, bf16": lambda: pixels(bed, "bf16"),
+        "MiniLM, texts, native code, bf16": lambda: compiled(bed, "bf16"),
         "MiniLM, prepared, fp32": lambda: embedding(bed, "fp32"),
     }
     for tokens in TOKENS_SWEPT[device]:

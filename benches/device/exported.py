@@ -11,6 +11,13 @@ from models import HEADS, INNER, LAYERS, VOCABULARY, WIDTH
 
 NAME = "compiled"
 EXPORTER = Path(__file__).resolve().parents[2] / "python"
+# The exporter compiles for every device and precision, which takes minutes; one is measured.
+ONE_TARGET = """
+import sys
+from forebay.export import command, compiled
+compiled.targets = lambda held: [compiled.Target(sys.argv[1], sys.argv[2])]
+sys.exit(command.main(sys.argv[3:]))
+"""
 
 
 def sentence_encoder(bed: Bed, precision: str) -> object:
@@ -31,14 +38,15 @@ def sentence_encoder(bed: Bed, precision: str) -> object:
     return SentenceTransformer(modules=parts, device=bed.device)
 
 
-def package(bed: Bed) -> Path:
-    """The package, with native code for this machine's devices; made once."""
+def package(bed: Bed, precision: str) -> Path:
+    """The package, with native code for the device in one precision; made once."""
     place, source = bed.models.folder / NAME, bed.inputs.folder / "sentences"
     if place.exists():
         return place
     sentence_encoder(bed, "fp32").save(str(source))
     about = ["--name", NAME, "--license", "Apache-2.0", "--compile"]
-    command = [sys.executable, "-m", "forebay.export", "--source", str(source), "--output", str(place), *about]
+    start = [sys.executable, "-c", ONE_TARGET, bed.device, precision]
+    command = [*start, "--source", str(source), "--output", str(place), *about]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": str(EXPORTER)},

@@ -1,7 +1,7 @@
 //! What Ballista sees of a job: our graph behind its trait.
 //!
 //! Ballista keeps no state of ours: of its own structures it gets the job's status and an empty
-//! list of stages. What it reports goes into the graph; what must happen then goes out as its
+//! list of stages. What it asks for goes into the graph; what must happen then goes out as its
 //! events.
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use ballista_core::JobId;
 use ballista_core::error::Result;
 use ballista_core::serde::protobuf::job_status::Status as JobState;
-use ballista_core::serde::protobuf::task_status::Status;
 use ballista_core::serde::protobuf::{
     FailedJob, JobStatus, RunningJob as RunningState, SuccessfulJob, TaskStatus,
 };
@@ -27,12 +26,9 @@ use datafusion::prelude::SessionConfig;
 use forebay_engine::{ErrorKind, RemoteError};
 use parking_lot::Mutex;
 
-use crate::ballista::status;
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::registry::Registry;
-use crate::graph::{
-    Event, Failure, JobStatus as GraphStatus, StageId, TaskId, TaskState, WorkerId,
-};
+use crate::graph::{Event, JobStatus as GraphStatus, TaskId, TaskState, WorkerId};
 
 /// Our graph as Ballista's.
 #[derive(Clone)]
@@ -85,42 +81,6 @@ impl ForebayGraph {
 
     fn apply(&self, event: Event) {
         self.registry.apply(&self.job, event);
-    }
-
-    fn report(&self, worker: &str, report: TaskStatus) {
-        let task = StageId(report.stage_id).task(report.task_id);
-        let event = match report.status {
-            Some(Status::Successful(success)) => {
-                let mut job = self.job.lock();
-                job.measured.entry(task.stage).or_default().add(report.metrics);
-                let blocks = if job.is_shuffle(task.stage) {
-                    let blocks = status::shuffle_report(&success.partitions);
-                    job.keep_shuffled(task, success.partitions);
-                    blocks
-                } else {
-                    status::from_records(&success.partitions)
-                };
-                Event::TaskFinished { task, blocks }
-            }
-            Some(Status::Failed(failed)) => {
-                let job = self.job.lock();
-                let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
-                match status::failure(failed, unit_of) {
-                    Some(failure) => {
-                        let Failure { kind, message } = &failure;
-                        tracing::info!(
-                            job = %self.id, stage = task.stage.0, task = task.index, worker,
-                            "failed ({kind:?}): {message}"
-                        );
-                        Event::TaskFailed { task, failure }
-                    }
-                    None => Event::TaskEnded { task },
-                }
-            }
-            // A waking: see `wake`.
-            Some(Status::Running(_)) | None => return,
-        };
-        self.apply(event);
     }
 
     /// The job's end, told once.
@@ -241,14 +201,12 @@ impl ExecutionGraph for ForebayGraph {
 
     fn update_task_status(
         &mut self,
-        worker: &ExecutorMetadata,
-        reports: Vec<TaskStatus>,
+        _: &ExecutorMetadata,
+        _: Vec<TaskStatus>,
         _: usize,
         _: usize,
     ) -> Result<Vec<QueryStageSchedulerEvent>> {
-        for report in reports {
-            self.report(&worker.id, report);
-        }
+        // A look: what workers report has reached the graph already (`workers`).
         Ok(self.end().into_iter().collect())
     }
 

@@ -9,6 +9,7 @@
 //!   one of them; `wake`: makes its event loop look
 //! - `execution_graph`: what it sees of a job
 //! - `status`: how a task ended, from the worker to the graph
+//! - `workers`: what workers say of themselves and their tasks
 
 pub(crate) mod calls;
 pub(crate) mod cluster_state;
@@ -21,6 +22,7 @@ pub(crate) mod session;
 pub(crate) mod status;
 mod task_plan;
 pub(crate) mod wake;
+pub(crate) mod workers;
 
 use ballista_scheduler::scheduler_server::SchedulerServer;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};

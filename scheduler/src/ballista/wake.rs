@@ -1,16 +1,16 @@
 //! Wakes Ballista's event loop, which has no call for it: it is told of a task that does not exist, by a worker
 //! that does not either, and looks at the jobs.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
-use ballista_core::serde::protobuf::{TaskStatus, UpdateTaskStatusParams};
+use ballista_core::serde::protobuf::{TaskStatus, UpdateTaskStatusParams, UpdateTaskStatusResult};
 use ballista_core::serde::scheduler::{
     ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
 };
 use tokio::sync::mpsc;
-use tonic::Request;
+use tonic::{Request, Response, Status};
 
 use super::Ballista;
 use crate::coordinator::registry::Registry;
@@ -42,7 +42,7 @@ pub(crate) async fn forward(
 ) {
     let mut jobs = vec![];
     while woken.recv_many(&mut jobs, WAKES_MAX).await > 0 {
-        let ids: HashSet<String> = jobs
+        let ids: BTreeSet<String> = jobs
             .drain(..)
             .map(|job| job.to_string())
             .filter(|job| registry.wants_a_look(job))
@@ -50,11 +50,20 @@ pub(crate) async fn forward(
         if ids.is_empty() {
             continue;
         }
-        let nobody = |job_id| TaskStatus { job_id, task_id: u32::MAX, ..TaskStatus::default() };
-        let task_status: Vec<TaskStatus> = ids.into_iter().map(nobody).collect();
-        let params = UpdateTaskStatusParams { executor_id: WAKER.to_owned(), task_status };
-        if let Err(error) = scheduler.update_task_status(Request::new(params)).await {
+        if let Err(error) = look(&scheduler, WAKER, ids).await {
             tracing::warn!("the event loop does not listen: {error}");
         }
     }
+}
+
+/// Makes it look at jobs, and then at which tasks can be started.
+pub(crate) async fn look(
+    scheduler: &Ballista,
+    worker: &str,
+    jobs: BTreeSet<String>,
+) -> Result<Response<UpdateTaskStatusResult>, Status> {
+    let nobody = |job_id| TaskStatus { job_id, task_id: u32::MAX, ..TaskStatus::default() };
+    let task_status = jobs.into_iter().map(nobody).collect();
+    let params = UpdateTaskStatusParams { executor_id: worker.to_owned(), task_status };
+    SchedulerGrpc::update_task_status(scheduler, Request::new(params)).await
 }

@@ -28,6 +28,7 @@ use crate::ballista::cluster_state::ForebayClusterState;
 use crate::ballista::job_ids::JobIds;
 use crate::ballista::jobs::BallistaJobs;
 use crate::ballista::session;
+use crate::ballista::workers::WorkerReports;
 use crate::ballista::{Ballista, wake};
 use crate::coordinator::metrics;
 use crate::coordinator::registry::Registry;
@@ -135,13 +136,14 @@ impl Scheduler {
             gate: gate.clone(),
         };
         let service = ClusterService::new(membership.clone(), Arc::new(jobs));
+        let reports = WorkerReports { scheduler: scheduler.clone(), registry: registry.clone() };
         let tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
             SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
             SpawnedTask::spawn(wake_due(registry.clone())),
             SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
-            SpawnedTask::spawn(answer(routes(scheduler, service), listener, tls.clone())),
+            SpawnedTask::spawn(answer(routes(reports, service), listener, tls.clone())),
         ];
         let figures = match metrics {
             Some(address) => Some(serve_metrics(address, registry, tls).await?),
@@ -169,12 +171,12 @@ impl RunningScheduler {
 }
 
 /// Ballista's services and ours, on one port.
-fn routes(scheduler: Ballista, service: ClusterService) -> Router {
+fn routes(reports: WorkerReports, service: ClusterService) -> Router {
     let limit = session::MESSAGE_BYTES as usize;
-    let (scheduler, cluster) = (SchedulerGrpcServer::new(scheduler), ClusterServer::new(service));
+    let (reports, cluster) = (SchedulerGrpcServer::new(reports), ClusterServer::new(service));
     Server::builder()
         .tcp_nodelay(true)
-        .add_service(scheduler.max_decoding_message_size(limit).max_encoding_message_size(limit))
+        .add_service(reports.max_decoding_message_size(limit).max_encoding_message_size(limit))
         .add_service(cluster.max_decoding_message_size(limit).max_encoding_message_size(limit))
 }
 

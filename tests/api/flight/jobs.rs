@@ -126,6 +126,13 @@ async fn a_job_is_canceled_by_those_who_say_so_and_by_nobody_who_stops_waiting()
         assert_eq!(again.code(), Code::FailedPrecondition, "{again}");
         assert!(again.message().contains(&format!("job '{id}' is over")), "{again}");
         assert_eq!(of_job(&mut client, "state", &id).await, "canceled\n");
+        // Its tasks end with it.
+        let at_work = format!(
+            "SELECT count(*) FROM forebay.tasks WHERE job_id = '{id}' AND state IN ('running', 'draining')"
+        );
+        while mode == CLUSTER && rows(&mut client, &at_work).await != "0\n" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

@@ -68,8 +68,8 @@ impl Replica for TorchReplica {
         Ok(Box::new(lane))
     }
 
-    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
-        self.taken()
+    fn usage(&self, _rows: usize, padded: usize) -> Usage {
+        self.taken(padded)
     }
 
     fn operations(&self, rows: usize, padded: usize) -> Option<f64> {

@@ -77,8 +77,8 @@ impl<S: Streams<Host = Pinned, Tensor = Tensor>> Lane for TorchLane<'_, S> {
         }))
     }
 
-    fn usage(&self, _rows: usize, _padded: usize) -> Usage {
-        self.replica.taken()
+    fn usage(&self, _rows: usize, padded: usize) -> Usage {
+        self.replica.taken(padded)
     }
 
     fn held(&self) -> Option<Held> {
@@ -137,6 +137,7 @@ impl Streams for CudaStreams<'_> {
     }
 
     fn free_unused(&self) -> Result<(), Failure> {
+        self.replica.kept_nothing();
         shim::empty_cache()
     }
 }

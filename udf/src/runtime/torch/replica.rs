@@ -189,9 +189,14 @@ impl TorchReplica {
         &self.pinned
     }
 
-    /// What was taken of the device's memory since the model was loaded.
-    pub(super) fn taken(&self) -> Usage {
-        self.memory.map(|memory| memory.usage(self.device)).unwrap_or_default()
+    /// What a batch of this padded size took of the device's memory.
+    pub(super) fn taken(&self, padded: usize) -> Usage {
+        self.memory.as_ref().map(|memory| memory.usage(self.device, padded)).unwrap_or_default()
+    }
+
+    /// libtorch has given back what it kept for batches.
+    pub(super) fn kept_nothing(&self) {
+        self.memory.iter().for_each(Baseline::forget);
     }
 
     /// What its batches, and those of others on its device, hold of memory.

@@ -1,0 +1,162 @@
+//! What workers tell the scheduler in Ballista's terms.
+//!
+//! How a task ended goes to its job's graph at once, whether or not Ballista still follows the job: it lets go of
+//! one that is canceled while tasks of it still end, and what these hold would count as held for ever. Its event
+//! loop is then made to look. That a worker is there, lives and stops is told to Ballista as it is. Its clients'
+//! calls are not answered: plans come by our own service.
+
+use std::collections::BTreeSet;
+
+use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
+use ballista_core::serde::protobuf::task_status::Status as Ended;
+use ballista_core::serde::protobuf::{
+    CancelJobParams, CancelJobResult, CleanJobDataParams, CleanJobDataResult,
+    CreateUpdateSessionParams, CreateUpdateSessionResult, ExecuteQueryParams, ExecuteQueryResult,
+    ExecutorStoppedParams, ExecutorStoppedResult, GetJobMetricsParams, GetJobMetricsResult,
+    GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult, PollWorkParams,
+    PollWorkResult, RegisterExecutorParams, RegisterExecutorResult, RemoveSessionParams,
+    RemoveSessionResult, TaskStatus, UpdateTaskStatusParams, UpdateTaskStatusResult,
+};
+use tonic::{Request, Response, Status};
+
+use crate::ballista::{Ballista, status, wake};
+use crate::coordinator::job::RunningJob;
+use crate::coordinator::registry::Registry;
+use crate::graph::{Event, Failure, StageId};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The service that workers call.
+pub(crate) struct WorkerReports {
+    pub(crate) scheduler: Ballista,
+    pub(crate) registry: Registry,
+}
+
+#[tonic::async_trait]
+impl SchedulerGrpc for WorkerReports {
+    type ExecuteQueryPushStream = <Ballista as SchedulerGrpc>::ExecuteQueryPushStream;
+
+    async fn update_task_status(
+        &self,
+        request: Request<UpdateTaskStatusParams>,
+    ) -> Answer<UpdateTaskStatusResult> {
+        let UpdateTaskStatusParams { executor_id, task_status } = request.into_inner();
+        let mut jobs = BTreeSet::new();
+        for report in task_status {
+            let Some(job) = self.registry.get(&report.job_id) else { continue };
+            jobs.insert(report.job_id.clone());
+            let event = event(&mut job.lock(), &executor_id, report);
+            if let Some(event) = event {
+                self.registry.apply(&job, event);
+            }
+        }
+        // Also if it has nothing to do for any of them: others may have waited for what is free now.
+        jobs.retain(|job| self.registry.wants_a_look(job));
+        wake::look(&self.scheduler, &executor_id, jobs).await
+    }
+
+    async fn register_executor(
+        &self,
+        request: Request<RegisterExecutorParams>,
+    ) -> Answer<RegisterExecutorResult> {
+        SchedulerGrpc::register_executor(&self.scheduler, request).await
+    }
+
+    async fn heart_beat_from_executor(
+        &self,
+        request: Request<HeartBeatParams>,
+    ) -> Answer<HeartBeatResult> {
+        SchedulerGrpc::heart_beat_from_executor(&self.scheduler, request).await
+    }
+
+    async fn executor_stopped(
+        &self,
+        request: Request<ExecutorStoppedParams>,
+    ) -> Answer<ExecutorStoppedResult> {
+        SchedulerGrpc::executor_stopped(&self.scheduler, request).await
+    }
+
+    async fn poll_work(&self, _: Request<PollWorkParams>) -> Answer<PollWorkResult> {
+        Err(not_here())
+    }
+
+    async fn create_update_session(
+        &self,
+        _: Request<CreateUpdateSessionParams>,
+    ) -> Answer<CreateUpdateSessionResult> {
+        Err(not_here())
+    }
+
+    async fn remove_session(&self, _: Request<RemoveSessionParams>) -> Answer<RemoveSessionResult> {
+        Err(not_here())
+    }
+
+    async fn execute_query_push(
+        &self,
+        _: Request<ExecuteQueryParams>,
+    ) -> Answer<Self::ExecuteQueryPushStream> {
+        Err(not_here())
+    }
+
+    async fn execute_query(&self, _: Request<ExecuteQueryParams>) -> Answer<ExecuteQueryResult> {
+        Err(not_here())
+    }
+
+    async fn get_job_status(&self, _: Request<GetJobStatusParams>) -> Answer<GetJobStatusResult> {
+        Err(not_here())
+    }
+
+    async fn get_job_metrics(
+        &self,
+        _: Request<GetJobMetricsParams>,
+    ) -> Answer<GetJobMetricsResult> {
+        Err(not_here())
+    }
+
+    async fn cancel_job(&self, _: Request<CancelJobParams>) -> Answer<CancelJobResult> {
+        Err(not_here())
+    }
+
+    async fn clean_job_data(&self, _: Request<CleanJobDataParams>) -> Answer<CleanJobDataResult> {
+        Err(not_here())
+    }
+}
+
+/// What a report is to the job's graph; a result's metrics and its shuffle files are kept with the job.
+fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event> {
+    let task = StageId(report.stage_id).task(report.task_id);
+    match report.status? {
+        // Nothing reports that.
+        Ended::Running(_) => None,
+        Ended::Successful(success) => {
+            job.measured.entry(task.stage).or_default().add(report.metrics);
+            let blocks = if job.is_shuffle(task.stage) {
+                let blocks = status::shuffle_report(&success.partitions);
+                job.keep_shuffled(task, success.partitions);
+                blocks
+            } else {
+                status::from_records(&success.partitions)
+            };
+            Some(Event::TaskFinished { task, blocks })
+        }
+        Ended::Failed(failed) => {
+            let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
+            let Some(failure) = status::failure(failed, unit_of) else {
+                return Some(Event::TaskEnded { task });
+            };
+            let Failure { kind, message } = &failure;
+            tracing::info!(
+                job = %job.id, stage = task.stage.0, task = task.index, worker,
+                "failed ({kind:?}): {message}"
+            );
+            Some(Event::TaskFailed { task, failure })
+        }
+    }
+}
+
+fn not_here() -> Status {
+    Status::unimplemented(
+        "this scheduler is Forebay's and takes no plans of Ballista's clients; connect with forebay shell \
+         --cluster, or to the Flight SQL port of forebay serve",
+    )
+}
