@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use forebay_testkit::cluster::Cluster;
 use forebay_testkit::disk::SmallDisk;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -145,9 +146,10 @@ async fn a_query_whose_client_ended_with_the_scheduler_is_cancelled_and_forgotte
     stage.cluster.scheduler().signal(Signal::SIGSTOP);
     drop((rows, session));
     restart(&mut stage, &[]);
+    let said =
+        |cluster: &mut Cluster| cluster.scheduler().log().contains("its client has not come back");
+    stage.until("the client is missed", Duration::from_secs(60), said).await;
     stage.until_nothing_is_left(&[0, 1, 2]).await;
-    let log = stage.cluster.scheduler().log();
-    assert!(log.contains("its client has not come back"), "{log}");
     restart(&mut stage, &[]);
     let log = stage.cluster.scheduler().log();
     assert!(!log.contains("goes on"), "{log}");

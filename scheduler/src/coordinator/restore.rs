@@ -127,3 +127,115 @@ impl Registry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ballista_core::JobId;
+    use datafusion::prelude::SessionConfig;
+    use tempfile::TempDir;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::coordinator::book::{Book, Found, JobDocument};
+    use crate::coordinator::registry::Submitted;
+    use crate::graph::{JobGraph, JobSpec, StageSpec, TaskState, Work};
+    use crate::journal::Folder;
+    use crate::protocol::messages::RunRequest;
+    use crate::protocol::server::Membership;
+    use crate::resources::{Lease, Need};
+    use crate::stages::StagedPlan;
+
+    const JOB: &str = "038FYY9SHE000";
+
+    fn job(registry: &Registry) -> RunningJob {
+        let stages = vec![StageSpec::new("s", Need::cpus(1000), 4)];
+        let graph = JobGraph::try_new(JobSpec { stages, ..JobSpec::default() }).unwrap();
+        let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
+        let mut job = RunningJob::new(JobId::new(JOB), String::new(), config, plans, graph);
+        job.log_to(registry.log_of(JOB));
+        job
+    }
+
+    /// A scheduler on this folder, and what it found there.
+    async fn scheduler(folder: &TempDir) -> (Registry, Found) {
+        let (journal, records) = Folder::lock(folder.path()).await.unwrap().open().unwrap();
+        let found = Found::read(records).unwrap();
+        let (wakes, _) = mpsc::channel(100);
+        let registry = Registry::new(Membership::new(), wakes);
+        (registry.with_book(Book::new(journal, &found), &found), found)
+    }
+
+    fn waits() -> Submitted {
+        let (name, session, owner) = (String::new(), String::new(), String::new());
+        Submitted { name, session, owner, queued_ms: 7 }
+    }
+
+    fn task(number: u32) -> TaskId {
+        StageId(0).task(number)
+    }
+
+    fn name(task: u32) -> TaskName {
+        TaskName { job: JOB.to_owned(), stage: 0, task }
+    }
+
+    #[tokio::test]
+    async fn a_successor_knows_what_ran_and_both_sides_come_to_the_same() {
+        let folder = TempDir::new().unwrap();
+        let (first, found) = scheduler(&folder).await;
+        assert!(found.jobs.is_empty());
+        let document = JobDocument { request: RunRequest::default(), queued_ms: 7 };
+        first.begin(JOB, &document).await.unwrap();
+        let shared = first.add(job(&first));
+        shared.lock().write_cut();
+        first.apply(&shared, Event::Started);
+        for unit in 0..4 {
+            let (work, worker) = (Work::Unit(StageId(0).unit(unit)), WorkerId::new("w"));
+            let mut job = shared.lock();
+            job.graph.bind(work, &worker, Lease::default(), first.now()).unwrap();
+            job.write_down();
+        }
+        first.apply(&shared, Event::TaskFinished { task: task(0), blocks: vec![] });
+        first.written().await.unwrap();
+        let before = first.now();
+        drop((first, shared));
+
+        let (second, mut found) = scheduler(&folder).await;
+        assert!(second.now() >= before, "time goes on");
+        let found_job = found.jobs.remove(0);
+        assert_eq!((found_job.id.as_str(), &found_job.document), (JOB, &document));
+        let mut restored = job(&second);
+        restored.log_to(None);
+        restored.replay(found_job.lines).unwrap();
+        second.submit(&JobId::new(JOB), waits());
+        let shared = second.add(restored);
+        // Task 1 runs, 2 has ended and will be reported, 3 was lost with the scheduler.
+        let holds = Holds { running: vec![name(1), name(9)], ended: vec![name(2)], jobs: vec![] };
+        second.reconcile("w", &holds);
+        let states: Vec<_> = {
+            let job = shared.lock();
+            job.graph.task_rows().map(|task| task.state.clone()).collect()
+        };
+        let lost = TaskState::Failed(FailureKind::WorkerLost);
+        let running = TaskState::Running;
+        assert_eq!(states, [TaskState::Finished, running.clone(), running, lost]);
+        let w = WorkerId::new("w");
+        let run = [1, 9, 0].map(|task| second.is_run_by(&name(task), &w));
+        assert_eq!(run, [true, false, false]);
+        second.forget(JOB);
+        let nobody = RemoteError::new(ErrorKind::Canceled, "nobody wants it");
+        second.apply(&shared, Event::Canceled(nobody));
+        drop((second, shared));
+        assert!(scheduler(&folder).await.1.jobs.is_empty(), "what is over and left is forgotten");
+    }
+
+    #[tokio::test]
+    async fn steps_of_other_stages_are_refused() {
+        let folder = TempDir::new().unwrap();
+        let (registry, _) = scheduler(&folder).await;
+        let error = job(&registry).replay(vec![Line::Cut(1)]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+        assert!(error.message.contains("run it again"), "{error}");
+    }
+}

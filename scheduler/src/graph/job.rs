@@ -161,11 +161,14 @@ impl JobGraph {
     }
 
     pub(super) fn advance_stage(&mut self, stage: StageId, now: Millis) {
+        let mut is_changed = false;
         while let Some(unit) = self.stages[stage.at()].ready.pop_delayed(now) {
             let unit = stage.unit(unit);
             self.unit_mut(unit).not_before = Millis::default();
             self.refresh(unit);
+            is_changed = true;
         }
+        self.record(is_changed.then_some(Step::Advance { stage, now }));
     }
 
     /// When [`advance`](Self::advance) has something to do next.

@@ -103,8 +103,8 @@
 //!
 //! # Steps
 //!
-//! Events and bindings alone change a graph, so it is what these [`Step`]s make of its job's spec: whoever keeps
-//! them can make it again ([`JobGraph::replay`]).
+//! Events, bindings and waits that are over alone change a graph, so it is what these [`Step`]s make of its job's
+//! spec: whoever keeps them can make it again ([`JobGraph::replay`]).
 
 mod action;
 mod bind;

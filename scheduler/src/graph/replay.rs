@@ -26,6 +26,12 @@ impl JobGraph {
                 self.apply(event, now);
                 Ok(None)
             }
+            Step::Advance { stage, now } => {
+                if stage.at() < self.stages.len() {
+                    self.advance_stage(stage, now);
+                }
+                Ok(None)
+            }
             Step::Bind { work, worker, lease, now } => {
                 self.bind(work, &worker, lease, now).map(Some)
             }

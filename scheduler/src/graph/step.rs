@@ -3,14 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::Event;
-use super::ids::{Millis, WorkerId};
+use super::ids::{Millis, StageId, WorkerId};
 use super::work::Work;
 use crate::resources::Lease;
 
 /// One change of a graph from outside. What follows from it inside follows again.
-///
-/// Waits that are over are none: [`advance`](super::JobGraph::advance) moves a unit from those that wait to those that are
-/// ready, and a binding, which is a step, does the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// [`apply`](super::JobGraph::apply).
@@ -31,6 +28,13 @@ pub enum Step {
         /// When.
         now: Millis,
     },
+    /// [`advance`](super::JobGraph::advance), of a stage with units whose waits were over.
+    Advance {
+        /// The stage.
+        stage: StageId,
+        /// When.
+        now: Millis,
+    },
 }
 
 impl Step {
@@ -45,7 +49,7 @@ impl Step {
     /// When it was.
     pub fn time(&self) -> Millis {
         match self {
-            Self::Event { now, .. } | Self::Bind { now, .. } => *now,
+            Self::Event { now, .. } | Self::Bind { now, .. } | Self::Advance { now, .. } => *now,
         }
     }
 }

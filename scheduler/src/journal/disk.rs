@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// A folder of files that grow at their ends.
@@ -35,7 +36,9 @@ impl RealDisk {
 
     fn file(&mut self, name: &str) -> io::Result<&mut File> {
         if !self.open.contains_key(name) {
-            let file = OpenOptions::new().append(true).create(true).open(self.folder.join(name))?;
+            let mut options = OpenOptions::new();
+            let options = options.append(true).create(true).mode(0o600);
+            let file = options.open(self.folder.join(name))?;
             self.open.insert(name.to_owned(), file);
         }
         self.open.get_mut(name).ok_or_else(|| io::ErrorKind::NotFound.into())

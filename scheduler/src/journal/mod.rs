@@ -34,7 +34,8 @@ mod writer;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,7 +70,8 @@ impl Folder {
     /// If it cannot be used.
     pub async fn lock(path: &Path) -> Result<Self, JournalError> {
         let failed = |error| JournalError::io(path, "use", &error);
-        fs::create_dir_all(path).map_err(failed)?;
+        // Plans have values of their statements.
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         let lock = File::options()
             .create(true)
             .truncate(false)

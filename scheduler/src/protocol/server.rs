@@ -420,6 +420,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn workers_of_an_earlier_term_are_let_in_and_others_are_told_what_is_wrong() {
+        let refused = |own: u64, term: u64| {
+            let hello = Hello { term, ..Hello::new(worker("w")) };
+            let tenure = Tenure { term: own, patience_ms: 1 };
+            tenure.check(&hello).err().map(|status| status.message().to_owned())
+        };
+        for (own, term) in [(0, 0), (3, 0), (3, 2)] {
+            assert_eq!(refused(own, term), None);
+        }
+        assert!(refused(0, 3).unwrap().contains("has no journal"));
+        assert!(refused(3, 3).unwrap().contains("counts as lost"));
+        assert!(refused(3, 4).unwrap().contains("there has been one of term 4"));
+    }
+
+    #[tokio::test]
     async fn a_worker_that_is_dismissed_is_told_why() {
         let membership = Membership::new();
         let (channel, _serving) = serve(&membership).await;

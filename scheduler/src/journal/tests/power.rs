@@ -55,8 +55,8 @@ impl Power {
     /// The one file that counts, with its name.
     pub(super) fn newest(&self) -> (String, Vec<u8>) {
         let state = self.0.lock();
-        let journals = state.files.iter().filter(|(name, _)| name.ends_with(".journal"));
-        let (name, file) = journals.last().unwrap();
+        let mut journals = state.files.iter().filter(|(name, _)| name.ends_with(".journal"));
+        let (name, file) = journals.next_back().unwrap();
         (name.clone(), file.bytes.clone())
     }
 
