@@ -150,6 +150,13 @@ async fn a_query_whose_client_ended_with_the_scheduler_is_cancelled_and_forgotte
         |cluster: &mut Cluster| cluster.scheduler().log().contains("its client has not come back");
     stage.until("the client is missed", Duration::from_secs(60), said).await;
     stage.until_nothing_is_left(&[0, 1, 2]).await;
+    let session = stage.session().await;
+    let runs = "SELECT name FROM forebay.jobs WHERE state IN ('queued', 'running')";
+    while !run(&session, runs).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // What was written down before another query is there when that has been accepted.
+    stage.run(&session, "SELECT count(*) FROM words").await.unwrap();
     restart(&mut stage, &[]);
     let log = stage.cluster.scheduler().log();
     assert!(!log.contains("goes on"), "{log}");
