@@ -133,6 +133,27 @@ async fn a_second_scheduler_waits_for_the_end_of_the_first_and_takes_over() {
     assert!(rows == undisturbed.rows);
 }
 
+/// Clients that it loses have not left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_that_was_not_over_when_the_scheduler_had_to_end_goes_on() {
+    let state = TempDir::new().unwrap();
+    let folder = state.path().to_str().unwrap();
+    let scheduler = ["--state", folder, "--drain-limit", "0"];
+    let mut stage = Stage::open(12, &scheduler, &[CPU, CPU, ACCELERATOR], None);
+    let session = stage.session().await;
+    let undisturbed = stage.undisturbed(&session).await;
+    let running = stage.start(&session, QUERY);
+    stage.reach(&running, 0.5, &undisturbed).await;
+    stage.cluster.scheduler().signal(Signal::SIGTERM);
+    assert_eq!(stage.cluster.scheduler_mut().wait(), Some(0));
+    assert!(!running.is_over(), "the query was over before the scheduler ended");
+    let successor = stage.cluster.successor();
+    stage.cluster.takes_over(successor);
+    let rows = stage.end(running).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert!(rows == undisturbed.rows);
+}
+
 /// Nobody comes back for its rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_query_whose_client_ended_with_the_scheduler_is_cancelled_and_forgotten() {

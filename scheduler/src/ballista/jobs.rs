@@ -232,8 +232,10 @@ impl Jobs for BallistaJobs {
         let job = job.ok_or_else(|| no_job(&request.job))?;
         let counts = request.done.is_some_and(|done| self.registry.read_ended(&job, done));
         let answer = ReadAnswer { counts, ..self.registry.next_read(&job).await };
-        // Rows that a successor did not know to be read would be read twice.
-        self.registry.written().await.map_err(unwritten)?;
+        // Rows that a successor did not know to be read would be read twice. If it cannot be written, this
+        // scheduler ends, and the client asks the next one.
+        let written = self.registry.written().await;
+        written.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(answer)
     }
 
@@ -319,6 +321,9 @@ impl ClientGuard {
 
 impl Drop for ClientGuard {
     fn drop(&mut self) {
+        if self.registry.is_ending() {
+            return;
+        }
         if !self.is_over
             && let Err(error) = self.abandoned.try_send(self.job.clone())
         {

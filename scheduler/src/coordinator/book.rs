@@ -1,6 +1,7 @@
 //! The journal as jobs see it: what each of them writes down, and what is found of them at the start.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_core::serde::scheduler::{
@@ -193,13 +194,14 @@ pub(crate) struct Book {
     journal: Journal,
     /// Jobs that are written down.
     jobs: Mutex<BTreeSet<String>>,
+    is_closing: AtomicBool,
 }
 
 impl Book {
     /// What was `found` in the journal stays in it.
     pub(crate) fn new(journal: Journal, found: &Found) -> Self {
         let jobs = found.jobs.iter().map(|job| job.id.clone()).collect();
-        Self { journal, jobs: Mutex::new(jobs) }
+        Self { journal, jobs: Mutex::new(jobs), is_closing: AtomicBool::new(false) }
     }
 
     /// Graphs' time begins at this moment, in milliseconds since 1970.
@@ -239,6 +241,15 @@ impl Book {
     /// Nothing lies there any more.
     pub(crate) fn worker_went(&self, id: &str) {
         self.journal.end(&format!("{WORKER}{id}"));
+    }
+
+    /// The process ends.
+    pub(crate) fn closes(&self) {
+        self.is_closing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
     }
 
     /// Waits until all of that is on the disk.

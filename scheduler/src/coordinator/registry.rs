@@ -14,14 +14,13 @@ use ballista_core::serde::scheduler::ExecutorMetadata;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc};
 
-use crate::coordinator::book::{Book, Found, JobDocument, JobLog};
+use crate::coordinator::book::{Book, Found};
 use crate::coordinator::fleet;
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::coordinator::known_jobs::{KnownJobs, Shared};
 use crate::coordinator::totals::Totals;
 use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
-use crate::journal::JournalError;
 use crate::placement::WorkerState;
 use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
 use crate::protocol::server::Membership;
@@ -48,7 +47,7 @@ pub(crate) struct Registry {
     begins: Millis,
     epoch: Epoch,
     /// What is written down of jobs, if anything is.
-    book: Option<Arc<Book>>,
+    pub(super) book: Option<Arc<Book>>,
     wakes: Arc<Wakes>,
     /// What was taken of workers when that was last looked at.
     pub(crate) recent: Arc<Mutex<Option<Look>>>,
@@ -111,40 +110,6 @@ impl Registry {
         self.addresses.write().extend(workers);
         self.book = Some(Arc::new(book));
         self
-    }
-
-    /// Writes down a job before anybody is told that there is one.
-    ///
-    /// # Errors
-    /// If it could not be written.
-    pub(crate) async fn begin(&self, id: &str, document: &JobDocument) -> Result<(), JournalError> {
-        if let Some(book) = &self.book {
-            book.begin(id, document);
-        }
-        self.written().await
-    }
-
-    /// Where a job is written down, if it is.
-    pub(crate) fn log_of(&self, id: &str) -> Option<JobLog> {
-        self.book.as_ref()?.log(id)
-    }
-
-    /// Waits until what has happened is on the disk, if it is written down.
-    ///
-    /// # Errors
-    /// If it could not be written.
-    pub(crate) async fn written(&self) -> Result<(), JournalError> {
-        match &self.book {
-            Some(book) => book.written().await,
-            None => Ok(()),
-        }
-    }
-
-    /// Nobody asks for a job any more, and nothing of it runs.
-    pub(crate) fn close(&self, id: &str) {
-        if let Some(book) = &self.book {
-            book.end(id);
-        }
     }
 
     /// What all jobs have done.

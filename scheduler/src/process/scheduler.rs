@@ -94,6 +94,7 @@ pub struct RunningScheduler {
     /// What it runs for sessions.
     jobs: Gate,
     journal: Option<Journal>,
+    registry: Registry,
     _metrics: Option<MetricsServer>,
     _tasks: Vec<SpawnedTask<()>>,
 }
@@ -179,11 +180,11 @@ impl Scheduler {
             SpawnedTask::spawn(answer(routes(scheduler, service), listener, tls.clone())),
         ];
         let figures = match metrics {
-            Some(address) => Some(serve_metrics(address, registry, tls).await?),
+            Some(address) => Some(serve_metrics(address, registry.clone(), tls).await?),
             None => None,
         };
         let (jobs, _metrics, _tasks) = (gate, figures, tasks);
-        Ok(RunningScheduler { address, membership, jobs, journal, _metrics, _tasks })
+        Ok(RunningScheduler { address, membership, jobs, journal, registry, _metrics, _tasks })
     }
 }
 
@@ -202,6 +203,13 @@ fn tenure(journal: Option<&Journal>, patience: Duration) -> Tenure {
     let Some(journal) = journal else { return Tenure::default() };
     let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     Tenure { term: journal.term(), patience_ms }
+}
+
+impl Drop for RunningScheduler {
+    fn drop(&mut self) {
+        // Before what answers clients ends.
+        self.registry.ends();
+    }
 }
 
 impl RunningScheduler {
