@@ -52,6 +52,7 @@ async fn work(args: WorkerArgs, stop: CancellationToken) -> Result<()> {
         host,
         advertised: args.advertised_ports,
         metrics: args.metrics,
+        ends_with_scheduler: args.ends_with_scheduler,
         tls,
         ..worker
     };

@@ -20,6 +20,7 @@ mod cluster {
     mod options;
     mod packages;
     mod pauses;
+    mod restarts;
     mod setup;
     mod tls;
     mod tpch;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A whole device, or a whole core, in thousandths.
@@ -102,7 +103,7 @@ impl AcceleratorNeed {
 }
 
 /// The devices that a task was given, by their place on its worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Places in its worker's devices.
     pub devices: Vec<u32>,

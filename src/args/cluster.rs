@@ -36,6 +36,9 @@ pub(crate) struct WorkerArgs {
     /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// End with the scheduler, even if it may have a successor: for whoever starts both together
+    #[arg(long, hide = true)]
+    pub(crate) ends_with_scheduler: bool,
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
     #[command(flatten)]

@@ -34,6 +34,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 10, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) worker_timeout: u64,
+    /// Folder for a journal of what runs: a server that starts with it after this one was killed goes on
+    /// with the jobs of other processes; one that starts earlier waits until this one is gone
+    #[arg(long, value_name = "DIR", conflicts_with = "embedded")]
+    pub(crate) state: Option<PathBuf>,
+    /// Seconds that workers keep what they have, and clients wait, for a server to go on with --state
+    #[arg(long, default_value_t = 60, value_name = "SECONDS", requires = "state")]
+    pub(crate) scheduler_timeout: u64,
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
     #[command(flatten)]

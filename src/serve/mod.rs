@@ -111,7 +111,11 @@ async fn serve_cluster(
 ) -> Result<()> {
     let tls = args.tls.open()?;
     let host = args.host.clone().unwrap_or_else(|| host(args.bind.ip()));
-    let scheduler = start_scheduler(&args, &host, tls.as_ref()).await?;
+    let scheduler = tokio::select! {
+        scheduler = start_scheduler(&args, &host, tls.as_ref()) => scheduler?,
+        // It may wait for another one to end.
+        () = stop.cancelled() => return Ok(()),
+    };
     // This process reaches itself however others do.
     let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
     let address = format!("{own}:{}", scheduler.address().port());
@@ -136,6 +140,7 @@ async fn serve_cluster(
         () = stop.cancelled() => {}
         ended = ended(&mut worker) => return ended,
         ended = flight.stopped() => return ended,
+        failure = scheduler.failed() => return Err(failure),
     }
     // Queries end before what runs them.
     let drain = async {
@@ -162,6 +167,8 @@ async fn start_scheduler(
         host: host.to_owned(),
         worker_timeout: Duration::from_secs(args.worker_timeout),
         metrics: args.metrics,
+        state: args.state.clone(),
+        scheduler_timeout: Duration::from_secs(args.scheduler_timeout),
         tls: tls.cloned(),
         ..Scheduler::new(worker::runtime(None)?)
     };

@@ -182,6 +182,8 @@ fn command_line(args: &ServeArgs, scheduler: &str, host: &str) -> Vec<OsString> 
     line.add("--scheduler", Some(scheduler));
     line.add("--bind", Some(args.bind.ip()));
     line.add("--host", Some(host));
+    // The next server has a worker of its own.
+    line.0.push("--ends-with-scheduler".into());
     if args.listen.insecure {
         line.0.push("--insecure".into());
     }

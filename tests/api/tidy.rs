@@ -127,7 +127,7 @@ fn fences_between_folders_hold() {
 }
 
 /// Its folders, each of which may name those behind it only.
-const SCHEDULER: [&str; 11] = [
+const SCHEDULER: [&str; 12] = [
     "process",
     "client",
     "worker",
@@ -138,6 +138,7 @@ const SCHEDULER: [&str; 11] = [
     "tables",
     "protocol",
     "placement",
+    "journal",
     "graph",
 ];
 

@@ -99,6 +99,25 @@ fn a_query_on_a_cluster_without_workers_says_so_and_fails() {
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(1), ""));
 }
 
+/// Nothing of it is changed, and nothing is begun.
+#[test]
+fn a_journal_that_cannot_be_used_is_named_with_the_reason() {
+    let home = Home::new();
+    let serve = |state: &str| {
+        let ports = ["serve", "--bind", "127.0.0.1:0", "--flight-sql", "127.0.0.1:0"];
+        let ran = home.run(&[&ports[..], &["--state", state]].concat());
+        assert_eq!((ran.status, ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+        ran.stderr
+    };
+    let journal = home.write("state/0000000000000001-00000000.journal", "not a journal");
+    let state = journal.rsplit_once('/').unwrap().0.to_owned();
+    let said = serve(&state);
+    assert!(said.contains(&format!("{journal} does not begin as a scheduler's journal")), "{said}");
+    assert_eq!(std::fs::read_to_string(&journal).unwrap(), "not a journal");
+    let said = serve(&journal);
+    assert!(said.contains(&format!("cannot use the scheduler's journal in {journal}")), "{said}");
+}
+
 /// The worker that comes in time runs what has waited for it.
 #[test]
 fn a_query_waits_for_the_first_worker() {

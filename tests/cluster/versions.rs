@@ -26,7 +26,8 @@ async fn a_scheduler_refuses_a_worker_of_another_version() {
     let inventory = Inventory { cpus: 4, memory: 1 << 30, accelerators: vec![], labels: vec![] };
     let (id, address) = ("w-new".to_owned(), "127.0.0.1:1".to_owned());
     let worker = Worker { id, address, inventory, draining: false, busy_milli: 0 };
-    let hello = Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned(), worker };
+    let version = "9.9.9".to_owned();
+    let hello = Hello { protocol: PROTOCOL + 1, version, ..Hello::new(worker) };
     let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
     let refused = ClusterClient::new(channel).attend(stream::iter([hello])).await.unwrap_err();
     let expected = format!(

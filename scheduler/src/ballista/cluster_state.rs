@@ -11,6 +11,7 @@ use ballista_core::serde::scheduler::{ExecutorData, ExecutorMetadata};
 use ballista_scheduler::cluster::memory::InMemoryClusterState;
 use ballista_scheduler::cluster::{BoundTask, ClusterState, ClusterStateEventStream, ExecutorSlot};
 use ballista_scheduler::config::TaskDistributionPolicy;
+use ballista_scheduler::state::execution_graph::{ExecutionGraph, ExecutionGraphBox};
 use ballista_scheduler::state::task_manager::JobInfoCache;
 use forebay_engine::RemoteError;
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 use crate::ballista::execution_graph::{ForebayGraph, queued_at};
 use crate::ballista::plan_parts;
 use crate::ballista::wake;
+use crate::coordinator::book::Line;
 use crate::coordinator::fleet;
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::registry::Registry;
@@ -59,37 +61,43 @@ impl ForebayClusterState {
     /// job's own.
     async fn install(&self, job: &JobInfoCache, workers: &[WorkerState]) -> Arc<Mutex<RunningJob>> {
         let mut graph = job.execution_graph.write().await;
-        let config = graph.session_config();
-        let options = config.options();
-        let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
-        let made = staged.and_then(|staged| {
-            staged.stages.iter().try_for_each(|stage| plan_parts::check_depth(&stage.plan))?;
-            let made = JobGraph::try_new(staged.spec.clone())?;
-            // The first worker may be on its way.
-            let missing = fleet::missing(workers, &made).filter(|_| !workers.is_empty());
-            Ok((missing, staged, made))
-        });
-        let (problem, staged, made) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                (Some(RemoteError::of(&error)), StagedPlan::default(), JobGraph::nothing())
-            }
-        };
-        let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
-        let running = RunningJob::new(id, session, Arc::clone(&config), staged, made)
-            .with_name(graph.job_name(), queued_at(graph.status()));
+        let (mut running, problem) = cut(graph.as_ref());
+        running.log_to(self.registry.log_of(running.id.as_ref()));
+        running.write_cut();
+        // The first worker may be on its way.
+        let missing = fleet::missing(workers, &running.graph).filter(|_| !workers.is_empty());
         tracing::info!(job = %running.id, "starts: {}", running.name);
-        let running = self.registry.add(running);
-        *graph = Box::new(ForebayGraph::new(
-            Arc::clone(&running),
-            self.registry.clone(),
-            graph.as_ref(),
-        ));
-        let event = match problem {
+        let running = self.put(&mut graph, running);
+        let event = match problem.or(missing) {
             None => Event::Started,
             Some(error) => Event::Canceled(error),
         };
         self.registry.apply(&running, event);
+        running
+    }
+
+    /// A job of which this was written down goes on from there.
+    pub(crate) async fn restore(&self, job: &JobInfoCache, lines: Vec<Line>, queued_ms: u64) {
+        let mut graph = job.execution_graph.write().await;
+        // If it could not be cut, that was written down, too.
+        let (running, _) = cut(graph.as_ref());
+        let name = running.name.clone();
+        let mut running = running.with_name(&name, queued_ms);
+        let problem = running.replay(lines).err();
+        running.log_to(self.registry.log_of(running.id.as_ref()));
+        tracing::info!(job = %running.id, "goes on: {}", running.name);
+        let running = self.put(&mut graph, running);
+        match problem {
+            Some(error) => self.registry.apply(&running, Event::Canceled(error)),
+            None => self.registry.look_at(&running),
+        }
+    }
+
+    /// Puts our graph of a job in place of Ballista's.
+    fn put(&self, graph: &mut ExecutionGraphBox, running: RunningJob) -> Arc<Mutex<RunningJob>> {
+        let running = self.registry.add(running);
+        let (its, registry) = (Arc::clone(&running), self.registry.clone());
+        *graph = Box::new(ForebayGraph::new(its, registry, graph.as_ref()));
         running
     }
 
@@ -106,6 +114,7 @@ impl ForebayClusterState {
             .collect();
         let bindings = place(&mut views, workers, now);
         drop(views);
+        guards.iter_mut().for_each(|job| job.write_down());
         let addresses = self.registry.addresses();
         let mut bound = vec![];
         let mut failed = vec![];
@@ -136,6 +145,27 @@ impl ForebayClusterState {
     }
 }
 
+/// The job that Ballista has planned, in stages of ours. If there are none, there is nothing of it, and a
+/// reason.
+fn cut(graph: &dyn ExecutionGraph) -> (RunningJob, Option<RemoteError>) {
+    let config = graph.session_config();
+    let options = config.options();
+    let staged = no_panic(|| stages::cut(graph.job_id(), graph.physical_plan(), options));
+    let made = staged.and_then(|staged| {
+        staged.stages.iter().try_for_each(|stage| plan_parts::check_depth(&stage.plan))?;
+        let made = JobGraph::try_new(staged.spec.clone())?;
+        Ok((staged, made))
+    });
+    let (staged, made, problem) = match made {
+        Ok((staged, made)) => (staged, made, None),
+        Err(error) => (StagedPlan::default(), JobGraph::nothing(), Some(RemoteError::of(&error))),
+    };
+    let (id, session) = (graph.job_id().clone(), graph.session_id().to_owned());
+    let running = RunningJob::new(id, session, Arc::clone(&config), staged, made)
+        .with_name(graph.job_name(), queued_at(graph.status()));
+    (running, problem)
+}
+
 impl fmt::Debug for ForebayClusterState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForebayClusterState").finish_non_exhaustive()
@@ -152,7 +182,13 @@ impl ClusterState for ForebayClusterState {
     ) -> Result<Vec<BoundTask>> {
         let workers = self.workers(executors.as_ref());
         let jobs = self.running(&active, &workers).await;
-        Ok(self.bind(&jobs, &workers))
+        let bound = self.bind(&jobs, &workers);
+        if !bound.is_empty() {
+            // A successor gives their names to no other tasks.
+            let written = self.registry.written().await;
+            written.map_err(|error| BallistaError::General(error.to_string()))?;
+        }
+        Ok(bound)
     }
 
     /// What workers hold is told by the graphs.

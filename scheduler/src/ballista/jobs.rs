@@ -1,5 +1,6 @@
 //! Plans that clients send become Ballista's jobs, and end with the client's interest.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use ballista_core::serde::protobuf::job_status::Status as JobState;
 use ballista_core::serde::protobuf::{JobStatus, KeyValuePair};
 use ballista_scheduler::scheduler_server::timestamp_millis;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 use forebay_engine::{ErrorKind, RemoteError};
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::{IntervalStream, ReceiverStream};
@@ -22,18 +25,21 @@ use crate::ballista::job_ids::with_id;
 use crate::ballista::part_codec::PlanParts;
 use crate::ballista::plan_parts;
 use crate::coordinator::analysis;
+use crate::coordinator::book::JobDocument;
 use crate::coordinator::fleet::NO_WORKER;
 use crate::coordinator::observe::Reached;
 use crate::coordinator::registry::{Registry, Submitted};
 use crate::gate::{Gate, Inside};
-use crate::job_id::is_job_id;
+use crate::job_id::{is_job_id, next_job_id};
+use crate::journal::JournalError;
 use crate::owner::Owner;
 use crate::protocol::Answers;
 use crate::protocol::messages::run_update::News;
 use crate::protocol::messages::{
-    Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRequest, TableRows,
+    Accepted, Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRequest,
+    TableRows,
 };
-use crate::protocol::server::Jobs;
+use crate::protocol::server::{Jobs, Tenure};
 use crate::tables::SystemTable;
 
 /// Changes of a job's state that may wait to be sent.
@@ -54,10 +60,22 @@ pub(crate) struct BallistaJobs {
     pub(crate) patience: Duration,
     /// Closed when the scheduler ends.
     pub(crate) gate: Gate,
+    /// What clients are told of a successor.
+    pub(crate) tenure: Tenure,
+    /// Jobs that were restored and whose clients have not come back yet.
+    pub(crate) unclaimed: Arc<Mutex<BTreeMap<String, Unclaimed>>>,
+}
+
+/// A job that was restored.
+pub(crate) enum Unclaimed {
+    /// It runs, or has ended since it was written down: what Ballista says of it.
+    Goes(mpsc::Receiver<JobStatus>),
+    /// It could not be restored.
+    Lost(RemoteError),
 }
 
 impl BallistaJobs {
-    fn session(&self, request: &RunRequest) -> SessionContext {
+    pub(super) fn session(&self, request: &RunRequest) -> SessionContext {
         let options: Vec<KeyValuePair> = request
             .options
             .iter()
@@ -77,6 +95,94 @@ impl BallistaJobs {
             .with_session_id(request.session.clone())
             .build();
         SessionContext::new_with_state(state)
+    }
+
+    /// Gives a plan to Ballista. What becomes of it is told in the answer.
+    pub(super) async fn submit(
+        &self,
+        id: &str,
+        document: &JobDocument,
+        session: Arc<SessionContext>,
+        plan: Arc<dyn ExecutionPlan>,
+    ) -> Result<mpsc::Receiver<JobStatus>, Status> {
+        let (subscriber, states) = mpsc::channel(UPDATES_MAX);
+        let JobDocument { request, queued_ms } = document;
+        let submitted =
+            self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
+        let submitted = with_id(id, submitted).await;
+        let job = submitted.map_err(|error| Status::unavailable(error.to_string()))?;
+        let waits = Submitted {
+            name: request.name.clone(),
+            session: request.session.clone(),
+            owner: request.owner.clone(),
+            queued_ms: *queued_ms,
+        };
+        self.registry.submit(&job, waits);
+        Ok(states)
+    }
+
+    /// The client of a job, which is forgotten with it.
+    fn client(&self, id: &str, inside: Inside) -> ClientGuard {
+        ClientGuard {
+            job: JobId::new(id),
+            is_over: false,
+            registry: self.registry.clone(),
+            abandoned: self.abandoned.clone(),
+            _inside: inside,
+        }
+    }
+
+    /// What the client of a job hears, for as long as it listens.
+    fn updates(
+        &self,
+        mut guard: ClientGuard,
+        states: mpsc::Receiver<JobStatus>,
+    ) -> Answers<RunUpdate> {
+        let id = guard.job.to_string();
+        let accepted =
+            News::Accepted(Accepted { job: id.clone(), patience_ms: self.tenure.patience_ms });
+        let (registry, watched) = (self.registry.clone(), self.registry.clone());
+        let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
+        let given_up = stream::once(unattended).map(|error| News::Failed(error.into()));
+        let mut before = None;
+        let ticks = IntervalStream::new(tokio::time::interval(PROGRESS_EVERY))
+            .map(move |_| watched.progress(&id))
+            .take_while(|progress| std::future::ready(*progress != Reached::End))
+            .filter(move |progress| {
+                let is_new = before.as_ref() != Some(progress);
+                before = Some(progress.clone());
+                std::future::ready(is_new)
+            })
+            .filter_map(|progress| std::future::ready(progress.update()));
+        // Open for as long as the client wants to hear of it.
+        let states = ReceiverStream::new(states).chain(stream::pending());
+        let updates = states.flat_map(move |status| {
+            let last = registry.reached(&status.job_id);
+            let news = news(status, &registry);
+            if news.is_some() {
+                guard.ends();
+            }
+            let last = last.filter(|_| news.is_some()).map(News::Progress);
+            stream::iter(last.into_iter().chain(news))
+        });
+        let news = stream::select(updates, given_up).map(|news| Ok(RunUpdate { news: Some(news) }));
+        let first = stream::iter([Ok(RunUpdate { news: Some(accepted) })]);
+        Box::pin(first.chain(stream::select(news, ticks)))
+    }
+
+    /// The client of a job that was restored is here.
+    fn found_again(&self, id: &str, inside: Inside) -> Result<Answers<RunUpdate>, Status> {
+        let found = self.unclaimed.lock().remove(id);
+        match found.ok_or_else(|| no_job(id))? {
+            Unclaimed::Goes(states) => Ok(self.updates(self.client(id, inside), states)),
+            Unclaimed::Lost(error) => {
+                self.registry.forget(id);
+                let accepted = Accepted { job: id.to_owned(), patience_ms: 0 };
+                let news = [News::Accepted(accepted), News::Failed(error.into())];
+                let news = news.map(|news| Ok(RunUpdate { news: Some(news) }));
+                Ok(Box::pin(stream::iter(news)))
+            }
+        }
     }
 
     /// Whether a job can have this id, if its client gives it one.
@@ -102,66 +208,35 @@ impl Jobs for BallistaJobs {
         let inside = self.gate.enter().ok_or_else(|| {
             Status::unavailable("it is ending: it finishes what runs, and begins nothing more")
         })?;
+        if request.is_known {
+            return self.found_again(&request.job, inside);
+        }
         self.check_id(&request.job)?;
+        let id = match request.job.as_str() {
+            "" => next_job_id(),
+            given => given.to_owned(),
+        };
         let session = Arc::new(self.session(&request));
         let plan = plan_parts::decode(&request.plan, session.task_ctx().as_ref())
             .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
-        let (subscriber, states) = mpsc::channel(UPDATES_MAX);
-        let submitted =
-            self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
-        let submitted = with_id(&request.job, submitted).await;
-        let job = submitted.map_err(|error| Status::unavailable(error.to_string()))?;
-        let waits = Submitted {
-            name: request.name,
-            session: request.session,
-            owner: request.owner,
-            queued_ms: timestamp_millis(),
-        };
-        self.registry.submit(&job, waits);
-        let accepted = Ok(RunUpdate { news: Some(News::Accepted(job.to_string())) });
-        let mut guard = ClientGuard {
-            job,
-            is_over: false,
-            registry: self.registry.clone(),
-            abandoned: self.abandoned.clone(),
-            _inside: inside,
-        };
-        let (registry, watched) = (self.registry.clone(), self.registry.clone());
-        let id = guard.job.to_string();
-        let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
-        let given_up = stream::once(unattended)
-            .map(|error| Ok(RunUpdate { news: Some(News::Failed(error.into())) }));
-        let mut before = None;
-        let ticks = IntervalStream::new(tokio::time::interval(PROGRESS_EVERY))
-            .map(move |_| watched.progress(&id))
-            .take_while(|progress| std::future::ready(*progress != Reached::End))
-            .filter(move |progress| {
-                let is_new = before.as_ref() != Some(progress);
-                before = Some(progress.clone());
-                std::future::ready(is_new)
-            })
-            .filter_map(|progress| std::future::ready(progress.update()));
-        // Open for as long as the client wants to hear of it.
-        let states = ReceiverStream::new(states).chain(stream::pending());
-        let updates = states.flat_map(move |status| {
-            let last = registry.reached(&status.job_id);
-            let news = news(status, &registry);
-            if news.is_some() {
-                guard.ends();
-            }
-            let last = last.filter(|_| news.is_some()).map(News::Progress);
-            stream::iter(last.into_iter().chain(news))
-                .map(|news| Ok(RunUpdate { news: Some(news) }))
-        });
-        let updates = stream::select(updates, stream::select(ticks, given_up));
-        Ok(Box::pin(stream::iter([accepted]).chain(updates)))
+        let queued_ms = timestamp_millis();
+        let document = JobDocument { request, queued_ms };
+        let client = self.client(&id, inside);
+        self.registry.begin(&id, &document).await.map_err(unwritten)?;
+        let states = self.submit(&id, &document, session, plan).await?;
+        Ok(self.updates(client, states))
     }
 
     async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status> {
         let job = self.registry.planned(&request.job).await;
         let job = job.ok_or_else(|| no_job(&request.job))?;
         let counts = request.done.is_some_and(|done| self.registry.read_ended(&job, done));
-        Ok(ReadAnswer { counts, ..self.registry.next_read(&job).await })
+        let answer = ReadAnswer { counts, ..self.registry.next_read(&job).await };
+        // Rows that a successor did not know to be read would be read twice. If it cannot be written, this
+        // scheduler ends, and the client asks the next one.
+        let written = self.registry.written().await;
+        written.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(answer)
     }
 
     async fn table(&self, request: TableRequest) -> Result<TableRows, Status> {
@@ -181,7 +256,16 @@ impl Jobs for BallistaJobs {
     }
 }
 
-fn no_job(id: &str) -> Status {
+/// The journal's kind of error as a client is told.
+fn unwritten(error: JournalError) -> Status {
+    match error.kind() {
+        ErrorKind::ResourceExhausted => Status::resource_exhausted(error.to_string()),
+        ErrorKind::FailedPrecondition => Status::failed_precondition(error.to_string()),
+        _ => Status::unavailable(error.to_string()),
+    }
+}
+
+pub(super) fn no_job(id: &str) -> Status {
     Status::not_found(format!(
         "there is no job {id}: it never was one of this scheduler's, or ended too long ago"
     ))
@@ -237,6 +321,9 @@ impl ClientGuard {
 
 impl Drop for ClientGuard {
     fn drop(&mut self) {
+        if self.registry.is_ending() {
+            return;
+        }
         if !self.is_over
             && let Err(error) = self.abandoned.try_send(self.job.clone())
         {

@@ -5,6 +5,7 @@
 //! - `calls`: how connections are made in its name
 //! - `plan_parts`: a plan as messages that are not too deep; `part_codec`: what stands between them
 //! - `jobs`: plans that clients send become its jobs; `job_ids`: what these are called
+//! - `restore`: those that an earlier scheduler had become its jobs again
 //! - `cluster_state`: binds tasks to workers, in place of its own rule; `task_plan`: fills a stage's plan in for
 //!   one of them; `wake`: makes its event loop look
 //! - `execution_graph`: what it sees of a job
@@ -18,6 +19,7 @@ pub(crate) mod job_ids;
 pub(crate) mod jobs;
 mod part_codec;
 pub(crate) mod plan_parts;
+mod restore;
 pub(crate) mod session;
 pub(crate) mod status;
 mod task_plan;

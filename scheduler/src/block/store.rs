@@ -1,6 +1,6 @@
 //! The block files of one worker, and the room that they and those of hash shuffles take.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -55,6 +55,13 @@ impl BlockStore {
 
     pub(super) fn room(&self) -> Arc<Room> {
         Arc::clone(&self.room)
+    }
+
+    /// Jobs of which there are files.
+    pub fn jobs(&self) -> Vec<String> {
+        let mut jobs: BTreeSet<String> = self.sealed.lock().keys().cloned().collect();
+        jobs.extend(self.shuffled.lock().keys().cloned());
+        jobs.into_iter().collect()
     }
 
     /// Bytes of all files.

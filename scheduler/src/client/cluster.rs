@@ -1,6 +1,8 @@
 //! A session's connection to a cluster.
 
+use std::error::Error;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_err};
@@ -17,6 +19,14 @@ use crate::protocol::messages::{
 };
 use crate::protocol::tls::Tls;
 use crate::tables::{self, SystemTable};
+
+/// The pause before a scheduler is asked again that did not answer.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// Whether nobody has answered, or one who ends.
+fn is_broken(status: &Status) -> bool {
+    status.source().is_some() || status.code() == Code::Unavailable
+}
 
 /// A connection to a scheduler.
 #[derive(Clone, Debug)]
@@ -93,10 +103,59 @@ impl Cluster {
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
-    /// What the client of a job reads next, once there is something.
-    pub(crate) async fn read(&self, request: ReadRequest) -> Result<ReadAnswer> {
-        let answer = self.client().read(request).await;
-        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    /// What the client of a job reads next, once there is something. If the scheduler may have a successor, it
+    /// is asked until one answers: whoever calls knows how long to wait.
+    pub(crate) async fn read(
+        &self,
+        request: ReadRequest,
+        patience: Duration,
+    ) -> Result<ReadAnswer> {
+        loop {
+            match self.client().read(request.clone()).await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) if !patience.is_zero() && is_broken(&status) => {
+                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                }
+                Err(status) => return Err(self.failed(&status)),
+            }
+        }
+    }
+
+    /// What becomes of a job, of a successor of the scheduler that had it.
+    ///
+    /// # Errors
+    /// If none has come for so long, or it does not know the job.
+    pub(crate) async fn find_again(
+        &self,
+        job: &str,
+        patience: Duration,
+    ) -> Result<Streaming<RunUpdate>> {
+        let since = Instant::now();
+        loop {
+            tokio::time::sleep(ASK_AGAIN_AFTER).await;
+            let request = RunRequest {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                job: job.to_owned(),
+                is_known: true,
+                ..RunRequest::default()
+            };
+            match self.client().run(request).await {
+                Ok(updates) => return Ok(updates.into_inner()),
+                Err(status) if !is_broken(&status) => return Err(self.failed(&status)),
+                Err(_) if since.elapsed() < patience => {}
+                Err(_) => return Err(self.gone_for(patience)),
+            }
+        }
+    }
+
+    fn gone_for(&self, patience: Duration) -> DataFusionError {
+        let message = format!(
+            "the scheduler at {} is gone, and has had no successor for {} s",
+            self.scheduler,
+            patience.as_secs()
+        );
+        RemoteError::new(ErrorKind::Unavailable, message).into()
     }
 
     fn client(&self) -> ClusterClient<Channel> {

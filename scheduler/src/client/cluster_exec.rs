@@ -100,6 +100,7 @@ impl ClusterExec {
             name: self.job_name(context),
             owner: owner.map(|owner| owner.name.clone()).unwrap_or_default(),
             job: given.and_then(|given| given.take()).unwrap_or_default(),
+            is_known: false,
         })
     }
 }

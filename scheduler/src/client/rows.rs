@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -22,7 +23,7 @@ use crate::client::cluster::Cluster;
 use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::run_update::News;
 use crate::protocol::messages::{
-    LostBlock, Progress, ReadAnswer, ReadDone, ReadRequest, RunRequest, RunUpdate,
+    Accepted, LostBlock, Progress, ReadAnswer, ReadDone, ReadRequest, RunRequest, RunUpdate,
 };
 
 /// What is known of a job, while it runs and after.
@@ -65,11 +66,13 @@ impl Reading {
     pub(crate) async fn read_to_end(mut self) -> Result<()> {
         let request = std::mem::take(&mut self.request);
         let mut updates = self.cluster.run(request).await?;
-        let job = self.accepted(&mut updates).await?;
+        let Accepted { job, patience_ms } = self.accepted(&mut updates).await?;
         self.run.job.set(job.clone()).ok();
         let (judge, mut verdict) = oneshot::channel();
-        let watch = watch(self.cluster.clone(), updates, Arc::clone(&self.run), judge);
-        let _watching = SpawnedTask::spawn(watch);
+        let patience = Duration::from_millis(patience_ms);
+        let (cluster, run) = (self.cluster.clone(), Arc::clone(&self.run));
+        let watched = Watched { cluster, job: job.clone(), patience, run };
+        let _watching = SpawnedTask::spawn(watched.watch(updates, judge));
         let mut read = Read::default();
         let mut done = None;
         loop {
@@ -77,7 +80,7 @@ impl Reading {
             let answer = tokio::select! {
                 // A job that failed before it was planned has nothing to read, ever.
                 verdict = &mut verdict => return self.judged(verdict),
-                answer = self.cluster.read(request) => answer,
+                answer = self.cluster.read(request, patience) => answer,
             };
             let answer = match answer {
                 Ok(answer) if !answer.is_over => answer,
@@ -90,9 +93,9 @@ impl Reading {
         }
     }
 
-    async fn accepted(&self, updates: &mut Streaming<RunUpdate>) -> Result<String> {
+    async fn accepted(&self, updates: &mut Streaming<RunUpdate>) -> Result<Accepted> {
         match updates.message().await.map_err(|status| self.cluster.failed(&status))? {
-            Some(RunUpdate { news: Some(News::Accepted(job)) }) => Ok(job),
+            Some(RunUpdate { news: Some(News::Accepted(accepted)) }) => Ok(accepted),
             _ => Err(self.cluster.stopped()),
         }
     }
@@ -223,28 +226,50 @@ fn whole_blocks(blocks: &[BlockLocation], first: usize, rows: u64) -> Option<usi
     (left == 0).then_some(blocks.len())
 }
 
-/// Listens to what the scheduler says of a job, until its end.
-async fn watch(
+/// A job on its way, to be found again if its scheduler has a successor.
+struct Watched {
     cluster: Cluster,
-    mut updates: Streaming<RunUpdate>,
+    job: String,
+    /// For how long a successor is waited for.
+    patience: Duration,
     run: Arc<Run>,
-    judge: oneshot::Sender<Result<()>>,
-) {
-    let verdict = loop {
-        match updates.message().await {
-            Ok(Some(RunUpdate { news: Some(News::Finished(_)) })) => break Ok(()),
-            Ok(Some(RunUpdate { news: Some(News::Failed(failed)) })) => {
-                break Err(RemoteError::from(failed).into());
+}
+
+impl Watched {
+    /// Listens to what schedulers say of it, until its end.
+    async fn watch(self, mut updates: Streaming<RunUpdate>, judge: oneshot::Sender<Result<()>>) {
+        let verdict = loop {
+            let broken = match self.listen(&mut updates).await {
+                Ok(verdict) => break verdict,
+                Err(broken) if self.patience.is_zero() => break Err(broken),
+                Err(broken) => broken,
+            };
+            tracing::warn!("{broken}; job {} waits for its successor", self.job);
+            match self.cluster.find_again(&self.job, self.patience).await {
+                Ok(found) => updates = found,
+                Err(error) => break Err(error),
             }
-            Ok(Some(RunUpdate { news: Some(News::Progress(progress)) })) => {
-                *run.progress.lock() = Some(progress);
+        };
+        judge.send(verdict).ok();
+    }
+
+    /// How the job ended. An error if the line did before.
+    async fn listen(&self, updates: &mut Streaming<RunUpdate>) -> Result<Result<()>> {
+        loop {
+            match updates.message().await {
+                Ok(Some(RunUpdate { news: Some(News::Finished(_)) })) => return Ok(Ok(())),
+                Ok(Some(RunUpdate { news: Some(News::Failed(failed)) })) => {
+                    return Ok(Err(RemoteError::from(failed).into()));
+                }
+                Ok(Some(RunUpdate { news: Some(News::Progress(progress)) })) => {
+                    *self.run.progress.lock() = Some(progress);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(self.cluster.stopped()),
+                Err(status) => return Err(self.cluster.failed(&status)),
             }
-            Ok(Some(_)) => {}
-            Ok(None) => break Err(cluster.stopped()),
-            Err(status) => break Err(cluster.failed(&status)),
         }
-    };
-    judge.send(verdict).ok();
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use forebay_engine::RemoteError;
 use forebay_planner::ForebayConfig;
 use tokio::sync::Notify;
 
+use crate::coordinator::book::{JobLog, Line};
 use crate::coordinator::fleet;
 use crate::coordinator::stage_metrics::StageMetrics;
 use crate::graph::{
@@ -22,7 +23,7 @@ use crate::graph::{
 use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
 use crate::protocol::location::{BlockLocation, FileId};
-use crate::protocol::messages::{Cancel, Free, ReadAnswer, ReadDone, to_worker};
+use crate::protocol::messages::{Free, ReadAnswer, ReadDone, TaskName, to_worker};
 use crate::stages::{PlannedStage, StagedPlan, holds_model};
 
 /// Workers by id, those that have left included as long as a job has something there: what they wrote
@@ -59,6 +60,8 @@ pub(crate) struct RunningJob {
     pub(crate) is_forgotten: bool,
     /// Something has happened to it: the client, of which there is one, looks again.
     pub(crate) changed: Arc<Notify>,
+    /// Where what happens to it is written down, if it is.
+    log: Option<JobLog>,
 }
 
 /// What is to be said to a worker.
@@ -94,6 +97,7 @@ impl RunningJob {
             measured: HashMap::new(),
             is_forgotten: false,
             changed: Arc::default(),
+            log: None,
         }
     }
 
@@ -102,6 +106,32 @@ impl RunningJob {
         self.name = name.to_owned();
         self.queued_ms = i64::try_from(queued_ms).unwrap_or(0);
         self
+    }
+
+    /// From now on what happens to it is written down.
+    pub(crate) fn log_to(&mut self, log: Option<JobLog>) {
+        self.log = log;
+        if self.log.is_some() {
+            self.graph.record_steps();
+        }
+    }
+
+    /// Writes down how it was cut: its graph can be made again of the same stages only.
+    pub(crate) fn write_cut(&self) {
+        if let Some(log) = &self.log {
+            log.write(&Line::Cut(self.cut()));
+        }
+    }
+
+    pub(crate) fn cut(&self) -> u32 {
+        crc32fast::hash(format!("{:?}", self.plans.spec).as_bytes())
+    }
+
+    /// Writes down what has changed its graph since that was done last.
+    pub(crate) fn write_down(&mut self) {
+        if let Some(log) = &self.log {
+            self.graph.take_steps().into_iter().for_each(|step| log.write(&Line::Step(step)));
+        }
     }
 
     /// The plan of a stage.
@@ -123,6 +153,7 @@ impl RunningJob {
     /// Takes in what happened; what workers must be told is given back.
     pub(crate) fn apply(&mut self, event: Event, now: Millis) -> Vec<Message> {
         let actions = self.graph.apply(event, now);
+        self.write_down();
         self.changed.notify_one();
         if !self.graph.is_running_job() {
             self.ended.get_or_insert(now);
@@ -148,7 +179,7 @@ impl RunningJob {
         match action {
             Action::CancelTask { task, worker } => {
                 let (stage, task) = (task.stage.0, task.index);
-                Some((worker, to_worker::Say::Cancel(Cancel { job, stage, task })))
+                Some((worker, to_worker::Say::Cancel(TaskName { job, stage, task })))
             }
             Action::FreeBlock { block, task, worker } => {
                 let file = FileId { stage: task.stage.0, task: task.index, seq: block.seq };
@@ -193,6 +224,13 @@ impl RunningJob {
 
     /// Keeps what a task of a hash shuffle wrote.
     pub(crate) fn keep_shuffled(&mut self, task: TaskId, records: Vec<ShuffleWritePartition>) {
+        if let Some(log) = &self.log {
+            log.write(&Line::Shuffled(task, records.iter().map(Into::into).collect()));
+        }
+        self.restore_shuffled(task, records);
+    }
+
+    pub(crate) fn restore_shuffled(&mut self, task: TaskId, records: Vec<ShuffleWritePartition>) {
         self.shuffled.insert(task, records);
     }
 
@@ -222,12 +260,17 @@ impl RunningJob {
         })
     }
 
-    /// What the client reads next, if there is something.
+    /// What the client reads next, if there is something. If it reads already, it was not told, or has
+    /// forgotten.
     pub(crate) fn next_read(&mut self, addresses: &Addresses, now: Millis) -> Option<ReadAnswer> {
         if !self.graph.is_running_job() {
             return Some(ReadAnswer { is_over: true, ..ReadAnswer::default() });
         }
-        let bound = self.graph.bind_client(now)?;
+        let bound = match self.graph.client_reads() {
+            Some(bound) => bound,
+            None => self.graph.bind_client(now)?,
+        };
+        self.write_down();
         let location = |input| self.location(input, addresses);
         Some(ReadAnswer {
             task: bound.task.index,
@@ -236,6 +279,13 @@ impl RunningJob {
             is_over: false,
             counts: false,
         })
+    }
+
+    /// Whether it was heard before that the client has read this.
+    pub(crate) fn has_read(&self, done: &ReadDone) -> bool {
+        let client = self.graph.client();
+        done.lost.is_none()
+            && client.is_some_and(|client| self.graph.has_finished(client.task(done.task)))
     }
 
     /// What the client says of what it has read. Nothing if that counts no more.

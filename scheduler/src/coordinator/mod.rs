@@ -2,6 +2,7 @@
 //!
 //! - [`registry`]: all jobs (`known_jobs`), and the ways in which something happens to them; `wakes`: when
 //! - [`job`]: one of them: its graph, its plans, and what both lead to
+//! - [`book`]: what is written down of them in the journal, `written`: when; `restore`: how a successor goes on
 //! - [`fleet`]: the workers as placement sees them
 //! - [`observe`]: the rows of the system tables, and how far a job is
 //! - [`analysis`]: what was measured of a job, by [`stage_metrics`]
@@ -10,12 +11,15 @@
 //! Who decides is pure and elsewhere: [`graph`](crate::graph) and [`placement`](crate::placement).
 
 pub(crate) mod analysis;
+pub(crate) mod book;
 pub(crate) mod fleet;
 pub(crate) mod job;
 mod known_jobs;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod registry;
+mod restore;
 pub(crate) mod stage_metrics;
 pub(crate) mod totals;
 mod wakes;
+mod written;

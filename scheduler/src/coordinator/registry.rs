@@ -14,6 +14,7 @@ use ballista_core::serde::scheduler::ExecutorMetadata;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc};
 
+use crate::coordinator::book::{Book, Found};
 use crate::coordinator::fleet;
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::coordinator::known_jobs::{KnownJobs, Shared};
@@ -42,7 +43,11 @@ pub(crate) struct Registry {
     membership: Membership,
     woken: mpsc::Sender<JobId>,
     start: Instant,
+    /// Graphs' time at the start of this process.
+    begins: Millis,
     epoch: Epoch,
+    /// What is written down of jobs, if anything is.
+    pub(super) book: Option<Arc<Book>>,
     wakes: Arc<Wakes>,
     /// What was taken of workers when that was last looked at.
     pub(crate) recent: Arc<Mutex<Option<Look>>>,
@@ -80,12 +85,31 @@ impl Registry {
             membership,
             woken,
             start: Instant::now(),
+            begins: Millis::default(),
+            book: None,
             wakes: Arc::default(),
             recent: Arc::default(),
             changed: Arc::default(),
             clients: Arc::default(),
             epoch: Epoch::now(),
         }
+    }
+
+    /// The same, in which what happens is written down. Time goes on where what was `found` ends.
+    pub(crate) fn with_book(mut self, book: Book, found: &Found) -> Self {
+        match found.epoch_ms {
+            Some(before) => {
+                let passed = u64::try_from(self.epoch.0.saturating_sub(before)).unwrap_or(0);
+                // A clock may have been set back.
+                self.begins = Millis(passed.max(found.last_time()));
+                self.epoch = Epoch(self.epoch.0.saturating_sub_unsigned(self.begins.0));
+            }
+            None => book.time_begins(self.epoch.0),
+        }
+        let workers = found.workers.iter().map(|worker| (worker.id.clone(), worker.clone()));
+        self.addresses.write().extend(workers);
+        self.book = Some(Arc::new(book));
+        self
     }
 
     /// What all jobs have done.
@@ -109,7 +133,7 @@ impl Registry {
 
     /// The time, as graphs count it.
     pub(crate) fn now(&self) -> Millis {
-        Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+        self.begins.after(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn add(&self, job: RunningJob) -> Shared {
@@ -175,7 +199,10 @@ impl Registry {
     }
 
     pub(crate) fn add_worker(&self, worker: &ExecutorMetadata) {
-        self.addresses.write().insert(worker.id.clone(), worker.clone());
+        let known = self.addresses.write().insert(worker.id.clone(), worker.clone());
+        if let Some(book) = self.book.as_ref().filter(|_| known.is_none()) {
+            book.worker_came(worker);
+        }
     }
 
     pub(crate) fn addresses(&self) -> Addresses {
@@ -190,6 +217,9 @@ impl Registry {
             let worker = WorkerId::new(id.as_str());
             if !self.live().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
                 self.addresses.write().remove(&id);
+                if let Some(book) = &self.book {
+                    book.worker_went(&id);
+                }
             }
         }
     }
@@ -197,13 +227,17 @@ impl Registry {
     /// Something happened to a job; workers are told what follows from it.
     pub(crate) fn apply(&self, job: &Mutex<RunningJob>, event: Event) {
         let is_announcement = matches!(event, Event::BlockSealed { .. });
-        let (messages, id, wants_a_look, wakeup) = {
+        let (messages, id, wants_a_look, wakeup, is_gone) = {
             let mut job = job.lock();
             let messages = job.apply(event, self.now());
             let runs = job.graph.is_running_job();
             let wants_a_look = if runs { is_announcement } else { !job.end_is_told };
-            (messages, job.id.clone(), wants_a_look, job.graph.next_wakeup())
+            let is_gone = !runs && job.is_forgotten;
+            (messages, job.id.clone(), wants_a_look, job.graph.next_wakeup(), is_gone)
         };
+        if is_gone {
+            self.close(id.as_ref());
+        }
         for (worker, say) in messages {
             self.membership.tell(worker.as_str(), say);
         }
@@ -243,6 +277,11 @@ impl Registry {
             // Full: [`Self::wake_due`] comes back to it.
             self.wakes.list(job.as_ref(), self.soon());
         }
+    }
+
+    /// Makes the event loop look at a job at this time, or soon if that is over.
+    pub(crate) fn wake_at(&self, job: &JobId, at: Millis) {
+        self.wakes.list(job.as_ref(), at);
     }
 
     /// Whether the event loop has something to do for a job.
@@ -307,6 +346,9 @@ impl Registry {
     pub(crate) fn read_ended(&self, job: &Shared, done: ReadDone) -> bool {
         let (event, id) = {
             let job = job.lock();
+            if job.has_read(&done) {
+                return true;
+            }
             (job.read_ended(done), job.id.clone())
         };
         let Some(event) = event else { return false };
@@ -355,8 +397,13 @@ impl Registry {
     pub(crate) fn forget(&self, job: &str) {
         self.clients.lock().remove(job);
         self.changed.notify_waiters();
-        if let Some(job) = self.get(job) {
-            job.lock().is_forgotten = true;
+        let runs = self.get(job).is_some_and(|job| {
+            let mut job = job.lock();
+            job.is_forgotten = true;
+            job.graph.is_running_job()
+        });
+        if !runs {
+            self.close(job);
         }
         self.membership.tell_all(&to_worker::Say::Forget(job.to_owned()));
     }

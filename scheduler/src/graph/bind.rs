@@ -8,29 +8,10 @@ use super::ids::{BlockId, EdgeId, Millis, StageId, TaskId, UnitId, WorkerId};
 use super::job::JobGraph;
 use super::ready::ReadyItem;
 use super::spec::{EdgeKind, Granularity};
-use super::unit::{Task, TaskState, UnitInput, UnitState};
+use super::step::Step;
+use super::unit::{Task, TaskState, Unit, UnitInput, UnitState};
+use super::work::Work;
 use crate::resources::Lease;
-
-/// What is to be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// A unit that exists.
-    Unit(UnitId),
-    /// Sealed blocks of one edge, which become a unit.
-    Blocks {
-        /// The edge over which they are read.
-        edge: EdgeId,
-        /// The blocks, in the order in which they are read.
-        blocks: Vec<BlockId>,
-    },
-    /// Whole outputs of one edge, which become a unit.
-    Outputs {
-        /// The edge over which they are read.
-        edge: EdgeId,
-        /// Whose they are, in the order in which they are read.
-        units: Vec<UnitId>,
-    },
-}
 
 /// A task that has been bound, and all that its worker must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +113,7 @@ impl JobGraph {
         if !self.is_running_job() {
             return Err(BindError::JobIsOver);
         }
+        let step = self.is_recorded().then(|| Step::bind(&work, worker, &lease, now));
         let unit = match work {
             Work::Unit(unit) => {
                 self.check_unit(unit, now)?;
@@ -146,6 +128,7 @@ impl JobGraph {
                 self.group_outputs(edge, to, units)
             }
         };
+        self.record(step);
         Ok(self.start(unit, worker, lease, now))
     }
 
@@ -241,7 +224,7 @@ impl JobGraph {
         let task = stage.id.task(stage.tasks.len() as u32);
         let unit = &mut stage.units[id.index as usize];
         unit.attempts += 1;
-        let (attempt, partition, edge) = (unit.attempts, unit.partition, unit.edge);
+        let attempt = unit.attempts;
         stage.running.insert(task.index);
         stage.expected_left += expected_left;
         stage.tasks.push(Task {
@@ -256,15 +239,24 @@ impl JobGraph {
             bytes: 0,
             rows: 0,
             expected_left,
-            skip: skip.clone(),
+            skip,
             reason: String::new(),
         });
         self.slots.entry(worker.clone()).or_default().insert(task);
         self.set_state(id, UnitState::Running(task.index));
         let not_before = std::mem::take(&mut self.unit_mut(id).not_before);
         self.stages[id.stage.at()].ready.undelay(id.index, not_before);
+        self.bound(task)
+    }
+
+    /// What the worker of an attempt that runs was told.
+    pub(super) fn bound(&self, task: TaskId) -> Bound {
+        let found = self.task(task);
+        let id = task.stage.unit(found.unit);
+        let Unit { partition, edge, .. } = self.unit(id);
         let inputs = self.input_blocks(id).into_iter().map(|block| self.input(block)).collect();
-        Bound { task, unit: id, attempt, partition, edge, inputs, skip }
+        let (attempt, skip) = (found.attempt, found.skip.clone());
+        Bound { task, unit: id, attempt, partition: *partition, edge: *edge, inputs, skip }
     }
 
     /// Which blocks need not be written again, and how many bytes are expected of the others.

@@ -4,10 +4,11 @@
 //! before that is made again, and what it leaves unread holds back those that write it. Only it
 //! reads one thing at a time, so that the blocks of a unit come in their order.
 
-use super::bind::{Bound, Work};
+use super::bind::Bound;
 use super::ids::{BlockId, EdgeId, Millis, StageId, WorkerId};
 use super::job::JobGraph;
 use super::ready::ReadyItem;
+use super::work::Work;
 use crate::resources::Lease;
 
 /// Stands for the client where workers are named.
@@ -28,6 +29,13 @@ impl JobGraph {
         }
         let work = self.next_read(stage)?;
         self.bind(work, &WorkerId::new(CLIENT), Lease::default(), now).ok()
+    }
+
+    /// What the client reads, as it was told when that was bound.
+    pub fn client_reads(&self) -> Option<Bound> {
+        let stage = self.client()?;
+        let task = self.stages[stage.at()].running.first().copied()?;
+        Some(self.bound(stage.task(task)))
     }
 
     /// Rows and bytes of the result, as far as it has been made: what stages without another reader

@@ -1,11 +1,13 @@
 //! What comes in: reports of workers, and what the cluster tells about them.
 
 use forebay_engine::{ErrorKind, RemoteError};
+use serde::{Deserialize, Serialize};
 
 use super::ids::{BlockId, StageId, TaskId, WorkerId};
+use super::kinds;
 
 /// Something that happened. May come late, twice or out of order: the graph says what counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The job begins. A job without any work ends at once.
     Started,
@@ -46,11 +48,11 @@ pub enum Event {
         worker: WorkerId,
     },
     /// Nobody wants the result any more, or it cannot be had: who says so, and why.
-    Canceled(RemoteError),
+    Canceled(#[serde(with = "kinds::error")] RemoteError),
 }
 
 /// One sealed block, as its writer describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockReport {
     /// Its number within the output of the unit.
     pub seq: u32,
@@ -72,7 +74,7 @@ impl BlockReport {
 }
 
 /// Why a task failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What decides about a retry.
     pub kind: FailureKind,
@@ -88,10 +90,10 @@ impl Failure {
 }
 
 /// The kind of a failure, kept from the operator on a worker to here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
     /// Another attempt would fail as well: somebody must act.
-    Final(ErrorKind),
+    Final(#[serde(with = "kinds::kind")] ErrorKind),
     /// May pass, such as a broken connection to an object store.
     Passing,
     /// Nothing happened in the task for too long. May pass elsewhere, but each attempt takes long.

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Milliseconds since a moment that the caller chose. The only time that the graph knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Millis(pub u64);
 
 impl Millis {
@@ -20,15 +24,15 @@ impl Millis {
 }
 
 /// A stage of one job: its place in [`JobSpec::stages`](super::JobSpec::stages).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StageId(pub u32);
 
 /// An edge between two stages: its place in [`JobSpec::edges`](super::JobSpec::edges).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EdgeId(pub u32);
 
 /// One input portion of one stage: what is run, and what is run again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UnitId {
     /// The stage that it is a part of.
     pub stage: StageId,
@@ -37,7 +41,7 @@ pub struct UnitId {
 }
 
 /// One attempt at one unit. Every attempt has a new number within its stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId {
     /// The stage that it is a part of.
     pub stage: StageId,
@@ -47,7 +51,7 @@ pub struct TaskId {
 
 /// One sealed piece of a unit's output. Of a replayable unit, every attempt gives the same rows
 /// under the same sequence number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId {
     /// The unit whose output it is a part of.
     pub unit: UnitId,
@@ -56,7 +60,8 @@ pub struct BlockId {
 }
 
 /// A worker process. Unique per start of a process.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub struct WorkerId(Arc<str>);
 
 impl WorkerId {
@@ -68,6 +73,18 @@ impl WorkerId {
     /// The id that the worker gave itself when it started.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<String> for WorkerId {
+    fn from(name: String) -> Self {
+        Self::new(name)
+    }
+}
+
+impl From<WorkerId> for String {
+    fn from(worker: WorkerId) -> Self {
+        worker.as_str().to_owned()
     }
 }
 

@@ -11,6 +11,7 @@ use super::learned::Learned;
 use super::ready::Ready;
 use super::spec::{EdgeKind, Granularity, GraphError, JobSpec, Limits, StageSpec};
 use super::stage::{Edge, Stage, StageState};
+use super::step::Step;
 use super::unit::{Task, TaskState, Unit, UnitState};
 use crate::resources::Lease;
 
@@ -57,6 +58,8 @@ pub struct JobGraph {
     pub(super) finished_tasks: u64,
     /// What the event at hand leads to.
     pub(super) actions: Vec<Action>,
+    /// What has changed it since somebody asked, if anybody does.
+    pub(super) steps: Option<Vec<Step>>,
 }
 
 impl JobGraph {
@@ -79,6 +82,7 @@ impl JobGraph {
             worn_out: None,
             finished_tasks: 0,
             actions: vec![],
+            steps: None,
         };
         for stage in graph.order.clone() {
             for partition in 0..graph.stages[stage.at()].spec.partitions {
@@ -106,11 +110,14 @@ impl JobGraph {
             worn_out: None,
             finished_tasks: 0,
             actions: vec![],
+            steps: None,
         }
     }
 
     /// Takes in what happened. What must be done about it is given back, in order.
     pub fn apply(&mut self, event: Event, now: Millis) -> Vec<Action> {
+        let step = self.is_recorded().then(|| Step::event(&event, now));
+        self.record(step);
         match (&self.status, event) {
             (JobStatus::Running, event) => self.apply_running(event, now),
             (_, Event::WorkerLost { worker }) => self.forget_worker(&worker, now),
@@ -154,11 +161,14 @@ impl JobGraph {
     }
 
     pub(super) fn advance_stage(&mut self, stage: StageId, now: Millis) {
+        let mut is_changed = false;
         while let Some(unit) = self.stages[stage.at()].ready.pop_delayed(now) {
             let unit = stage.unit(unit);
             self.unit_mut(unit).not_before = Millis::default();
             self.refresh(unit);
+            is_changed = true;
         }
+        self.record(is_changed.then_some(Step::Advance { stage, now }));
     }
 
     /// When [`advance`](Self::advance) has something to do next.
@@ -311,11 +321,23 @@ impl JobGraph {
         self.is_running(task)
     }
 
+    /// Whether an attempt has ended well.
+    pub fn has_finished(&self, task: TaskId) -> bool {
+        self.find_task(task).is_some_and(|task| task.state == TaskState::Finished)
+    }
+
+    /// The worker that was given an attempt.
+    pub fn worker_of(&self, task: TaskId) -> Option<&WorkerId> {
+        self.find_task(task).map(|task| &task.worker)
+    }
+
+    fn find_task(&self, task: TaskId) -> Option<&Task> {
+        self.stages.get(task.stage.at())?.tasks.get(task.index as usize)
+    }
+
     /// Asked of every report: it may be late, or name what this job never had.
     pub(super) fn is_running(&self, task: TaskId) -> bool {
-        let stage = self.stages.get(task.stage.at());
-        let task = stage.and_then(|stage| stage.tasks.get(task.index as usize));
-        task.is_some_and(|task| task.state == TaskState::Running)
+        self.find_task(task).is_some_and(|task| task.state == TaskState::Running)
     }
 
     pub(super) fn edges_of(&self, edges: &[EdgeId]) -> Vec<(EdgeId, usize, EdgeKind, StageId)> {

@@ -100,6 +100,11 @@
 //! | `BlockLost`, `OutputLost` | the lineage rule; the reader waits for its input | the block (8) |
 //!
 //! What an error says is never looked at.
+//!
+//! # Steps
+//!
+//! Events, bindings and waits that are over alone change a graph, so it is what these [`Step`]s make of its job's
+//! spec: whoever keeps them can make it again ([`JobGraph::replay`]).
 
 mod action;
 mod bind;
@@ -113,22 +118,26 @@ mod ids;
 mod invariants;
 mod job;
 mod keep;
+mod kinds;
 mod learned;
 mod lineage;
 mod output;
 mod ready;
+mod replay;
 mod retry;
 mod rows;
 mod spec;
 mod stage;
+mod step;
 mod transition;
 mod unit;
+mod work;
 
 #[cfg(test)]
 mod tests;
 
 pub use action::{Action, Cause, JobFailure, UnitFailure};
-pub use bind::{BindError, Bound, Input, Work};
+pub use bind::{BindError, Bound, Input};
 pub use block::BlockState;
 pub use event::{BlockReport, Event, Failure, FailureKind};
 pub use history::Recomputed;
@@ -140,4 +149,6 @@ pub use ready::{Ready, ReadyItem};
 pub use rows::{BlockRow, StageRow, TaskRow};
 pub use spec::{EdgeKind, EdgeSpec, Granularity, GraphError, JobSpec, Limits, StageSpec};
 pub use stage::StageState;
+pub use step::Step;
 pub use unit::{TaskState, UnitInput, UnitState};
+pub use work::Work;

@@ -1,6 +1,7 @@
 //! The scheduler's process.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::create_scheduler;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use tokio::net::TcpListener;
@@ -30,12 +31,14 @@ use crate::ballista::jobs::BallistaJobs;
 use crate::ballista::session;
 use crate::ballista::workers::WorkerReports;
 use crate::ballista::{Ballista, wake};
+use crate::coordinator::book::{Book, Found};
 use crate::coordinator::metrics;
 use crate::coordinator::registry::Registry;
 use crate::functions::Functions;
 use crate::gate::Gate;
+use crate::journal::{Folder as JournalFolder, Journal, Records};
 use crate::metrics::{MetricsServer, Page};
-use crate::protocol::server::{ClusterService, Listener, Membership, News};
+use crate::protocol::server::{ClusterService, Listener, Membership, News, Tenure};
 use crate::protocol::tls::Tls;
 use crate::protocol::{ClusterServer, connection};
 
@@ -44,6 +47,9 @@ const LOSSES_MAX: usize = 1024;
 
 /// After which silence a worker is lost, unless a scheduler is told otherwise.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For how long workers and clients wait for a successor, unless a scheduler is told otherwise.
+const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often waits are looked at.
 const WAKE_EVERY: Duration = Duration::from_millis(50);
@@ -70,6 +76,12 @@ pub struct Scheduler {
     pub functions: Functions,
     /// Where to serve figures for Prometheus; port 0 takes a free one.
     pub metrics: Option<SocketAddr>,
+    /// Folder in which it writes down what must not be lost with it. If another scheduler has it, this one
+    /// waits until that is gone, and then goes on with its jobs. Without, jobs are gone with the scheduler.
+    pub state: Option<PathBuf>,
+    /// With [`Self::state`]: for how long workers and clients are to wait for a successor, should this
+    /// scheduler be gone.
+    pub scheduler_timeout: Duration,
     /// With it, this scheduler speaks only to those who have a certificate of its authority;
     /// without, with anyone.
     pub tls: Option<Tls>,
@@ -82,6 +94,8 @@ pub struct RunningScheduler {
     membership: Membership,
     /// What it runs for sessions.
     jobs: Gate,
+    journal: Option<Journal>,
+    registry: Registry,
     _metrics: Option<MetricsServer>,
     _tasks: Vec<SpawnedTask<()>>,
 }
@@ -96,6 +110,8 @@ impl Scheduler {
             worker_timeout: WORKER_TIMEOUT,
             functions: Functions::default(),
             metrics: None,
+            state: None,
+            scheduler_timeout: SCHEDULER_TIMEOUT,
             tls: None,
         }
     }
@@ -103,17 +119,31 @@ impl Scheduler {
     /// Starts it.
     ///
     /// # Errors
-    /// If it cannot listen, or its certificate is not one for its host.
+    /// If it cannot listen, its certificate is not one for its host, or its journal is of no use.
     pub async fn start(self) -> Result<RunningScheduler> {
-        let Self { bind, host, runtime, worker_timeout, functions, metrics, tls } = self;
-        if let Some(tls) = &tls {
-            tls.check_host(&host)?;
+        if let Some(tls) = &self.tls {
+            tls.check_host(&self.host)?;
         }
+        // Whoever waits for the journal answers nobody.
+        let journal = match &self.state {
+            Some(folder) => Some(JournalFolder::lock(folder).await?.open()?),
+            None => None,
+        };
+        let bind = self.bind;
         let listener = TcpListener::bind(bind)
             .await
             .map_err(|error| exec_datafusion_err!("cannot listen on {bind}: {error}"))?;
+        self.serve(listener, journal).await
+    }
+
+    async fn serve(
+        self,
+        listener: TcpListener,
+        journal: Option<(Journal, Records)>,
+    ) -> Result<RunningScheduler> {
+        let Self { host, worker_timeout, metrics, tls, .. } = self;
         let address = listener.local_addr()?;
-        let state = session::decoding_state(runtime, functions);
+        let state = session::decoding_state(self.runtime, self.functions);
         let config = config(address, host, state.clone(), worker_timeout);
         let config = Arc::new(SchedulerConfig {
             override_create_grpc_client_endpoint: tls.clone().map(calls::to_workers),
@@ -122,20 +152,25 @@ impl Scheduler {
         let membership = Membership::new();
         let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
         let registry = Registry::new(membership.clone(), wakes);
-        let scheduler = ballista(&registry, config).await?;
+        let (registry, journal, found) = with_journal(registry, journal)?;
+        let (scheduler, cluster) = ballista(&registry, config).await?;
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
         membership.listen(takes_news(registry.clone(), lost));
         let (abandoned, orphans) = mpsc::channel(ABANDONED_MAX);
         let gate = Gate::default();
-        let jobs = BallistaJobs {
+        let jobs = Arc::new(BallistaJobs {
             scheduler: scheduler.clone(),
             registry: registry.clone(),
             state,
             abandoned,
             patience: worker_timeout,
             gate: gate.clone(),
-        };
-        let service = ClusterService::new(membership.clone(), Arc::new(jobs));
+            tenure: tenure(journal.as_ref(), self.scheduler_timeout),
+            unclaimed: Arc::default(),
+        });
+        jobs.restore(&cluster, found.jobs).await;
+        let its_jobs = Arc::clone(&jobs);
+        let service = ClusterService::new(membership.clone(), its_jobs).with_tenure(jobs.tenure);
         let reports = WorkerReports { scheduler: scheduler.clone(), registry: registry.clone() };
         let tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
@@ -143,13 +178,39 @@ impl Scheduler {
             SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
             SpawnedTask::spawn(wake_due(registry.clone())),
             SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
+            SpawnedTask::spawn(miss(jobs, worker_timeout)),
             SpawnedTask::spawn(answer(routes(reports, service), listener, tls.clone())),
         ];
         let figures = match metrics {
-            Some(address) => Some(serve_metrics(address, registry, tls).await?),
+            Some(address) => Some(serve_metrics(address, registry.clone(), tls).await?),
             None => None,
         };
-        Ok(RunningScheduler { address, membership, jobs: gate, _metrics: figures, _tasks: tasks })
+        let (jobs, _metrics, _tasks) = (gate, figures, tasks);
+        Ok(RunningScheduler { address, membership, jobs, journal, registry, _metrics, _tasks })
+    }
+}
+
+/// The registry, with what was written down of workers, and what was of jobs.
+fn with_journal(
+    registry: Registry,
+    journal: Option<(Journal, Records)>,
+) -> Result<(Registry, Option<Journal>, Found)> {
+    let Some((journal, records)) = journal else { return Ok((registry, None, Found::default())) };
+    let found = Found::read(records)?;
+    let registry = registry.with_book(Book::new(journal.clone(), &found), &found);
+    Ok((registry, Some(journal), found))
+}
+
+fn tenure(journal: Option<&Journal>, patience: Duration) -> Tenure {
+    let Some(journal) = journal else { return Tenure::default() };
+    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    Tenure { term: journal.term(), patience_ms }
+}
+
+impl Drop for RunningScheduler {
+    fn drop(&mut self) {
+        // Before what answers clients ends.
+        self.registry.ends();
     }
 }
 
@@ -157,6 +218,14 @@ impl RunningScheduler {
     /// Where it listens: the port that it was given, if it took a free one.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Waits until it must end, as what happens cannot be written down any more. Not without a journal.
+    pub async fn failed(&self) -> DataFusionError {
+        match &self.journal {
+            Some(journal) => journal.failed().await.into(),
+            None => std::future::pending().await,
+        }
     }
 
     /// Takes no more jobs, and waits until those that run have ended and their rows were read.
@@ -196,12 +265,17 @@ async fn serve_metrics(
 }
 
 /// Ballista's scheduler, with workers and tasks as we bind them.
-async fn ballista(registry: &Registry, config: Arc<SchedulerConfig>) -> Result<Ballista> {
+async fn ballista(
+    registry: &Registry,
+    config: Arc<SchedulerConfig>,
+) -> Result<(Ballista, Arc<ForebayClusterState>)> {
     let plain = BallistaCluster::new_from_config(&config).await;
     let plain = plain.map_err(BallistaError::into_datafusion)?;
     let state = Arc::new(ForebayClusterState::new(registry.clone()));
-    let cluster = BallistaCluster::new(state, plain.job_state());
-    create_scheduler(cluster, config).await.map_err(BallistaError::into_datafusion)
+    let its_state = Arc::clone(&state);
+    let cluster = BallistaCluster::new(its_state, plain.job_state());
+    let scheduler = create_scheduler(cluster, config).await;
+    Ok((scheduler.map_err(BallistaError::into_datafusion)?, state))
 }
 
 fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
@@ -214,7 +288,12 @@ fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
         }
         News::Sealed(sealed) => registry.sealed(&sealed),
         News::Full(id) => registry.worker_full(&id),
-        News::Came(id) => tracing::info!(worker = %id, "came"),
+        News::Came(id, holds) => {
+            tracing::info!(worker = %id, "came");
+            if let Some(holds) = holds {
+                registry.reconcile(&id, &holds);
+            }
+        }
         News::Drains(id) => tracing::info!(worker = %id, "drains"),
     })
 }
@@ -236,6 +315,13 @@ async fn give_up(registry: Registry, patience: Duration) {
         registry.forget_gone();
         registry.retire();
     }
+}
+
+/// Workers and clients of an earlier scheduler that have not come back in this time are gone.
+async fn miss(jobs: Arc<BallistaJobs>, patience: Duration) {
+    tokio::time::sleep(patience).await;
+    jobs.registry.lose_absent();
+    jobs.drop_unclaimed();
 }
 
 /// Ballista hears of a worker's end from its line, long before heartbeats are missed.

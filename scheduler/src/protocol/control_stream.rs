@@ -1,37 +1,49 @@
 //! The worker's side of its control stream to the scheduler: open as long as it lives.
 
+use std::sync::Arc;
+
 use datafusion::common::runtime::SpawnedTask;
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::ClusterClient;
-use super::messages::{
-    Draining, FromWorker, Hello, PROTOCOL, ToWorker, Worker, from_worker, to_worker,
-};
+use super::messages::{Draining, FromWorker, Hello, ToWorker, Welcome, from_worker, to_worker};
 
 /// Messages that may wait for the scheduler.
 const MESSAGES_MAX: usize = 65_536;
 
-/// Where a worker says things to the scheduler.
+/// Where a worker says things to the scheduler. Clones say them over the same line.
 #[derive(Clone, Debug)]
-pub struct ToScheduler(mpsc::Sender<FromWorker>);
+pub struct ToScheduler(Arc<Mutex<mpsc::Sender<FromWorker>>>);
 
 impl ToScheduler {
     /// Says something. The scheduler learns what it misses from the task's end.
     pub fn say(&self, say: from_worker::Say) {
-        if let Err(error) = self.0.try_send(FromWorker { say: Some(say) }) {
-            tracing::warn!("the scheduler does not hear: {error}");
+        match self.0.lock().try_send(FromWorker { say: Some(say) }) {
+            Ok(()) => {}
+            // The line is broken: the worker ends, or says all again that matters.
+            Err(TrySendError::Closed(_)) => tracing::debug!("there is no scheduler to hear this"),
+            Err(error) => tracing::warn!("the scheduler does not hear: {error}"),
         }
+    }
+
+    /// What will be said from now on, for another line.
+    pub fn renewed(&self) -> mpsc::Receiver<FromWorker> {
+        let (out, messages) = mpsc::channel(MESSAGES_MAX);
+        *self.0.lock() = out;
+        messages
     }
 }
 
 /// What a worker will say, and where.
 pub fn to_scheduler() -> (ToScheduler, mpsc::Receiver<FromWorker>) {
     let (out, messages) = mpsc::channel(MESSAGES_MAX);
-    (ToScheduler(out), messages)
+    (ToScheduler(Arc::new(Mutex::new(out))), messages)
 }
 
 /// What a worker does when the scheduler says something.
@@ -45,6 +57,7 @@ pub trait Handler: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct ControlStream {
     to_scheduler: ToScheduler,
+    welcome: Welcome,
     /// Ends when the scheduler hangs up, with what it said then.
     listening: SpawnedTask<String>,
 }
@@ -62,20 +75,24 @@ impl ControlStream {
     /// If the scheduler cannot be reached or refuses this worker; the status says why.
     pub async fn open(
         channel: Channel,
-        worker: Worker,
+        hello: Hello,
         (to_scheduler, messages): (ToScheduler, mpsc::Receiver<FromWorker>),
         handler: impl Handler,
     ) -> Result<Self, Status> {
-        let hello =
-            Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned(), worker };
         let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
         let messages = stream::iter([hello]).chain(ReceiverStream::new(messages));
         let mut answers = ClusterClient::new(channel).attend(messages).await?.into_inner();
-        match answers.message().await?.and_then(|message| message.say) {
-            Some(to_worker::Say::Welcome(_)) => {}
+        let welcome = match answers.message().await?.and_then(|message| message.say) {
+            Some(to_worker::Say::Welcome(welcome)) => welcome,
             _ => return Err(Status::aborted("the scheduler hung up")),
-        }
-        Ok(Self { to_scheduler, listening: SpawnedTask::spawn(listen(answers, handler)) })
+        };
+        let listening = SpawnedTask::spawn(listen(answers, handler));
+        Ok(Self { to_scheduler, welcome, listening })
+    }
+
+    /// What the scheduler said of itself.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
     }
 
     /// Says that this worker takes no more tasks.

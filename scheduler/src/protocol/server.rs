@@ -13,9 +13,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
-    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, ReadAnswer,
-    ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker, Welcome, Worker,
-    from_worker, to_worker,
+    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, Hello, Holds,
+    ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker,
+    Welcome, Worker, from_worker, to_worker,
 };
 
 /// Messages that may wait for one worker.
@@ -24,8 +24,9 @@ const MESSAGES_MAX: usize = 65_536;
 /// What workers say, and that they came or went.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// A worker attends: its control stream is open.
-    Came(String),
+    /// A worker attends: its control stream is open. If it has worked for another scheduler of the same
+    /// journal, it has this of its jobs.
+    Came(String, Option<Holds>),
     /// A worker's line broke: its process is gone, or unreachable.
     Lost(String),
     /// A worker takes no more tasks.
@@ -197,12 +198,53 @@ pub trait Jobs: Send + Sync + 'static {
 pub struct ClusterService {
     membership: Membership,
     jobs: Arc<dyn Jobs>,
+    tenure: Tenure,
+}
+
+/// Of whom the scheduler is the successor, and what is to be done should it be gone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tenure {
+    /// Greater than that of every scheduler before it that had the same journal; 0 if it has none.
+    pub term: u64,
+    /// For how many milliseconds workers and clients are to wait for a successor.
+    pub patience_ms: u64,
+}
+
+impl Tenure {
+    fn welcome(self) -> Welcome {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Welcome { version, term: self.term, patience_ms: self.patience_ms }
+    }
+
+    /// Whether a worker that comes from another scheduler may attend here.
+    fn check(self, hello: &Hello) -> Result<(), Status> {
+        match hello.term {
+            0 => Ok(()),
+            _ if self.term == 0 => Err(Status::aborted(
+                "this scheduler has no journal, and knows nothing of what the worker did before",
+            )),
+            term if term == self.term => {
+                Err(Status::aborted("the line broke, and the worker counts as lost"))
+            }
+            term if term > self.term => Err(Status::unavailable(format!(
+                "this scheduler's term {} is over: there has been one of term {term}",
+                self.term
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl ClusterService {
     /// Keeps `membership` and gives plans to `jobs`.
     pub fn new(membership: Membership, jobs: Arc<dyn Jobs>) -> Self {
-        Self { membership, jobs }
+        Self { membership, jobs, tenure: Tenure::default() }
+    }
+
+    /// The same of a scheduler with a journal.
+    pub fn with_tenure(mut self, tenure: Tenure) -> Self {
+        self.tenure = tenure;
+        self
     }
 }
 
@@ -270,15 +312,17 @@ impl Cluster for ClusterService {
         };
         let who = format!("worker {}", hello.worker.id);
         check_protocol(&who, hello.protocol, &hello.version)?;
+        self.tenure.check(&hello)?;
         let id = hello.worker.id.clone();
         let (out, answers) = mpsc::channel(MESSAGES_MAX);
-        let welcome = Welcome { version: env!("CARGO_PKG_VERSION").to_owned() };
-        out.send(Ok(ToWorker { say: Some(to_worker::Say::Welcome(welcome)) })).await.ok();
+        let welcome = to_worker::Say::Welcome(self.tenure.welcome());
+        out.send(Ok(ToWorker { say: Some(welcome) })).await.ok();
         let membership = self.membership.clone();
         let attending = Member { worker: hello.worker, out };
         membership.workers.write().insert(id.clone(), attending);
         let presence = Presence { membership: membership.clone(), id: id.clone() };
-        membership.news(News::Came(id.clone()));
+        let holds = (hello.term > 0).then_some(hello.holds);
+        membership.news(News::Came(id.clone(), holds));
         // Part of the answer: it ends, and the worker is off the list, with the connection.
         let listen = async move {
             let _presence = presence;
@@ -361,8 +405,8 @@ mod tests {
     async fn a_worker_of_another_protocol_is_refused_and_both_are_named() {
         let membership = Membership::new();
         let (channel, _serving) = serve(&membership).await;
-        let hello =
-            Hello { protocol: PROTOCOL + 1, version: "9.9.9".to_owned(), worker: worker("w") };
+        let version = "9.9.9".to_owned();
+        let hello = Hello { protocol: PROTOCOL + 1, version, ..Hello::new(worker("w")) };
         let hello = FromWorker { say: Some(from_worker::Say::Hello(hello)) };
         let refused = ClusterClient::new(channel).attend(futures::stream::iter([hello])).await;
         let message = refused.unwrap_err().message().to_owned();
@@ -376,11 +420,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn workers_of_an_earlier_term_are_let_in_and_others_are_told_what_is_wrong() {
+        let refused = |own: u64, term: u64| {
+            let hello = Hello { term, ..Hello::new(worker("w")) };
+            let tenure = Tenure { term: own, patience_ms: 1 };
+            tenure.check(&hello).err().map(|status| status.message().to_owned())
+        };
+        for (own, term) in [(0, 0), (3, 0), (3, 2)] {
+            assert_eq!(refused(own, term), None);
+        }
+        assert!(refused(0, 3).unwrap().contains("has no journal"));
+        assert!(refused(3, 3).unwrap().contains("counts as lost"));
+        assert!(refused(3, 4).unwrap().contains("there has been one of term 4"));
+    }
+
+    #[tokio::test]
     async fn a_worker_that_is_dismissed_is_told_why() {
         let membership = Membership::new();
         let (channel, _serving) = serve(&membership).await;
-        let mut line =
-            ControlStream::open(channel, worker("w"), to_scheduler(), Deaf).await.unwrap();
+        let mut line = ControlStream::open(channel, Hello::new(worker("w")), to_scheduler(), Deaf)
+            .await
+            .unwrap();
         assert_eq!(membership.workers().len(), 1);
         membership.dismiss("w", "too late");
         assert_eq!(line.closed().await, "hung up: too late");

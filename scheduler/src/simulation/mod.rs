@@ -2,8 +2,9 @@
 //!
 //! Every history ends with the result of the job compared with its plain evaluation, row by row;
 //! after events the graph's invariants are asked, and what it recomputes is compared with a
-//! [reference](reference) that looks at everything. A history is its seed: a failure prints the
-//! command that replays it with a trace.
+//! [reference](reference) that looks at everything. Now and then the graph is made again from what was
+//! written down of it. A history is its seed: a failure prints the command that replays it with a
+//! trace.
 
 mod checks;
 mod client;
@@ -27,8 +28,16 @@ const SEED_KEY: &str = "FOREBAY_SIM_SEED";
 /// How a world is made of a seed, and whether it is traced.
 type Make = fn(u64, bool) -> World;
 
-/// How a history ended: whether the job finished, and how often a worker was lost.
-fn history(make: Make, seed: u64, is_traced: bool) -> Result<(bool, u64), String> {
+/// How a history ended.
+struct Ended {
+    is_finished: bool,
+    /// How often a worker was lost.
+    troubles: u64,
+    /// How often the scheduler was another one.
+    restarts: u64,
+}
+
+fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
     let mut world = make(seed, is_traced);
     let run = catch_unwind(AssertUnwindSafe(|| world.run()));
     let outcome = run.unwrap_or_else(|panic| {
@@ -38,25 +47,40 @@ fn history(make: Make, seed: u64, is_traced: bool) -> Result<(bool, u64), String
     });
     let trace = world.trace.take().unwrap_or_default().join("\n");
     match outcome {
-        Ok(()) => Ok((*world.graph.status() == JobStatus::Finished, world.troubles)),
+        Ok(()) => Ok(Ended {
+            is_finished: *world.graph.status() == JobStatus::Finished,
+            troubles: world.troubles,
+            restarts: world.restarted,
+        }),
         Err(broken) => Err(format!("{trace}\n{broken}")),
     }
 }
 
-/// Runs histories. Gives back how many jobs finished, and how often a worker was lost.
-fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<(u64, u64)> {
+/// Of many histories.
+#[derive(Default)]
+struct Sum {
+    finished: u64,
+    troubles: u64,
+    restarts: u64,
+}
+
+/// Runs histories. Nothing if one was replayed.
+fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum> {
     let replayed = std::env::var(SEED_KEY).ok().and_then(|seed| seed.parse().ok());
     if let Some(seed) = replayed {
         let outcome = history(make, seed, true);
-        assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+        if let Err(broken) = outcome {
+            panic!("{broken}");
+        }
         return None;
     }
-    let (mut finished, mut troubles) = (0, 0);
+    let mut sum = Sum::default();
     for seed in seeds {
         match history(make, seed, false) {
-            Ok((is_finished, lost)) => {
-                finished += u64::from(is_finished);
-                troubles += lost;
+            Ok(ended) => {
+                sum.finished += u64::from(ended.is_finished);
+                sum.troubles += ended.troubles;
+                sum.restarts += ended.restarts;
             }
             Err(broken) => panic!(
                 "history {seed} breaks a rule:{broken}\nreplay it with a trace: {SEED_KEY}={seed} \
@@ -64,15 +88,18 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<(u64
             ),
         }
     }
-    Some((finished, troubles))
+    Some(sum)
 }
 
 fn quarter(test: &str, number: u64) {
     let seeds = number * HISTORIES..(number + 1) * HISTORIES;
-    let Some((finished, troubles)) = histories(test, World::random, seeds) else { return };
+    let Some(Sum { finished, troubles, restarts }) = histories(test, World::random, seeds) else {
+        return;
+    };
     // A simulation in which nothing goes wrong, or nothing gets done, proves nothing.
     assert!(finished * 10 > HISTORIES * 8, "{finished} of {HISTORIES} jobs finished");
     assert!(troubles > HISTORIES / 4, "{troubles} workers lost in {HISTORIES} histories");
+    assert!(restarts > HISTORIES / 4, "{restarts} other schedulers in {HISTORIES} histories");
 }
 
 #[test]
@@ -99,7 +126,9 @@ fn fourth_quarter() {
 #[test]
 fn after_a_storm_every_job_ends_with_its_result() {
     let test = "after_a_storm_every_job_ends_with_its_result";
-    let Some((finished, troubles)) = histories(test, World::stormy, 0..STORMS) else { return };
+    let Some(Sum { finished, troubles, .. }) = histories(test, World::stormy, 0..STORMS) else {
+        return;
+    };
     assert_eq!(finished, STORMS);
     assert!(troubles > 3 * STORMS, "{troubles} workers lost in {STORMS} storms");
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use forebay_testkit::random::Random;
 
 use crate::graph::{
-    Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, TaskId,
+    Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, Step, TaskId,
     UnitId, UnitInput, WorkerId,
 };
 use crate::placement::{Admission, Job, PaperBudget, WorkerState, place};
@@ -97,6 +97,18 @@ pub(super) struct World {
     pub(super) trace: Option<Vec<String>>,
     /// What the client has read.
     pub(super) received: Received,
+    /// When the scheduler ends, and another one goes on: its numbers change nothing else.
+    restarts: Random,
+    pub(super) restarted: u64,
+    /// What it has written down.
+    written: Vec<Step>,
+}
+
+/// After how many of a hundred happenings another scheduler goes on.
+const RESTARTS_PERCENT: u64 = 1;
+
+fn through_json(step: &Step) -> Step {
+    serde_json::from_slice(&serde_json::to_vec(step).unwrap()).unwrap()
 }
 
 pub(super) type Checked = Result<(), String>;
@@ -176,8 +188,12 @@ impl World {
             troubles: 0,
             trace: is_traced.then(Vec::new),
             received: Received::default(),
+            restarts: Random::new(seed),
+            restarted: 0,
+            written: vec![],
             rng,
         };
+        world.graph.record_steps();
         world.admit_client();
         for _ in 0..world.rng.between(1, 4) {
             world.join();
@@ -209,6 +225,10 @@ impl World {
             self.now = time;
             let Some(happening) = self.happenings.remove(&number) else { continue };
             self.happen(happening)?;
+            self.written.extend(self.graph.take_steps());
+            if self.restarts.chance(RESTARTS_PERCENT) {
+                self.restart()?;
+            }
         }
         self.check_end()
     }
@@ -243,6 +263,27 @@ impl World {
 
     pub(super) fn task_mut(&mut self, task: TaskId) -> &mut Running {
         self.tasks.get_mut(&task).unwrap()
+    }
+
+    /// Another scheduler makes the graph again from what was written down, and goes on with it.
+    fn restart(&mut self) -> Checked {
+        self.say(|| "the scheduler is another one".to_owned());
+        let problem = |problem: String| format!("what was written down is of no use: {problem}");
+        let mut graph = JobGraph::try_new(self.scenario.spec.clone()).unwrap();
+        graph.record_steps();
+        for step in &self.written {
+            let read = if self.checks_all { through_json(step) } else { step.clone() };
+            ensure(read == *step, || format!("{step:?} was read as {read:?}"))?;
+            graph.replay(read).map_err(|error| problem(error.to_string()))?;
+        }
+        graph.take_steps();
+        if self.checks_all {
+            let (again, before) = (format!("{graph:?}"), format!("{:?}", self.graph));
+            ensure(again == before, || problem(format!("{again}\nin place of\n{before}")))?;
+        }
+        self.graph = graph;
+        self.restarted += 1;
+        Ok(())
     }
 
     fn report(&mut self, event: Event) -> Checked {

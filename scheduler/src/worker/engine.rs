@@ -28,16 +28,16 @@ use crate::ballista::status;
 use crate::block::open_block::Sealed;
 use crate::block::shuffle::ShuffleFiles;
 use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec};
-use crate::protocol::control_stream::ToScheduler;
 use crate::protocol::location::FileId;
-use crate::protocol::messages::{self, from_worker};
+use crate::protocol::messages;
+use crate::worker::account::Account;
 use crate::worker::joins::Tables;
 
 /// Runs stages on this worker's devices: those that write blocks itself, others as Ballista does.
 pub(crate) struct TaskEngine {
     devices: Arc<Devices>,
     store: Arc<BlockStore>,
-    to_scheduler: ToScheduler,
+    account: Arc<Account>,
     tables: Arc<Tables>,
     inner: DefaultExecutionEngine,
 }
@@ -47,10 +47,10 @@ impl TaskEngine {
     pub(crate) fn new(
         devices: Arc<Devices>,
         store: Arc<BlockStore>,
-        to_scheduler: ToScheduler,
+        account: Arc<Account>,
     ) -> Self {
         let (tables, inner) = (Arc::default(), DefaultExecutionEngine::new());
-        Self { devices, store, to_scheduler, tables, inner }
+        Self { devices, store, account, tables, inner }
     }
 
     /// What its tasks build once for all.
@@ -129,7 +129,7 @@ impl ExecutionEngine for TaskEngine {
                 writer: writer.clone(),
                 store: Arc::clone(&self.store),
                 tables,
-                to_scheduler: self.to_scheduler.clone(),
+                account: Arc::clone(&self.account),
             }));
         }
         let shuffle = Arc::clone(&plan);
@@ -155,7 +155,7 @@ struct BlockTask {
     writer: BlockWriterExec,
     store: Arc<BlockStore>,
     tables: Arc<Tables>,
-    to_scheduler: ToScheduler,
+    account: Arc<Account>,
 }
 
 impl fmt::Display for BlockTask {
@@ -178,13 +178,13 @@ impl QueryStageExecutor for BlockTask {
                 bytes = sealed.bytes,
                 "sealed a block"
             );
-            self.to_scheduler.say(from_worker::Say::Sealed(messages::Sealed {
+            self.account.seals(messages::Sealed {
                 job: self.job.clone(),
                 id,
                 bytes: sealed.bytes,
                 rows: sealed.rows,
                 checksum: sealed.checksum,
-            }));
+            });
         };
         let task = u32::try_from(task_id).unwrap_or(u32::MAX);
         log_options(&context);

@@ -37,7 +37,8 @@ use tracing::{Instrument, Span};
 use crate::ballista::session;
 use crate::block::BlockStore;
 use crate::no_panic::no_panic;
-use crate::protocol::messages;
+use crate::protocol::messages::{self, TaskName};
+use crate::worker::account::Account;
 use crate::worker::engine::TaskEngine;
 
 /// Ends of tasks that wait to be reported.
@@ -108,6 +109,7 @@ pub(crate) struct TaskService {
     executor: Arc<Executor>,
     engine: Arc<TaskEngine>,
     store: Arc<BlockStore>,
+    account: Arc<Account>,
     plain: Handle,
     accelerated: Handle,
     reports: mpsc::Sender<TaskStatus>,
@@ -121,13 +123,26 @@ impl TaskService {
         executor: Arc<Executor>,
         engine: Arc<TaskEngine>,
         store: Arc<BlockStore>,
+        account: Arc<Account>,
         threads: &TaskThreads,
         stop: mpsc::Sender<String>,
     ) -> (Self, mpsc::Receiver<TaskStatus>) {
         let (reports, ends) = mpsc::channel(REPORTS_MAX);
         let (plain, accelerated) =
             (threads.plain.handle.clone(), threads.accelerated.handle.clone());
-        (Self { executor, engine, store, plain, accelerated, reports, stop }, ends)
+        (Self { executor, engine, store, account, plain, accelerated, reports, stop }, ends)
+    }
+
+    /// Where ends of tasks go that are to be reported again.
+    pub(crate) fn reports(&self) -> mpsc::Sender<TaskStatus> {
+        self.reports.clone()
+    }
+
+    /// A task has ended so.
+    async fn ended(&self, report: TaskStatus) {
+        self.account.ends(&report);
+        // If nobody reports any more, nobody waits for it.
+        self.reports.send(report).await.ok();
     }
 
     fn decode(&self, tasks: MultiTaskDefinition) -> Result<Vec<TaskDefinition>> {
@@ -166,7 +181,7 @@ impl TaskService {
                 status: Some(self.status(ended)),
                 ..TaskStatus::default()
             };
-            self.reports.send(report).await.ok();
+            self.ended(report).await;
         }
     }
 
@@ -174,10 +189,14 @@ impl TaskService {
         let service = self.clone();
         let threads = if is_accelerated(&task.plan) { &self.accelerated } else { &self.plain };
         let span = self.span(&task);
+        self.account.begins(TaskName {
+            job: task.job_id.to_string(),
+            stage: task.stage_id as u32,
+            task: task.task_id as u32,
+        });
         let run = async move {
             let ended = service.run(task).await;
-            // If nobody reports any more, nobody waits for it.
-            service.reports.send(ended).await.ok();
+            service.ended(ended).await;
         };
         threads.spawn(run.instrument(span));
     }
@@ -358,6 +377,7 @@ pub(crate) async fn report(
     scheduler: SchedulerGrpcClient<Channel>,
     executor_id: String,
     mut ends: mpsc::Receiver<TaskStatus>,
+    account: Arc<Account>,
 ) {
     let mut task_status = vec![];
     while ends.recv_many(&mut task_status, REPORTS_MAX).await > 0 {
@@ -366,9 +386,15 @@ pub(crate) async fn report(
             UpdateTaskStatusParams { executor_id, task_status: std::mem::take(&mut task_status) };
         let tell = || {
             let (mut scheduler, params) = (scheduler.clone(), params.clone());
-            async move { scheduler.update_task_status(params).await }
+            let account = Arc::clone(&account);
+            async move {
+                // One that does not know this worker would not listen.
+                account.until_attached().await;
+                scheduler.update_task_status(params).await
+            }
         };
-        // It would wait for these tasks for ever. If it is gone, so is the line, and this ends too.
+        // It would wait for these tasks for ever. If it is gone, so is the line: this ends too, or its
+        // successor is told.
         let told = tell.retry(REPORT_AGAIN).notify(|status, _| {
             tracing::warn!(
                 "the scheduler did not hear how tasks ended: {status}; it is told again"
@@ -379,11 +405,16 @@ pub(crate) async fn report(
 }
 
 /// Tells the scheduler that this worker lives.
-pub(crate) async fn live(mut scheduler: SchedulerGrpcClient<Channel>, executor: Arc<Executor>) {
+pub(crate) async fn live(
+    mut scheduler: SchedulerGrpcClient<Channel>,
+    executor: Arc<Executor>,
+    account: Arc<Account>,
+) {
     let mut ticks = tokio::time::interval(HEARTBEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        account.until_attached().await;
         let active = executor_status::Status::Active(String::new());
         let params = HeartBeatParams {
             executor_id: executor.metadata.id.clone(),

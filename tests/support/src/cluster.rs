@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,7 +19,10 @@ const LOG: &str = "warn,forebay_scheduler=info,ballista_scheduler::state::execut
 pub struct Cluster {
     binary: PathBuf,
     address: String,
+    /// What the scheduler was started with.
+    arguments: Vec<String>,
     scheduler: Process,
+    schedulers: usize,
     workers: Vec<Process>,
     folder: TempDir,
 }
@@ -35,13 +39,28 @@ pub struct Process {
 impl Cluster {
     /// A scheduler without workers, on a free port. `binary` is `forebay`.
     pub fn start(binary: &str, arguments: &[&str]) -> Self {
-        let mut command = Command::new(binary);
-        command.args(["serve", "--bind", "127.0.0.1:0", "--flight-sql", "127.0.0.1:0"]);
-        command.args(arguments);
+        let binary = PathBuf::from(binary);
+        let arguments: Vec<_> = arguments.iter().map(|one| (*one).to_owned()).collect();
         let folder = TempDir::new().expect("a folder for temporary files");
+        let command = serve(&binary, "127.0.0.1:0", &arguments);
         let scheduler = Process::start(command, folder.path().join("scheduler.log"));
         let address = scheduler.ready.rsplit(' ').next().unwrap_or_default().to_owned();
-        Self { binary: PathBuf::from(binary), address, scheduler, workers: vec![], folder }
+        let workers = vec![];
+        Self { binary, address, arguments, scheduler, schedulers: 1, workers, folder }
+    }
+
+    /// Starts another scheduler with the same arguments, at the same address; the answer is ready when it
+    /// listens there.
+    pub fn successor(&mut self) -> JoinHandle<Process> {
+        let command = serve(&self.binary, &self.address, &self.arguments);
+        let log = self.folder.path().join(format!("scheduler{}.log", self.schedulers));
+        self.schedulers += 1;
+        thread::spawn(move || Process::start(command, log))
+    }
+
+    /// From now on this is the scheduler; the one before it is killed if it runs.
+    pub fn takes_over(&mut self, successor: JoinHandle<Process>) {
+        self.scheduler = successor.join().expect("the successor starts");
     }
 
     /// Where the scheduler listens.
@@ -65,7 +84,7 @@ impl Cluster {
         at
     }
 
-    /// The scheduler's process.
+    /// The scheduler's process: the last one.
     pub fn scheduler(&self) -> &Process {
         &self.scheduler
     }
@@ -123,6 +142,12 @@ impl Cluster {
         }
         said
     }
+}
+
+fn serve(binary: &Path, address: &str, arguments: &[String]) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["serve", "--bind", address, "--flight-sql", "127.0.0.1:0"]).args(arguments);
+    command
 }
 
 /// Lines of each log in [`Cluster::said`].

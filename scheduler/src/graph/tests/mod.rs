@@ -3,6 +3,7 @@
 mod client;
 mod keeping;
 mod lineage;
+mod replay;
 mod retry;
 mod streaming;
 

@@ -6,25 +6,25 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
-use ballista_core::JobId;
 use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpcServer;
-use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::serde::protobuf::{ExecutorStoppedParams, RegisterExecutorParams, TaskStatus};
+use ballista_core::serde::protobuf::{ExecutorStoppedParams, TaskStatus};
 use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
 use ballista_executor::executor::Executor;
 use ballista_executor::flight_service::BallistaFlightService;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::transport::Channel;
 use tonic::transport::server::Router;
 
+use super::line::{FromScheduler, Way};
 use super::work_dir::Folder;
 use super::{Ports, Worker};
 use crate::ballista::session;
@@ -32,8 +32,9 @@ use crate::block::BlockStore;
 use crate::metrics::MetricsServer;
 use crate::protocol::blocks_server::BlocksServer;
 use crate::protocol::connection::{self, said};
-use crate::protocol::control_stream::{ControlStream, Handler, ToScheduler, to_scheduler};
-use crate::protocol::messages::{self, FromWorker, from_worker, to_worker};
+use crate::protocol::control_stream::{ControlStream, ToScheduler, to_scheduler};
+use crate::protocol::messages::{self, Welcome, from_worker};
+use crate::worker::account::Account;
 use crate::worker::engine::TaskEngine;
 use crate::worker::joins;
 use crate::worker::metrics::BusyMeter;
@@ -75,9 +76,10 @@ impl Bound {
         let Self { id, channel, port, advertised, folder } = self;
         let bytes_max = worker.work_limit.unwrap_or(u64::MAX);
         let store = Arc::new(BlockStore::new(id.clone(), folder.path.clone(), bytes_max));
-        let outbox = to_scheduler();
+        let account = Arc::new(Account::new(to_scheduler().0));
         let devices = Arc::clone(&worker.devices);
-        let engine = Arc::new(TaskEngine::new(devices, Arc::clone(&store), outbox.0.clone()));
+        let engine = TaskEngine::new(devices, Arc::clone(&store), Arc::clone(&account));
+        let engine = Arc::new(engine);
         let tables = joins::tidy(Arc::clone(engine.tables()));
         let registration = worker.registration(&id, advertised);
         let (its_engine, its_store) = (Arc::clone(&engine), Arc::clone(&store));
@@ -86,9 +88,11 @@ impl Bound {
         let description = worker.describe(&id, advertised.blocks);
         let threads = TaskThreads::start(&description.inventory)?;
         let (stop, stopped) = mpsc::channel(1);
-        let its_store = Arc::clone(&store);
+        let (its_executor, its_store) = (Arc::clone(&executor), Arc::clone(&store));
+        let its_account = Arc::clone(&account);
         let (tasks, ends) =
-            TaskService::new(Arc::clone(&executor), engine, its_store, &threads, stop);
+            TaskService::new(its_executor, engine, its_store, its_account, &threads, stop);
+        let reports = tasks.reports();
         let routes = routes(tasks, Arc::clone(&store), &folder);
         let port = SpawnedTask::spawn(connection::serve(routes, port, worker.tls.clone()));
         let tidying = SpawnedTask::spawn(tables);
@@ -100,7 +104,11 @@ impl Bound {
             store,
             _folder: folder,
         };
-        Ok(Serving { site, channel, description, outbox, ends, stopped })
+        let may_leave = Arc::default();
+        let (executor, store) = (Arc::clone(&site.executor), Arc::clone(&site.store));
+        let handler = FromScheduler { executor, store, may_leave };
+        let way = Way { channel, description, handler, account, reports };
+        Ok(Serving { site, way, ends, stopped })
     }
 }
 
@@ -119,9 +127,7 @@ struct Site {
 /// It answers on its port, and nobody knows.
 pub(super) struct Serving {
     site: Site,
-    channel: Channel,
-    description: messages::Worker,
-    outbox: (ToScheduler, mpsc::Receiver<FromWorker>),
+    way: Way,
     /// How tasks ended.
     ends: mpsc::Receiver<TaskStatus>,
     /// The scheduler wants no more of this worker, and why.
@@ -134,38 +140,20 @@ impl Serving {
     /// # Errors
     /// If the scheduler refuses it, or nothing can be measured where somebody wants figures.
     pub(super) async fn attach(self, worker: &Worker) -> Result<Attached> {
-        let Self { site, channel, description, outbox, ends, stopped } = self;
+        let Self { site, way, ends, stopped } = self;
         let refused = |status: Status| worker.refused(&said(&status));
-        let limit = session::MESSAGE_BYTES as usize;
-        let mut scheduler = SchedulerGrpcClient::new(channel.clone())
-            .max_encoding_message_size(limit)
-            .max_decoding_message_size(limit);
-        let (executor, store) = (Arc::clone(&site.executor), Arc::clone(&site.store));
-        let may_leave = Arc::new(Notify::new());
-        let handler = FromScheduler { executor, store, may_leave: Arc::clone(&may_leave) };
-        let control = ControlStream::open(channel, description, outbox, handler);
-        let control = control.await.map_err(refused)?;
-        let metadata = Some(site.executor.metadata.clone());
-        let registered = scheduler.register_executor(RegisterExecutorParams { metadata }).await;
-        registered.map_err(refused)?;
+        let control = way.attach(0).await.map_err(refused)?;
         let id = site.store.worker().to_owned();
         let busy = BusyMeter::new(Arc::clone(&worker.devices));
+        let (executor, account) = (Arc::clone(&site.executor), || Arc::clone(&way.account));
         let talking = [
-            SpawnedTask::spawn(tasks::report(scheduler.clone(), id, ends)),
-            SpawnedTask::spawn(tasks::live(scheduler.clone(), Arc::clone(&site.executor))),
+            SpawnedTask::spawn(tasks::report(way.scheduler(), id, ends, account())),
+            SpawnedTask::spawn(tasks::live(way.scheduler(), executor, account())),
             SpawnedTask::spawn(tell_when_full(Arc::clone(&site.store), control.to_scheduler())),
             SpawnedTask::spawn(tell_busy(busy, control.to_scheduler())),
         ];
         let metrics = worker.serve_metrics(&site.executor, &site.store).await?;
-        Ok(Attached {
-            _metrics: metrics,
-            _talking: talking,
-            control,
-            scheduler,
-            stopped,
-            may_leave,
-            site,
-        })
+        Ok(Attached { _metrics: metrics, _talking: talking, control, way, stopped, site })
     }
 }
 
@@ -174,10 +162,8 @@ pub(super) struct Attached {
     _metrics: Option<MetricsServer>,
     _talking: [SpawnedTask<()>; 4],
     control: ControlStream,
-    scheduler: SchedulerGrpcClient<Channel>,
+    way: Way,
     stopped: mpsc::Receiver<String>,
-    /// The scheduler needs nothing of it any more.
-    may_leave: Arc<Notify>,
     site: Site,
 }
 
@@ -186,23 +172,35 @@ impl Attached {
         self.site.store.worker()
     }
 
-    /// Works until `stop` is ready.
+    /// Works until `stop` is ready, for one scheduler after the other.
     ///
     /// # Errors
-    /// If the scheduler is gone, or wants no more of it.
+    /// If the scheduler is gone and has no successor, or wants no more of it.
     pub(super) async fn work(
         mut self,
         worker: &Worker,
         stop: impl Future<Output = ()>,
     ) -> Result<Draining> {
-        let problem = tokio::select! {
-            () = stop => return Ok(Draining(self)),
-            why = self.control.closed() => why,
-            why = self.stopped.recv() => {
-                format!("told this worker to stop: {}", why.unwrap_or_default())
-            }
-        };
-        Err(worker.refused(&problem))
+        let mut stop = pin!(stop);
+        loop {
+            let why = tokio::select! {
+                () = stop.as_mut() => return Ok(Draining(self)),
+                why = self.control.closed() => why,
+                why = self.stopped.recv() => {
+                    let why = why.unwrap_or_default();
+                    return Err(worker.refused(&format!("told this worker to stop: {why}")));
+                }
+            };
+            let before = self.control.welcome().clone();
+            let before = if worker.ends_with_scheduler { Welcome::default() } else { before };
+            self.control = tokio::select! {
+                () = stop.as_mut() => return Ok(Draining(self)),
+                again = self.way.attach_again(&before, &why) => {
+                    again.map_err(|problem| worker.refused(&problem))?
+                }
+            };
+            tracing::info!(worker = self.id(), "works for the successor of its scheduler");
+        }
     }
 }
 
@@ -216,7 +214,7 @@ impl Draining {
         // Its heartbeats go on as before: Ballista takes a worker that says it terminates for gone.
         attached.control.drain();
         tokio::select! {
-            () = attached.may_leave.notified() => {}
+            () = attached.way.handler.may_leave.notified() => {}
             why = attached.control.closed() => {
                 tracing::warn!("the scheduler at {}: {why}", worker.scheduler);
             }
@@ -228,33 +226,7 @@ impl Draining {
         }
         let executor_id = attached.id().to_owned();
         let params = ExecutorStoppedParams { executor_id, reason: "it drained".to_owned() };
-        attached.scheduler.executor_stopped(params).await.ok();
-    }
-}
-
-/// Does what the scheduler says.
-struct FromScheduler {
-    executor: Arc<Executor>,
-    store: Arc<BlockStore>,
-    may_leave: Arc<Notify>,
-}
-
-#[tonic::async_trait]
-impl Handler for FromScheduler {
-    async fn handle(&self, say: to_worker::Say) {
-        match say {
-            to_worker::Say::Cancel(task) => {
-                let job = JobId::new(&task.job);
-                let (stage, id) = (task.stage as usize, task.task as usize);
-                if let Err(error) = self.executor.cancel_task(job, stage, id).await {
-                    tracing::warn!(job = %task.job, stage, task = id, "cannot be stopped: {error}");
-                }
-            }
-            to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
-            to_worker::Say::Forget(job) => self.store.forget(&job),
-            to_worker::Say::Leave(_) => self.may_leave.notify_one(),
-            to_worker::Say::Welcome(_) => {}
-        }
+        attached.way.scheduler().executor_stopped(params).await.ok();
     }
 }
 

@@ -1,9 +1,11 @@
 //! A worker's process: takes tasks, runs them, serves what they wrote.
 //!
 //! - `life`: what it goes through, from its start to its end
+//! - `line`: its way to the scheduler
 //! - `work_dir`: its folder
 
 mod life;
+mod line;
 mod work_dir;
 
 use std::collections::BTreeMap;
@@ -75,6 +77,8 @@ pub struct Worker {
     /// For how long a worker that was told to leave waits until its tasks have ended and what they
     /// wrote has been read.
     pub drain_limit: Duration,
+    /// Whether it ends when its scheduler does, even if that may have a successor.
+    pub ends_with_scheduler: bool,
     /// With it, this worker speaks only to those who have a certificate of its authority; without,
     /// with anyone.
     pub tls: Option<Tls>,
@@ -122,6 +126,7 @@ impl Worker {
             labels: BTreeMap::new(),
             metrics: None,
             drain_limit: Duration::ZERO,
+            ends_with_scheduler: false,
             tls: None,
         }
     }

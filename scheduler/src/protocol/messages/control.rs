@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use super::Worker;
+use super::{PROTOCOL, VERSION, Worker};
 use crate::protocol::location::FileId;
 
 /// From a worker to the scheduler.
@@ -80,6 +80,48 @@ pub struct Hello {
     /// Who it is, and what it has.
     #[prost(message, required, tag = "3")]
     pub worker: Worker,
+    /// The [`Welcome::term`] of the scheduler that it worked for before; 0 if there was none.
+    #[prost(uint64, tag = "4")]
+    pub term: u64,
+    /// What it has of that one's jobs.
+    #[prost(message, required, tag = "5")]
+    pub holds: Holds,
+}
+
+impl Hello {
+    /// Of this process, which works for nobody yet.
+    pub fn new(worker: Worker) -> Self {
+        let (protocol, version) = (PROTOCOL, VERSION.to_owned());
+        Self { protocol, version, worker, term: 0, holds: Holds::default() }
+    }
+}
+
+/// What a worker has of jobs when it finds another scheduler.
+#[derive(Clone, PartialEq, Message)]
+pub struct Holds {
+    /// Tasks that run.
+    #[prost(message, repeated, tag = "1")]
+    pub running: Vec<TaskName>,
+    /// Tasks that have ended, of which it will report how.
+    #[prost(message, repeated, tag = "2")]
+    pub ended: Vec<TaskName>,
+    /// Jobs of which it has files.
+    #[prost(string, repeated, tag = "3")]
+    pub jobs: Vec<String>,
+}
+
+/// A task of any job.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
+pub struct TaskName {
+    /// The job that it belongs to.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// Its stage, by its place in the job.
+    #[prost(uint32, tag = "2")]
+    pub stage: u32,
+    /// Its place among all attempts of the stage.
+    #[prost(uint32, tag = "3")]
+    pub task: u32,
 }
 
 /// A worker takes no more tasks.
@@ -104,7 +146,7 @@ pub mod to_worker {
         Welcome(super::Welcome),
         /// A task is to stop.
         #[prost(message, tag = "2")]
-        Cancel(super::Cancel),
+        Cancel(super::TaskName),
         /// A block is needed no more.
         #[prost(message, tag = "3")]
         Free(super::Free),
@@ -115,20 +157,6 @@ pub mod to_worker {
         #[prost(message, tag = "5")]
         Leave(super::Leave),
     }
-}
-
-/// A task is to stop.
-#[derive(Clone, PartialEq, Message)]
-pub struct Cancel {
-    /// The job that it belongs to.
-    #[prost(string, tag = "1")]
-    pub job: String,
-    /// Its stage, by its place in the job.
-    #[prost(uint32, tag = "2")]
-    pub stage: u32,
-    /// Its place among all attempts of the stage.
-    #[prost(uint32, tag = "3")]
-    pub task: u32,
 }
 
 /// A block is needed no more.
@@ -152,4 +180,10 @@ pub struct Welcome {
     /// The scheduler's version, for people.
     #[prost(string, tag = "1")]
     pub version: String,
+    /// What one that takes over its journal has a greater one of; 0 if it has none.
+    #[prost(uint64, tag = "2")]
+    pub term: u64,
+    /// For how many milliseconds a successor is to be waited for, should it be gone.
+    #[prost(uint64, tag = "3")]
+    pub patience_ms: u64,
 }

@@ -33,6 +33,9 @@ pub struct RunRequest {
     /// The id that the job has already, if its client was told one before.
     #[prost(string, tag = "8")]
     pub job: String,
+    /// It runs already, and its client has lost the line: nothing but `job` is said.
+    #[prost(bool, tag = "9")]
+    pub is_known: bool,
 }
 
 /// A session option that is not at its default.
@@ -50,7 +53,7 @@ pub struct SessionOption {
 #[derive(Clone, PartialEq, Message)]
 pub struct RunUpdate {
     /// Nothing if it is something that this version does not know.
-    #[prost(oneof = "run_update::News", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "run_update::News", tags = "2, 3, 4, 5")]
     pub news: Option<run_update::News>,
 }
 
@@ -59,9 +62,6 @@ pub mod run_update {
     /// One of these: first that it is accepted, at last how it ended.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum News {
-        /// The plan is a job of this id.
-        #[prost(string, tag = "1")]
-        Accepted(String),
         /// All rows have been read.
         #[prost(message, tag = "2")]
         Finished(super::Finished),
@@ -71,7 +71,22 @@ pub mod run_update {
         /// How far it is.
         #[prost(message, tag = "4")]
         Progress(super::Progress),
+        /// The plan is a job.
+        #[prost(message, tag = "5")]
+        Accepted(super::Accepted),
     }
+}
+
+/// A plan is a job.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Accepted {
+    /// Its id.
+    #[prost(string, tag = "1")]
+    pub job: String,
+    /// For how many milliseconds a successor of the scheduler is to be waited for, should that be gone; with 0
+    /// the job is gone with it.
+    #[prost(uint64, tag = "2")]
+    pub patience_ms: u64,
 }
 
 /// How far a job is.

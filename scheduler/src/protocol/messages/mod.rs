@@ -14,17 +14,17 @@ use tonic::Status;
 pub use blocks::{Chunk, FetchRequest};
 pub use cluster::{Accelerator, ClusterDescription, DescribeRequest, Inventory, Worker};
 pub use control::{
-    Busy, Cancel, Draining, Free, FromWorker, Full, Hello, Leave, Sealed, ToWorker, Welcome,
-    from_worker, to_worker,
+    Busy, Draining, Free, FromWorker, Full, Hello, Holds, Leave, Sealed, TaskName, ToWorker,
+    Welcome, from_worker, to_worker,
 };
 pub use jobs::{
-    Failed, Finished, LostBlock, Progress, ReadAnswer, ReadDone, ReadRequest, RunRequest,
+    Accepted, Failed, Finished, LostBlock, Progress, ReadAnswer, ReadDone, ReadRequest, RunRequest,
     RunUpdate, SessionOption, run_update,
 };
 pub use tables::{Analysis, AnalyzeRequest, TableRequest, TableRows};
 
 /// Bumped when a worker and a scheduler could no longer understand each other.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// The version of this process, which travels for people beside [`PROTOCOL`].
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,241 @@
+//! What was written down and what workers still have, brought together after the start of a successor.
+
+use std::collections::BTreeSet;
+
+use forebay_engine::{ErrorKind, RemoteError};
+
+use crate::coordinator::book::Line;
+use crate::coordinator::job::RunningJob;
+use crate::coordinator::known_jobs::Shared;
+use crate::coordinator::registry::Registry;
+use crate::graph::{Event, Failure, FailureKind, StageId, TaskId, WorkerId};
+use crate::protocol::messages::{Holds, TaskName, to_worker};
+
+impl RunningJob {
+    /// Does again what was written down of it. An error becomes the job's own.
+    pub(crate) fn replay(&mut self, lines: Vec<Line>) -> Result<(), RemoteError> {
+        for line in lines {
+            match line {
+                Line::Cut(cut) if cut == self.cut() => {}
+                Line::Cut(_) => {
+                    let message = format!(
+                        "job {} cannot be continued: this build of Forebay cuts its plan into other stages than \
+                         the one that began it; run it again",
+                        self.id
+                    );
+                    return Err(RemoteError::new(ErrorKind::FailedPrecondition, message));
+                }
+                Line::Shuffled(task, files) => {
+                    self.restore_shuffled(task, files.into_iter().map(Into::into).collect());
+                }
+                Line::Step(step) => {
+                    let now = step.time();
+                    let bound = self.graph.replay(step).map_err(|problem| {
+                        let message = format!(
+                            "what the scheduler's journal says of job {} does not fit together: {problem}",
+                            self.id
+                        );
+                        RemoteError::new(ErrorKind::Internal, message)
+                    })?;
+                    if let Some(bound) = bound {
+                        self.units.insert(bound.task, bound.unit);
+                    }
+                    if !self.graph.is_running_job() {
+                        self.ended.get_or_insert(now);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The tasks that take something of a worker, and whether they run or were told to stop.
+    fn tasks_on(&self, worker: &WorkerId) -> Vec<(TaskId, bool)> {
+        let held = self.graph.task_rows().filter(|task| task.worker == worker);
+        let held = held.map(|task| (task.id, self.graph.runs(task.id), task.is_draining));
+        held.filter(|(_, runs, drains)| *runs || *drains).map(|(id, runs, _)| (id, runs)).collect()
+    }
+}
+
+impl Registry {
+    /// A worker has come from the scheduler before this one. What runs there and is not known is stopped;
+    /// what is thought to run there and does not was lost on the way.
+    pub(crate) fn reconcile(&self, id: &str, holds: &Holds) {
+        let worker = WorkerId::new(id);
+        let has: BTreeSet<&TaskName> = holds.running.iter().chain(&holds.ended).collect();
+        for shared in self.live() {
+            let (job, tasks) = {
+                let job = shared.lock();
+                (job.id.to_string(), job.tasks_on(&worker))
+            };
+            for (task, runs) in tasks {
+                let (stage, number) = (task.stage.0, task.index);
+                if has.contains(&TaskName { job: job.clone(), stage, task: number }) {
+                    continue;
+                }
+                tracing::info!(%job, stage, task = number, worker = id, "was lost with the scheduler");
+                let message = "the scheduler ended before the worker had it, or its end was told";
+                let failure = Failure::new(FailureKind::WorkerLost, message);
+                self.apply(
+                    &shared,
+                    match runs {
+                        true => Event::TaskFailed { task, failure },
+                        false => Event::TaskEnded { task },
+                    },
+                );
+            }
+        }
+        for name in holds.running.iter().filter(|name| !self.is_run_by(name, &worker)) {
+            self.membership().tell(id, to_worker::Say::Cancel(name.clone()));
+        }
+        for job in holds.jobs.iter().filter(|job| !self.has_client(job)) {
+            self.membership().tell(id, to_worker::Say::Forget(job.clone()));
+        }
+    }
+
+    /// A job was restored: its waits are listed, and its end is told if it has ended.
+    pub(crate) fn look_at(&self, job: &Shared) {
+        let (id, wakeup) = {
+            let job = job.lock();
+            (job.id.clone(), job.graph.next_wakeup())
+        };
+        self.wake_at(&id, wakeup.unwrap_or_default());
+    }
+
+    fn is_run_by(&self, name: &TaskName, worker: &WorkerId) -> bool {
+        let Some(job) = self.get(&name.job) else { return false };
+        let job = job.lock();
+        let task = StageId(name.stage).task(name.task);
+        job.graph.runs(task) && job.graph.worker_of(task) == Some(worker)
+    }
+
+    /// Workers that have not come back since the start, though jobs have something there, are lost.
+    pub(crate) fn lose_absent(&self) {
+        let absent = self.addresses().into_keys().filter(|id| !self.membership().attends(id));
+        for id in absent.collect::<Vec<_>>() {
+            let worker = WorkerId::new(id.as_str());
+            let jobs = self.live().into_iter();
+            let jobs: Vec<_> = jobs.filter(|job| job.lock().graph.uses_worker(&worker)).collect();
+            if !jobs.is_empty() {
+                tracing::info!(worker = %id, "has not come back, and counts as lost");
+            }
+            for job in jobs {
+                self.apply(&job, Event::WorkerLost { worker: worker.clone() });
+                let id = job.lock().id.clone();
+                self.wake(&id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ballista_core::JobId;
+    use datafusion::prelude::SessionConfig;
+    use tempfile::TempDir;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::coordinator::book::{Book, Found, JobDocument};
+    use crate::coordinator::registry::Submitted;
+    use crate::graph::{JobGraph, JobSpec, StageSpec, TaskState, Work};
+    use crate::journal::Folder;
+    use crate::protocol::messages::RunRequest;
+    use crate::protocol::server::Membership;
+    use crate::resources::{Lease, Need};
+    use crate::stages::StagedPlan;
+
+    const JOB: &str = "038FYY9SHE000";
+
+    fn job(registry: &Registry) -> RunningJob {
+        let stages = vec![StageSpec::new("s", Need::cpus(1000), 4)];
+        let graph = JobGraph::try_new(JobSpec { stages, ..JobSpec::default() }).unwrap();
+        let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
+        let mut job = RunningJob::new(JobId::new(JOB), String::new(), config, plans, graph);
+        job.log_to(registry.log_of(JOB));
+        job
+    }
+
+    /// A scheduler on this folder, and what it found there.
+    async fn scheduler(folder: &TempDir) -> (Registry, Found) {
+        let (journal, records) = Folder::lock(folder.path()).await.unwrap().open().unwrap();
+        let found = Found::read(records).unwrap();
+        let (wakes, _) = mpsc::channel(100);
+        let registry = Registry::new(Membership::new(), wakes);
+        (registry.with_book(Book::new(journal, &found), &found), found)
+    }
+
+    fn waits() -> Submitted {
+        let (name, session, owner) = (String::new(), String::new(), String::new());
+        Submitted { name, session, owner, queued_ms: 7 }
+    }
+
+    fn task(number: u32) -> TaskId {
+        StageId(0).task(number)
+    }
+
+    fn name(task: u32) -> TaskName {
+        TaskName { job: JOB.to_owned(), stage: 0, task }
+    }
+
+    #[tokio::test]
+    async fn a_successor_knows_what_ran_and_both_sides_come_to_the_same() {
+        let folder = TempDir::new().unwrap();
+        let (first, found) = scheduler(&folder).await;
+        assert!(found.jobs.is_empty());
+        let document = JobDocument { request: RunRequest::default(), queued_ms: 7 };
+        first.begin(JOB, &document).await.unwrap();
+        let shared = first.add(job(&first));
+        shared.lock().write_cut();
+        first.apply(&shared, Event::Started);
+        for unit in 0..4 {
+            let (work, worker) = (Work::Unit(StageId(0).unit(unit)), WorkerId::new("w"));
+            let mut job = shared.lock();
+            job.graph.bind(work, &worker, Lease::default(), first.now()).unwrap();
+            job.write_down();
+        }
+        first.apply(&shared, Event::TaskFinished { task: task(0), blocks: vec![] });
+        first.written().await.unwrap();
+        let before = first.now();
+        drop((first, shared));
+
+        let (second, mut found) = scheduler(&folder).await;
+        assert!(second.now() >= before, "time goes on");
+        let found_job = found.jobs.remove(0);
+        assert_eq!((found_job.id.as_str(), &found_job.document), (JOB, &document));
+        let mut restored = job(&second);
+        restored.log_to(None);
+        restored.replay(found_job.lines).unwrap();
+        second.submit(&JobId::new(JOB), waits());
+        let shared = second.add(restored);
+        // Task 1 runs, 2 has ended and will be reported, 3 was lost with the scheduler.
+        let holds = Holds { running: vec![name(1), name(9)], ended: vec![name(2)], jobs: vec![] };
+        second.reconcile("w", &holds);
+        let states: Vec<_> = {
+            let job = shared.lock();
+            job.graph.task_rows().map(|task| task.state.clone()).collect()
+        };
+        let lost = TaskState::Failed(FailureKind::WorkerLost);
+        let running = TaskState::Running;
+        assert_eq!(states, [TaskState::Finished, running.clone(), running, lost]);
+        let w = WorkerId::new("w");
+        let run = [1, 9, 0].map(|task| second.is_run_by(&name(task), &w));
+        assert_eq!(run, [true, false, false]);
+        second.forget(JOB);
+        let nobody = RemoteError::new(ErrorKind::Canceled, "nobody wants it");
+        second.apply(&shared, Event::Canceled(nobody));
+        drop((second, shared));
+        assert!(scheduler(&folder).await.1.jobs.is_empty(), "what is over and left is forgotten");
+    }
+
+    #[tokio::test]
+    async fn steps_of_other_stages_are_refused() {
+        let folder = TempDir::new().unwrap();
+        let (registry, _) = scheduler(&folder).await;
+        let error = job(&registry).replay(vec![Line::Cut(1)]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+        assert!(error.message.contains("run it again"), "{error}");
+    }
+}

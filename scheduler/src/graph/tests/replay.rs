@@ -1,0 +1,76 @@
+//! A graph made again from its steps.
+
+use super::*;
+
+/// Two partitions whose blocks a client reads, and what changes it is kept.
+fn recorded() -> (JobSpec, Fixture) {
+    let spec = spec(vec![stage(2), StageSpec::client()], &[(0, 1, BLOCK)]);
+    let mut graph = JobGraph::try_new(spec.clone()).unwrap();
+    graph.record_steps();
+    (spec, Fixture { graph })
+}
+
+fn again(spec: &JobSpec, steps: Vec<Step>) -> Fixture {
+    let mut graph = JobGraph::try_new(spec.clone()).unwrap();
+    graph.record_steps();
+    for step in steps {
+        let text = serde_json::to_string(&step).unwrap();
+        graph.replay(serde_json::from_str(&text).unwrap()).unwrap();
+        check(&graph).unwrap();
+    }
+    graph.take_steps();
+    Fixture { graph }
+}
+
+#[test]
+fn events_and_bindings_make_the_same_graph_again() {
+    let (spec, mut fixture) = recorded();
+    fixture.apply(Event::Started);
+    let task = fixture.run(unit(0, 0), "a", 2);
+    let other = fixture.bind(unit(0, 1), "b").task;
+    let kinds = [
+        FailureKind::Passing,
+        FailureKind::Final(ErrorKind::NotFound),
+        FailureKind::BlockLost(unit(0, 0).block(0)),
+        FailureKind::OutputLost { stage: StageId(0), worker: worker("a") },
+    ];
+    let failures =
+        kinds.map(|kind| Event::TaskFailed { task, failure: Failure::new(kind, "late") });
+    failures.into_iter().for_each(|late| drop(fixture.apply(late)));
+    fixture.seal(other, 0);
+    fixture.lose("a");
+    fixture.apply(Event::WorkerFull { worker: worker("b") });
+    fixture.apply(Event::Canceled(RemoteError::new(ErrorKind::Canceled, "nobody wants it")));
+    fixture.apply(Event::TaskEnded { task: other });
+    let steps = fixture.graph.take_steps();
+    assert_eq!(steps.len(), 13);
+    assert!(fixture.graph.take_steps().is_empty());
+    let again = again(&spec, steps);
+    assert_eq!(format!("{:?}", again.graph), format!("{:?}", fixture.graph));
+}
+
+#[test]
+fn a_step_that_does_not_follow_is_refused() {
+    let (spec, mut fixture) = recorded();
+    fixture.run(unit(0, 0), "a", 1);
+    let steps = fixture.graph.take_steps();
+    let mut other = JobGraph::try_new(spec).unwrap();
+    other.replay(steps[0].clone()).unwrap();
+    let refused = other.replay(steps[0].clone()).unwrap_err();
+    assert!(matches!(refused, BindError::NotPending { .. }), "{refused}");
+}
+
+#[test]
+fn what_the_client_reads_can_be_told_again_and_what_it_has_read_is_known() {
+    let (spec, mut fixture) = recorded();
+    assert_eq!(fixture.graph.client_reads(), None);
+    fixture.run(unit(0, 0), "a", 2);
+    let bound = fixture.graph.bind_client(NOW).unwrap();
+    let mut again = again(&spec, fixture.graph.take_steps());
+    assert_eq!(again.graph.client_reads(), Some(bound.clone()));
+    assert_eq!(again.graph.worker_of(bound.task).unwrap().as_str(), "client");
+    assert!(!again.graph.has_finished(bound.task));
+    again.finish(bound.task, 0);
+    assert!(again.graph.has_finished(bound.task));
+    assert_eq!(again.graph.client_reads(), None);
+}

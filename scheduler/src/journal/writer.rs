@@ -1,0 +1,176 @@
+//! The thread that writes: what has gathered while it wrote is written together.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use super::Folder;
+use super::error::JournalError;
+use super::frame::Record;
+use super::log::Log;
+
+/// How long a record may wait for others that nobody waits for either.
+const GATHER_FOR: Duration = Duration::from_millis(20);
+
+/// A journal that is open. Clones share; the last one that is dropped closes it.
+#[derive(Clone)]
+pub struct Journal(Arc<Open>);
+
+/// What those who append have in common; the thread has only what is below it.
+struct Open {
+    term: u64,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// The thread has something to do.
+    called: Condvar,
+    written: watch::Sender<Written>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    records: Vec<Record>,
+    /// How many have been appended since it was opened, those that wait included.
+    appended: u64,
+    /// Somebody waits.
+    is_urgent: bool,
+    is_closed: bool,
+}
+
+#[derive(Clone, Default)]
+struct Written {
+    /// How many of those that were appended are on the disk.
+    records: u64,
+    failure: Option<JournalError>,
+}
+
+impl Journal {
+    /// Writes to `log` for as long as it is held, and holds `folder` until then.
+    pub(super) fn start(log: Log, folder: Folder) -> Result<Self, JournalError> {
+        let (term, place) = (log.term(), folder.path.clone());
+        let (written, _) = watch::channel(Written::default());
+        let (waiting, called) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { waiting, called, written });
+        let its = Arc::clone(&shared);
+        let run = move || {
+            write(&its, log);
+            drop(folder);
+        };
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(run);
+        thread.map_err(|error| JournalError::io(&place, "write", &error))?;
+        Ok(Self(Arc::new(Open { term, shared })))
+    }
+
+    /// Greater than that of any who has opened it before.
+    pub fn term(&self) -> u64 {
+        self.0.term
+    }
+
+    /// Appends a record. It is on the disk when [`Self::flushed`] says so, or a little later.
+    pub fn append(&self, key: &str, data: Vec<u8>) {
+        self.push(Record { key: key.to_owned(), data: Some(data) });
+    }
+
+    /// Drops all records of a key.
+    pub fn end(&self, key: &str) {
+        self.push(Record { key: key.to_owned(), data: None });
+    }
+
+    fn push(&self, record: Record) {
+        let shared = &self.0.shared;
+        if shared.written.borrow().failure.is_some() {
+            return;
+        }
+        let mut waiting = shared.waiting.lock();
+        waiting.records.push(record);
+        waiting.appended += 1;
+        shared.called.notify_one();
+    }
+
+    /// Waits until all that was appended before is on the disk.
+    ///
+    /// # Errors
+    /// If it could not be written: nothing will be any more.
+    pub async fn flushed(&self) -> Result<(), JournalError> {
+        let shared = &self.0.shared;
+        let appended = {
+            let mut waiting = shared.waiting.lock();
+            waiting.is_urgent = true;
+            shared.called.notify_one();
+            waiting.appended
+        };
+        let mut written = shared.written.subscribe();
+        let is_done = |written: &Written| written.failure.is_some() || written.records >= appended;
+        // The sender is held here.
+        let written = written.wait_for(is_done).await.map(|found| found.clone());
+        match written.unwrap_or_default().failure {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until something could not be written.
+    pub async fn failed(&self) -> JournalError {
+        let mut written = self.0.shared.written.subscribe();
+        let failed = written.wait_for(|written| written.failure.is_some()).await;
+        match failed.ok().and_then(|written| written.failure.clone()) {
+            Some(failure) => failure,
+            // The sender is held here: this does not happen.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("term", &self.0.term).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shared.waiting.lock().is_closed = true;
+        self.shared.called.notify_one();
+    }
+}
+
+/// Writes until it is closed and nothing waits, or something fails.
+fn write(shared: &Shared, mut log: Log) {
+    while let Some((records, upto)) = next(shared) {
+        let mut outcome = log.commit(&records);
+        if outcome.is_ok() {
+            shared.written.send_modify(|written| written.records = upto);
+            outcome = log.copy_if_due();
+        }
+        if let Err(failure) = outcome {
+            tracing::error!("{failure}");
+            shared.written.send_modify(|written| written.failure = Some(failure));
+            return;
+        }
+    }
+}
+
+/// What waits, once there is something, and how many records there are with it. Nothing at the end.
+fn next(shared: &Shared) -> Option<(Vec<Record>, u64)> {
+    let mut waiting = shared.waiting.lock();
+    while waiting.records.is_empty() {
+        // Whoever waits for what is written already has been told.
+        waiting.is_urgent = false;
+        if waiting.is_closed {
+            return None;
+        }
+        shared.called.wait(&mut waiting);
+    }
+    if !waiting.is_urgent && !waiting.is_closed {
+        let until = |waiting: &mut Waiting| !waiting.is_urgent && !waiting.is_closed;
+        shared.called.wait_while_for(&mut waiting, until, GATHER_FOR);
+    }
+    waiting.is_urgent = false;
+    Some((std::mem::take(&mut waiting.records), waiting.appended))
+}

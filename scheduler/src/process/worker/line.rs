@@ -1,0 +1,129 @@
+//! The way to the scheduler: a line that is made again when it breaks, if a successor may come.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ballista_core::JobId;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
+use ballista_core::serde::protobuf::{RegisterExecutorParams, TaskStatus};
+use ballista_executor::executor::Executor;
+use tokio::sync::{Notify, mpsc};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::ballista::session;
+use crate::block::BlockStore;
+use crate::protocol::connection::said;
+use crate::protocol::control_stream::{ControlStream, Handler};
+use crate::protocol::messages::{self, Hello, Holds, Welcome, to_worker};
+use crate::worker::account::Account;
+
+/// The pause before a scheduler is called again that did not answer.
+const CALL_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// How a worker reaches its scheduler, and what it says first.
+pub(super) struct Way {
+    pub(super) channel: Channel,
+    pub(super) description: messages::Worker,
+    pub(super) handler: FromScheduler,
+    pub(super) account: Arc<Account>,
+    /// Where ends of tasks go that are to be reported.
+    pub(super) reports: mpsc::Sender<TaskStatus>,
+}
+
+impl Way {
+    /// The scheduler as Ballista's.
+    pub(super) fn scheduler(&self) -> SchedulerGrpcClient<Channel> {
+        let limit = session::MESSAGE_BYTES as usize;
+        SchedulerGrpcClient::new(self.channel.clone())
+            .max_encoding_message_size(limit)
+            .max_decoding_message_size(limit)
+    }
+
+    /// Tells the scheduler that this worker is there, and what it has, if it has worked for one of this term.
+    ///
+    /// # Errors
+    /// If nobody answers, or the worker is refused.
+    pub(super) async fn attach(&self, term: u64) -> Result<ControlStream, Status> {
+        let (running, ended) = self.account.names();
+        let jobs = self.handler.store.jobs();
+        let holds = Holds { running, ended, jobs };
+        let hello = Hello { term, holds, ..Hello::new(self.description.clone()) };
+        let to_scheduler = self.account.to_scheduler().clone();
+        let outbox = (to_scheduler.clone(), to_scheduler.renewed());
+        let handler = self.handler.clone();
+        let control = ControlStream::open(self.channel.clone(), hello, outbox, handler).await?;
+        let metadata = Some(self.handler.executor.metadata.clone());
+        self.scheduler().register_executor(RegisterExecutorParams { metadata }).await?;
+        for end in self.account.attached() {
+            self.reports.send(end).await.ok();
+        }
+        Ok(control)
+    }
+
+    /// The line broke: waits for a successor of this scheduler, as long as it wanted that.
+    ///
+    /// # Errors
+    /// Why there is none: for people.
+    pub(super) async fn attach_again(
+        &self,
+        before: &Welcome,
+        why: &str,
+    ) -> Result<ControlStream, String> {
+        self.account.detached();
+        if before.term == 0 {
+            return Err(why.to_owned());
+        }
+        let patience = Duration::from_millis(before.patience_ms);
+        tracing::warn!("the scheduler {why}; tasks go on, and its successor is waited for");
+        let since = Instant::now();
+        loop {
+            tokio::time::sleep(CALL_AGAIN_AFTER).await;
+            let problem = match self.attach(before.term).await {
+                Ok(control) if control.welcome().term > before.term => return Ok(control),
+                Ok(_) => {
+                    self.account.detached();
+                    "it is of an earlier term".to_owned()
+                }
+                Err(status) if is_final(&status) => return Err(said(&status)),
+                Err(status) => said(&status),
+            };
+            if since.elapsed() >= patience {
+                return Err(format!("{why}, and no successor came for {patience:?}: {problem}"));
+            }
+        }
+    }
+}
+
+/// Whether somebody has answered who will not change their mind.
+fn is_final(status: &Status) -> bool {
+    let codes = [Code::Aborted, Code::FailedPrecondition, Code::InvalidArgument];
+    std::error::Error::source(status).is_none() && codes.contains(&status.code())
+}
+
+/// Does what the scheduler says.
+#[derive(Clone)]
+pub(super) struct FromScheduler {
+    pub(super) executor: Arc<Executor>,
+    pub(super) store: Arc<BlockStore>,
+    pub(super) may_leave: Arc<Notify>,
+}
+
+#[tonic::async_trait]
+impl Handler for FromScheduler {
+    async fn handle(&self, say: to_worker::Say) {
+        match say {
+            to_worker::Say::Cancel(task) => {
+                let job = JobId::new(&task.job);
+                let (stage, id) = (task.stage as usize, task.task as usize);
+                if let Err(error) = self.executor.cancel_task(job, stage, id).await {
+                    tracing::warn!(job = %task.job, stage, task = id, "cannot be stopped: {error}");
+                }
+            }
+            to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
+            to_worker::Say::Forget(job) => self.store.forget(&job),
+            to_worker::Say::Leave(_) => self.may_leave.notify_one(),
+            to_worker::Say::Welcome(_) => {}
+        }
+    }
+}

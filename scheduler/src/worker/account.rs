@@ -1,0 +1,157 @@
+//! What a worker tells a scheduler that knows nothing of it: what runs, what it has sealed, and the ends of
+//! tasks that may not have been written down.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ballista_core::serde::protobuf::TaskStatus;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::protocol::control_stream::ToScheduler;
+use crate::protocol::messages::{Sealed, TaskName, from_worker};
+
+/// A scheduler that has heard of an end writes it down, or is gone, within this time.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The tasks of a worker, as far as a successor of its scheduler may have to be told of them.
+#[derive(Debug)]
+pub(crate) struct Account {
+    to_scheduler: ToScheduler,
+    /// Whether there is a scheduler.
+    attached: watch::Sender<bool>,
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    /// With what they have sealed.
+    running: BTreeMap<TaskName, Vec<Sealed>>,
+    /// The last ones, and when they ended.
+    ended: VecDeque<(Instant, TaskStatus)>,
+}
+
+impl Account {
+    /// No tasks, and no scheduler yet.
+    pub(crate) fn new(to_scheduler: ToScheduler) -> Self {
+        let (attached, _) = watch::channel(false);
+        Self { to_scheduler, attached, tasks: Mutex::default() }
+    }
+
+    /// A task begins.
+    pub(crate) fn begins(&self, task: TaskName) {
+        self.tasks.lock().running.insert(task, vec![]);
+    }
+
+    /// A task has sealed a block, of which the scheduler is told.
+    pub(crate) fn seals(&self, sealed: Sealed) {
+        let (stage, task) = (sealed.id.stage, sealed.id.task);
+        let name = TaskName { job: sealed.job.clone(), stage, task };
+        if let Some(blocks) = self.tasks.lock().running.get_mut(&name) {
+            blocks.push(sealed.clone());
+        }
+        self.to_scheduler.say(from_worker::Say::Sealed(sealed));
+    }
+
+    /// A task has ended so, which will be reported.
+    pub(crate) fn ends(&self, status: &TaskStatus) {
+        let now = Instant::now();
+        let mut tasks = self.tasks.lock();
+        // Without a scheduler nothing is written down.
+        while *self.attached.borrow()
+            && tasks.ended.front().is_some_and(|(at, _)| now - *at > WRITTEN_WITHIN)
+        {
+            tasks.ended.pop_front();
+        }
+        tasks.running.remove(&name_of(status));
+        tasks.ended.push_back((now, status.clone()));
+    }
+
+    /// The tasks that run, and those that have ended.
+    pub(crate) fn names(&self) -> (Vec<TaskName>, Vec<TaskName>) {
+        let tasks = self.tasks.lock();
+        let ended = tasks.ended.iter().map(|(_, status)| name_of(status));
+        (tasks.running.keys().cloned().collect(), ended.collect())
+    }
+
+    /// There is no scheduler.
+    pub(crate) fn detached(&self) {
+        self.attached.send_replace(false);
+    }
+
+    /// There is one. If it is another one, it is told what the one before it may not have written down; the
+    /// ends that are to be reported are given back.
+    pub(crate) fn attached(&self) -> Vec<TaskStatus> {
+        let (sealed, ended) = {
+            let tasks = self.tasks.lock();
+            let sealed: Vec<_> = tasks.running.values().flatten().cloned().collect();
+            let ended: Vec<_> = tasks.ended.iter().map(|(_, status)| status.clone()).collect();
+            (sealed, ended)
+        };
+        sealed.into_iter().for_each(|one| self.to_scheduler.say(from_worker::Say::Sealed(one)));
+        self.attached.send_replace(true);
+        ended
+    }
+
+    /// Waits until there is a scheduler.
+    pub(crate) async fn until_attached(&self) {
+        let mut attached = self.attached.subscribe();
+        // The sender is held here.
+        attached.wait_for(|attached| *attached).await.ok();
+    }
+
+    pub(crate) fn to_scheduler(&self) -> &ToScheduler {
+        &self.to_scheduler
+    }
+}
+
+fn name_of(status: &TaskStatus) -> TaskName {
+    TaskName { job: status.job_id.clone(), stage: status.stage_id, task: status.task_id }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::control_stream::to_scheduler;
+    use crate::protocol::location::FileId;
+
+    fn name(task: u32) -> TaskName {
+        TaskName { job: "j".to_owned(), stage: 1, task }
+    }
+
+    fn end(task: u32) -> TaskStatus {
+        let (job_id, stage_id, task_id) = ("j".to_owned(), 1, task);
+        TaskStatus { job_id, stage_id, task_id, ..TaskStatus::default() }
+    }
+
+    fn sealed(task: u32, seq: u32) -> Sealed {
+        let id = FileId { stage: 1, task, seq };
+        Sealed { job: "j".to_owned(), id, bytes: 1, rows: 1, checksum: 1 }
+    }
+
+    #[test]
+    fn another_scheduler_is_told_what_runs_with_its_blocks_and_how_the_last_tasks_ended() {
+        let (out, mut first) = to_scheduler();
+        let account = Account::new(out);
+        assert_eq!(account.attached(), []);
+        (0..3).for_each(|task| account.begins(name(task)));
+        account.seals(sealed(0, 0));
+        account.seals(sealed(1, 0));
+        account.ends(&end(1));
+        let mut heard = 0;
+        while first.try_recv().is_ok() {
+            heard += 1;
+        }
+        assert_eq!(heard, 2);
+        drop(first);
+        account.detached();
+        account.seals(sealed(0, 1));
+        account.ends(&end(2));
+        assert_eq!(account.names(), (vec![name(0)], vec![name(1), name(2)]));
+        let mut second = account.to_scheduler().renewed();
+        assert_eq!(account.attached(), [end(1), end(2)]);
+        let told: Vec<_> = std::iter::from_fn(|| second.try_recv().ok()).collect();
+        let expected = [sealed(0, 0), sealed(0, 1)].map(from_worker::Say::Sealed);
+        assert_eq!(told.into_iter().filter_map(|m| m.say).collect::<Vec<_>>(), expected);
+    }
+}
