@@ -28,6 +28,8 @@ SCHEMA = pa.schema(
         ("tags", pa.list_(pa.string())),
     ]
 )
+# Without it, TIMESTAMP WITH TIME ZONE has none.
+ZONE = "SET datafusion.execution.time_zone = 'UTC'"
 COLUMNS = """name VARCHAR, n BIGINT, price DECIMAL(10, 2), day DATE, at TIMESTAMP WITH TIME ZONE,
     tags VARCHAR[]"""
 
@@ -64,7 +66,7 @@ def values(numbers) -> str:
 
 
 def run(home: Path, *statements: str) -> str:
-    done = shell(home, *statements)
+    done = shell(home, ZONE, *statements)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -171,9 +173,9 @@ def with_protocol(reader: int, writer: int, readers=(), writers=(), **properties
     def edit(action: dict) -> None:
         if "protocol" in action:
             protocol = {"minReaderVersion": reader, "minWriterVersion": writer}
-            if reader >= 3:
+            if reader == 3:
                 protocol["readerFeatures"] = list(readers)
-            if writer >= 7:
+            if writer == 7:
                 protocol["writerFeatures"] = list(writers)
             action["protocol"] = protocol
         if "metaData" in action:

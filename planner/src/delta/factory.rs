@@ -144,17 +144,22 @@ fn check_names(schema: &Schema, partitioned_by: &[String]) -> Result<()> {
 /// # Errors
 /// If the table has other columns than the statement says.
 fn check_columns(folder: &ListingTableUrl, wanted: &Schema, snapshot: &Snapshot) -> Result<()> {
-    let list = |schema: &Schema| {
-        let column = |field: &Arc<Field>| format!("{} {}", field.name(), field.data_type());
-        schema.fields().iter().map(column).collect::<Vec<_>>()
+    let found = snapshot.schema();
+    // Items of lists have no name that anybody has given them.
+    let is_same = |(a, b): (&Arc<Field>, &Arc<Field>)| {
+        a.name() == b.name() && a.data_type().equals_datatype(b.data_type())
     };
-    let (wanted, found) = (list(wanted), list(snapshot.schema()));
-    if wanted == found {
+    let (given, known) = (wanted.fields(), found.fields());
+    if given.len() == known.len() && given.iter().zip(known).all(is_same) {
         return Ok(());
     }
+    let list = |schema: &Schema| {
+        let column = |field: &Arc<Field>| format!("{} {}", field.name(), field.data_type());
+        schema.fields().iter().map(column).collect::<Vec<_>>().join(", ")
+    };
     plan_err!(
         "the Delta table '{folder}' has the columns ({}), not ({}); leave them out, they are known",
-        found.join(", "),
-        wanted.join(", ")
+        list(found),
+        list(wanted)
     )
 }
