@@ -83,6 +83,13 @@ def table(folder: Path, columns: str = "", partitioned: str = "") -> str:
     return f"CREATE EXTERNAL TABLE t {columns} STORED AS DELTATABLE {by} LOCATION '{folder}'"
 
 
+def transaction(folder: Path, version: int) -> str:
+    """The id of the only one of a commit."""
+    lines = (folder / f"_delta_log/{version:020}.json").read_text().splitlines()
+    (found,) = [action["txn"] for action in map(json.loads, lines) if "txn" in action]
+    return found["appId"]
+
+
 @pytest.mark.parametrize("partitioned", ["", "name", "name, day", "at"])
 def test_others_read_what_is_written(tmp_path, partitioned):
     folder = tmp_path / "t"
@@ -93,11 +100,14 @@ def test_others_read_what_is_written(tmp_path, partitioned):
     # What it leaves out by partitions and statistics, it leaves out rightly.
     some = found.to_pyarrow_table(filters=[("n", ">=", 25)])
     assert in_order(some) == rows(range(25, 30))
-    # One commit each, with an id.
+    # One commit each, with an id, which is in the names of its files.
     history = found.history()
     assert [entry["operation"] for entry in history] == ["WRITE", "WRITE", "CREATE TABLE"]
-    actions = (folder / "_delta_log/00000000000000000001.json").read_text().splitlines()
-    assert sum("txn" in json.loads(line) for line in actions) == 1
+    first, second = (transaction(folder, version) for version in (1, 2))
+    # And so does this one.
+    plan = run(tmp_path, table(folder), "EXPLAIN SELECT * FROM t WHERE n >= 25")
+    assert first not in plan and second in plan
+    assert first in run(tmp_path, table(folder), "EXPLAIN SELECT * FROM t")
     # Nothing lies there that is not the table's.
     assert found.vacuum(retention_hours=0, enforce_retention_duration=False) == []
     assert not list(folder.glob("_forebay-*"))

@@ -26,3 +26,6 @@ pub(crate) use stats::stats_of;
 pub(crate) use transaction::{CommitError, NewFile, Transaction};
 pub(crate) use types::NULL_FOLDER;
 pub use types::stored_as;
+
+#[cfg(test)]
+mod tests;

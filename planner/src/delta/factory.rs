@@ -96,6 +96,11 @@ fn folder(locations: &[String]) -> Result<ListingTableUrl> {
     if found.get_glob().is_some() {
         return plan_err!("'{location}' is a pattern; a table STORED AS {NAME} is one folder");
     }
+    if found.prefix().as_ref().contains('%') {
+        return plan_err!(
+            "'{location}' has a '%' in its name, which readers of Delta logs take for a code; rename the folder"
+        );
+    }
     let mut url = found.get_url().clone();
     if !url.path().ends_with('/') {
         url.set_path(&format!("{}/", url.path()));

@@ -7,17 +7,33 @@ use arrow::array::{AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::pruning::PrunableStatistics;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::datasource::listing::helpers::expr_applicable_for_cols;
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::physical_optimizer::pruning::PruningPredicate;
+use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use forebay_engine::delta::TableFile;
 
 /// Whether a condition is on partition columns alone, so that no file has to be read for it.
 pub(super) fn is_of_folders(filter: &Expr, partitioned_by: &[String]) -> bool {
     let names: Vec<&str> = partitioned_by.iter().map(String::as_str).collect();
-    !filter.column_refs().is_empty() && expr_applicable_for_cols(&names, filter)
+    !filter.column_refs().is_empty() && expr_applicable_for_cols(&names, filter) && !asks(filter)
+}
+
+/// Whether a condition has a query in it, whose result is not known when files are chosen.
+fn asks(filter: &Expr) -> bool {
+    let is_query = |expr: &Expr| {
+        Ok(matches!(
+            expr,
+            Expr::ScalarSubquery(_)
+                | Expr::Exists(_)
+                | Expr::InSubquery(_)
+                | Expr::SetComparison(_)
+                | Expr::OuterReferenceColumn(..)
+        ))
+    };
+    filter.exists(is_query).unwrap_or(true)
 }
 
 /// The files that may have rows for which all `filters` hold. `schema` has the columns of the files, and the
@@ -32,6 +48,7 @@ pub(super) fn pruned(
     let names: Vec<String> = partitions.iter().map(|field| field.name().clone()).collect();
     let (of_folders, of_rows): (Vec<Expr>, Vec<Expr>) =
         filters.iter().cloned().partition(|filter| is_of_folders(filter, &names));
+    let of_rows = of_rows.into_iter().filter(|filter| !asks(filter));
     let files = match conjunction(of_folders) {
         Some(filter) => in_folders(files, filter, partitions, session)?,
         None => files,
@@ -74,7 +91,8 @@ fn within_bounds(
     let columns = DFSchema::try_from(Arc::clone(schema))?;
     let filter = session.create_physical_expr(filter, &columns)?;
     // What says nothing of bounds leaves no file out.
-    let Ok(predicate) = PruningPredicate::try_new(filter, Arc::clone(schema)) else {
+    let predicate = PruningPredicateBuilder::new().with_file_schema(Arc::clone(schema));
+    let Ok(predicate) = predicate.try_build(filter) else {
         return Ok(files);
     };
     let bounds = files.iter().map(|file| Arc::clone(file.bounds())).collect();

@@ -109,7 +109,7 @@ impl DeltaTable {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let (of_files, partitions) = snapshot.split_schema();
-        let schema = TableSchema::new(of_files, partitions);
+        let schema = TableSchema::builder(of_files).with_table_partition_cols(partitions).build();
         let all = Arc::clone(schema.table_schema());
         let projection = self.projected(projection, &all)?;
         if files.is_empty() {
