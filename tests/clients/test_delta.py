@@ -290,6 +290,22 @@ def test_a_log_that_is_cut_short_is_an_error(tmp_path, cut):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_what_a_detached_job_writes_has_its_id(tmp_path, mode):
+    folder = tmp_path / "t"
+    server = Server(tmp_path, *MODES[mode], first=table(folder, "n BIGINT") + ";")
+    connected = ("--connect", server.uri)
+    insert = "INSERT INTO t SELECT value FROM range(0, 10)"
+    done = shell(tmp_path, insert, arguments=(*connected, "--detach"))
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    waited = shell(tmp_path, f"WAIT FOR JOB '{job}'", arguments=connected)
+    assert waited.returncode == 0, waited.stderr
+    assert transaction(folder, 1).startswith(f"{job}-")
+    assert DeltaTable(folder).to_pyarrow_table().num_rows == 10
+    server.stop()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_writers_at_the_same_time(tmp_path, mode):
     """Rows that are added are all there; of two that overwrite, one is told to run again."""
     adbc = pytest.importorskip("adbc_driver_flightsql.dbapi")
