@@ -28,9 +28,11 @@ use tracing_subscriber::registry::LookupSpan;
 const VARIABLES: [&str; 2] = ["FOREBAY_LOG", "RUST_LOG"];
 
 /// What is logged unless one of them says otherwise. Ballista calls it an error that a task ends
-/// after its job, which every cancelled job's tasks do, and logs each failed query on the scheduler.
+/// after its job, which every cancelled job's tasks do, and logs each failed query on the scheduler. What is
+/// wrong with the log of a Delta table, and writers that meet, are the statement's to say.
 const LOGGED: &str = "warn,ballista_scheduler::state::task_manager=off,\
-                      ballista_scheduler::scheduler_server::query_stage_scheduler=off";
+                      ballista_scheduler::scheduler_server::query_stage_scheduler=off,\
+                      buoyant_kernel=off,deltalake_core=off";
 
 /// Under which name events are that came through `log`: which of those are wanted is asked before.
 const BRIDGED: &str = "forebay::logging::bridged";

@@ -11,6 +11,7 @@ mod cluster {
     mod arrivals;
     mod cuts;
     mod damage;
+    mod delta;
     mod endings;
     mod history;
     mod kills;

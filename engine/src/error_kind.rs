@@ -11,6 +11,7 @@ use datafusion::parquet::errors::ParquetError;
 use forebay_udf::{ErrorClass, ModelError, RuntimeError};
 
 use crate::EngineError;
+use crate::delta::DeltaError;
 
 /// What kind of error it is, by who can do something about it. The names are those of gRPC's codes
 /// where one says the same.
@@ -80,6 +81,9 @@ impl ErrorKind {
         if let Some(error) = cause.downcast_ref::<EngineError>() {
             return Some(Self::of_engine(error));
         }
+        if let Some(error) = cause.downcast_ref::<DeltaError>() {
+            return Some(Self::of_delta(error));
+        }
         if let Some(error) = cause.downcast_ref::<ArrowError>() {
             return Self::of_arrow(error);
         }
@@ -120,6 +124,15 @@ impl ErrorKind {
             EngineError::Batch { source, .. } => Self::of_runtime(source),
             EngineError::TooManyErrors { .. } => Self::FailedPrecondition,
             EngineError::Arrow(_) | EngineError::Panic { .. } => Self::Internal,
+        }
+    }
+
+    fn of_delta(error: &DeltaError) -> Self {
+        match error {
+            DeltaError::NotATable { .. } => Self::NotFound,
+            DeltaError::Unsupported { .. } => Self::Unimplemented,
+            DeltaError::Broken { .. } | DeltaError::Refused { .. } => Self::FailedPrecondition,
+            DeltaError::Conflict { .. } | DeltaError::Unknown { .. } => Self::Unavailable,
         }
     }
 

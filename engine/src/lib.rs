@@ -1,6 +1,7 @@
 //! Operators that run models inside a query, and the devices that they run on.
 //!
 //! - [`claims`]: what messages of Arrow say of themselves
+//! - [`delta`]: tables whose log says which files count
 //! - [`device`]: what this process has, who holds which share of it, which models are loaded
 //! - [`exchange`]: M producer partitions → N replicas, bounded by bytes, re-batching
 //! - [`files`]: files as rows
@@ -28,6 +29,7 @@ mod carry;
 mod checker;
 mod claimed_order;
 pub mod claims;
+pub mod delta;
 pub mod device;
 pub mod error;
 mod error_kind;

@@ -12,6 +12,7 @@ use forebay_udf::model::Catalog;
 
 use crate::arrow_files;
 use crate::config::ForebayConfig;
+use crate::delta;
 use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
 use crate::physical::{
@@ -70,6 +71,7 @@ pub fn install(
     let name = ReadFiles::NAME.to_owned();
     let read_files = Arc::new(TableFunction::new(name.clone(), Arc::new(ReadFiles)));
     builder.table_functions().get_or_insert_default().insert(name, read_files);
+    delta::add_to(builder.table_factories().get_or_insert_default());
     arrow_files::add_to(builder.file_formats().get_or_insert_default());
     // First, so that DataFusion's rules see the exchanges' partitioning and ordering.
     let mut physical: PhysicalOptimizer = builder.physical_optimizers().take().unwrap_or_default();

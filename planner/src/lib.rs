@@ -17,6 +17,7 @@ mod arrow_files;
 pub mod bounded;
 pub mod codec;
 pub mod config;
+mod delta;
 mod install;
 pub mod location;
 pub mod logical;

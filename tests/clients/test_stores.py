@@ -215,6 +215,42 @@ def test_tables(store, door, request):
     assert sorted(written["id"].to_pylist()) == list(range(990, 1000))
 
 
+def test_delta_tables(store, door, request):
+    """Begun here and added to, read by another implementation; and what that has added to it."""
+    deltalake = pytest.importorskip("deltalake", reason="run tools/setup clients")
+    name = request.node.callspec.id
+    url = f"s3://data/{name}/delta"
+    options = {
+        "AWS_ACCESS_KEY_ID": store.key,
+        "AWS_SECRET_ACCESS_KEY": store.secret,
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": REGION,
+    }
+    columns = "(id BIGINT, part VARCHAR) STORED AS DELTATABLE PARTITIONED BY (part)"
+    create = f"CREATE EXTERNAL TABLE delta_{name} {columns} LOCATION '{url}'"
+    rows = "SELECT value, CASE value % 2 WHEN 0 THEN 'a/b' END FROM range(0, 1000)"
+    counted = f"SELECT count(*), sum(id), count(part) FROM delta_{name}"
+    inserted = f"INSERT INTO delta_{name} {rows}"
+    assert door.rows(create, inserted, counted)[-1] == ("1000", "499500", "500")
+    others = deltalake.DeltaTable(url, storage_options=options)
+    found = pa.table(others.to_pyarrow_table())
+    assert found.num_rows == 1000 and found["part"].null_count == 500
+    more = pa.table({"id": [1000], "part": ["c"]})
+    deltalake.write_deltalake(others, more, mode="append")
+    # Tables of a server stay.
+    again = create if name in ("here", "cluster") else "SELECT 1"
+    assert door.rows(again, counted)[-1] == ("1001", "500500", "501")
+    only = f"SELECT id FROM delta_{name} WHERE part = 'c'"
+    assert door.rows(again, only)[-1] == ("1000",)
+    overwritten = f"INSERT OVERWRITE delta_{name} SELECT 1, 'x'"
+    assert door.rows(again, overwritten, counted)[-1] == ("1", "1", "1")
+    others.update_incremental()
+    assert pa.table(others.to_pyarrow_table()).to_pylist() == [{"id": 1, "part": "x"}]
+    listed = store.s3.list_objects_v2(Bucket="data", Prefix=f"{name}/delta/_forebay")
+    assert "Contents" not in listed
+
+
 def test_files_by_pattern(store, door, request):
     """The pattern of the README, single files, and folders."""
     name = request.node.callspec.id

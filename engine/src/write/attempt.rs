@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::partitions::Partitions;
 use super::staging::{Staging, abandon};
 use super::target::Target;
+use crate::delta::stats_of;
 use crate::weight;
 
 /// Files of one attempt that may be open: as many values of partition columns can come in turn.
@@ -36,6 +37,8 @@ pub(super) struct Written {
     pub(super) path: Path,
     pub(super) rows: u64,
     pub(super) bytes: u64,
+    /// What the log of a Delta table says of its rows.
+    pub(super) stats: Option<String>,
 }
 
 /// Writes rows to files. If it is dropped before [`Attempt::finish`], it leaves none.
@@ -145,9 +148,16 @@ impl Attempt {
     async fn end_closing(&mut self) -> Result<()> {
         let Some(mut file) = self.closing.pop_front() else { return Ok(()) };
         let rows = file.ended().await?;
-        let bytes = self.store.head(&file.path).await?.size;
+        let meta = self.store.head(&file.path).await?;
+        let stats = match &self.target.delta {
+            Some(_) => {
+                let columns = self.target.file_schema();
+                Some(stats_of(self.store.as_ref(), &meta, &columns).await?)
+            }
+            None => None,
+        };
         let File { folder, path, .. } = file;
-        self.written.push(Written { folder, path, rows, bytes });
+        self.written.push(Written { folder, path, rows, bytes: meta.size, stats });
         Ok(())
     }
 

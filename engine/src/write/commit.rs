@@ -23,10 +23,12 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::runtime::Handle;
 
 use super::attempt::Written;
+use super::delta_commit;
 use super::exec::{WriteExec, files};
 use super::publish::{Move, Publication, PublishError, publish};
 use super::staging::{Staging, abandon};
 use super::target::Target;
+use crate::delta::Transaction;
 
 /// Makes visible what the [`WriteExec`]s below have written, when all of them have ended well.
 ///
@@ -69,10 +71,13 @@ impl CommitExec {
 
 impl DisplayAs for CommitExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match (self.target.is_file(), self.target.is_new) {
-            (true, _) => "file",
-            (false, true) => "new folder",
-            (false, false) => "folder",
+        let delta = self.target.delta.as_ref().map(|write| write.overwrites);
+        let what = match (self.target.is_file(), self.target.is_new, delta) {
+            (_, _, Some(true)) => "Delta table, overwritten",
+            (_, _, Some(false)) => "Delta table",
+            (true, _, None) => "file",
+            (false, true, None) => "new folder",
+            (false, false, None) => "folder",
         };
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
@@ -201,6 +206,8 @@ struct Write {
     store: Arc<dyn ObjectStore>,
     staging: Staging,
     publication: Publication,
+    /// Of a Delta table, whose log makes files visible.
+    transaction: Option<Transaction>,
     empty: Written,
     _lease: SpawnedTask<()>,
     is_over: bool,
@@ -228,11 +235,13 @@ impl Write {
             }
             Publication::Into(folder) => Staging::new_in(folder, is_local),
         };
+        let transaction = delta_commit::begin(&target, &staging, context).await?;
         let path = staging.empty();
-        let empty = Written { folder: Path::default(), path, rows: 0, bytes: 0 };
-        let lease = staging.keep(Arc::clone(&store));
+        let empty = Written { folder: Path::default(), path, rows: 0, bytes: 0, stats: None };
+        let _lease = staging.keep(Arc::clone(&store));
+        let is_over = false;
         let mut write =
-            Self { target, store, staging, publication, empty, _lease: lease, is_over: false };
+            Self { target, store, staging, publication, transaction, empty, _lease, is_over };
         write.staging.renew(write.store.as_ref()).await?;
         // As it will be done with the rows: where, in this format, with these columns.
         let nothing = EmptyExec::new(write.target.file_schema()).execute(0, Arc::clone(context))?;
@@ -251,6 +260,11 @@ impl Write {
                 Ok(())
             }
             Err(PublishError::Undone(error)) => Err(self.given_up(error).await),
+            Err(PublishError::Unknown(error)) => {
+                // Whatever may count lies outside of it.
+                self.staging.remove(&self.store).await.ok();
+                Err(error)
+            }
             Err(PublishError::Halfway(error)) => {
                 let (name, folder) = (self.target.name().to_owned(), self.staging.parent());
                 Err(error.context(format!(
@@ -271,6 +285,10 @@ impl Write {
             .into());
         }
         let moves = self.moves(&written);
+        if let Some(transaction) = &self.transaction {
+            let (store, folder) = (self.store.as_ref(), self.staging.parent());
+            return delta_commit::commit(store, &folder, transaction, &written, &moves).await;
+        }
         publish(self.store.as_ref(), &self.staging, &self.publication, &moves).await
     }
 

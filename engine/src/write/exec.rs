@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, internal_err};
@@ -32,6 +32,7 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("path", DataType::Utf8, false),
         Field::new("rows", DataType::UInt64, false),
         Field::new("bytes", DataType::UInt64, false),
+        Field::new("stats", DataType::Utf8, true),
     ]))
 });
 
@@ -211,6 +212,7 @@ fn batch(written: &[Written]) -> Result<RecordBatch> {
         texts(|file| &file.path),
         numbers(|file| file.rows),
         numbers(|file| file.bytes),
+        Arc::new(written.iter().map(|file| file.stats.as_deref()).collect::<StringArray>()),
     ];
     Ok(RecordBatch::try_new(Arc::clone(&SCHEMA), columns)?)
 }
@@ -219,21 +221,26 @@ fn batch(written: &[Written]) -> Result<RecordBatch> {
 pub(super) fn files(batch: &RecordBatch) -> Result<Vec<Written>> {
     let unexpected =
         || internal_datafusion_err!("rows of files have other columns than {SCHEMA:?}");
-    let columns = <&[ArrayRef; 4]>::try_from(batch.columns()).map_err(|_| unexpected())?;
-    let [folders, paths, rows, bytes] = columns;
-    let text = |column: &'_ ArrayRef, at: usize| -> Result<Path> {
+    let columns = <&[ArrayRef; 5]>::try_from(batch.columns()).map_err(|_| unexpected())?;
+    let [folders, paths, rows, bytes, stats] = columns;
+    let text = |column: &'_ ArrayRef, at: usize| -> Result<Option<String>> {
         let texts = column.as_string_opt::<i32>().ok_or_else(unexpected)?;
-        Path::parse(texts.value(at)).map_err(|error| exec_datafusion_err!("{error}"))
+        Ok((!texts.is_null(at)).then(|| texts.value(at).to_owned()))
+    };
+    let path = |column: &'_ ArrayRef, at: usize| -> Result<Path> {
+        let path = text(column, at)?.ok_or_else(unexpected)?;
+        Path::parse(path).map_err(|error| exec_datafusion_err!("{error}"))
     };
     let number = |column: &'_ ArrayRef, at: usize| -> Result<u64> {
         Ok(column.as_primitive_opt::<UInt64Type>().ok_or_else(unexpected)?.value(at))
     };
     let file = |at| {
         Ok(Written {
-            folder: text(folders, at)?,
-            path: text(paths, at)?,
+            folder: path(folders, at)?,
+            path: path(paths, at)?,
             rows: number(rows, at)?,
             bytes: number(bytes, at)?,
+            stats: text(stats, at)?,
         })
     };
     (0..batch.num_rows()).map(file).collect()

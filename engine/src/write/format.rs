@@ -16,6 +16,7 @@ use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_expr::expressions::Column;
 
 use super::arrow::ArrowSink;
+use super::delta::DeltaSink;
 
 /// A format, and how it is written.
 #[derive(Clone, Debug)]
@@ -40,6 +41,9 @@ impl Format {
         }
         if let Some(sink) = sink.downcast_ref::<CsvSink>() {
             return Some((Self::Csv(Box::new(sink.writer_options().clone())), sink.config()));
+        }
+        if let Some(sink) = sink.downcast_ref::<DeltaSink>() {
+            return Some((Self::Parquet(Box::new(sink.options().clone())), sink.config()));
         }
         if let Some(sink) = sink.downcast_ref::<ArrowSink>() {
             return Some((Self::Arrow, sink.config()));

@@ -19,6 +19,7 @@
 //! ```
 //!
 //! - `format`: DataFusion's sinks for files of a format, and `arrow`, one of our own; [`Target`]: what is written where
+//! - `delta`, `delta_commit`: the same for the files of a Delta table, which count when its log names them
 //! - `staging`: the folder, its lease, its removal; `publish`: the commit; [`clean`]: what crashes left
 //! - `partitions`: rows by the values of partition columns; `attempt`: rows into files
 //! - `exec`, `commit`: the two operators
@@ -27,6 +28,8 @@ mod arrow;
 mod attempt;
 pub mod clean;
 mod commit;
+mod delta;
+mod delta_commit;
 mod exec;
 mod format;
 mod partitions;
@@ -40,6 +43,7 @@ mod tests;
 
 pub use arrow::ArrowSink;
 pub use commit::CommitExec;
+pub use delta::{DeltaSink, DeltaWrite, WriteId};
 pub use exec::WriteExec;
 pub use format::Format;
 pub use staging::is_staged;

@@ -9,12 +9,16 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::{Result, exec_err, plan_datafusion_err, plan_err};
 use object_store::path::Path;
 
+use crate::delta::NULL_FOLDER;
+
 /// The columns by which folders are named.
 #[derive(Debug)]
 pub(super) struct Partitions {
     columns: Vec<(String, usize)>,
     /// The columns of the files.
     kept: Vec<usize>,
+    /// Whether NULL has a folder: there is a log that says what its name stands for.
+    has_nulls: bool,
 }
 
 impl Partitions {
@@ -50,20 +54,27 @@ impl Partitions {
                  set execution.keep_partition_by_columns"
             );
         }
-        Ok(Self { columns, kept })
+        Ok(Self { columns, kept, has_nulls: false })
+    }
+
+    /// Whether NULL has a folder; then there is none for a text that a log takes for NULL.
+    pub(super) fn with_nulls(self, has_nulls: bool) -> Self {
+        Self { has_nulls, ..self }
     }
 
     /// The rows of each folder, in their order; folders in the order of their first rows.
     ///
     /// # Errors
-    /// If a value is NULL: no folder is named so, and what reads the folders would take it for a text.
+    /// If a value is NULL and NULL has no folder: what reads the folders would take its name for a text.
     pub(super) fn split(&self, batch: &RecordBatch) -> Result<Vec<(Path, RecordBatch)>> {
-        let columns = self.columns.iter().map(|(name, at)| texts(batch, name, *at));
+        let columns = self.columns.iter().map(|(name, at)| self.texts(batch, name, *at));
         let columns: Vec<StringArray> = columns.collect::<Result<_>>()?;
-        let mut places: HashMap<Vec<&str>, usize> = HashMap::new();
+        let mut places: HashMap<Vec<Option<&str>>, usize> = HashMap::new();
         let mut found: Vec<(Path, Vec<u64>)> = vec![];
         for row in 0..batch.num_rows() {
-            let values: Vec<&str> = columns.iter().map(|column| column.value(row)).collect();
+            let values = columns.iter();
+            let values = values.map(|column| column.is_valid(row).then(|| column.value(row)));
+            let values: Vec<Option<&str>> = values.collect();
             let place = *places.entry(values).or_insert_with_key(|values| {
                 found.push((self.folder(values), vec![]));
                 found.len() - 1
@@ -77,17 +88,29 @@ impl Partitions {
         found.into_iter().map(part).collect()
     }
 
-    fn folder(&self, values: &[&str]) -> Path {
+    fn folder(&self, values: &[Option<&str>]) -> Path {
         let names = self.columns.iter().zip(values);
         names.fold(Path::default(), |folder, ((name, _), value)| {
-            folder.join(format!("{name}={value}"))
+            folder.join(format!("{name}={}", value.unwrap_or(NULL_FOLDER)))
         })
+    }
+
+    fn texts(&self, batch: &RecordBatch, name: &str, at: usize) -> Result<StringArray> {
+        let texts = texts(batch, name, at, self.has_nulls)?;
+        let is_null = |text: &'_ str| text.is_empty() || text == NULL_FOLDER;
+        match texts.iter().flatten().find(|text| self.has_nulls && is_null(text)) {
+            Some(text) => exec_err!(
+                "the partition column '{name}' is '{text}' in a row, which a Delta table cannot tell from NULL; \
+                 write nullif({name}, '{text}'), or another text"
+            ),
+            None => Ok(texts),
+        }
     }
 }
 
-fn texts(batch: &RecordBatch, name: &str, at: usize) -> Result<StringArray> {
+fn texts(batch: &RecordBatch, name: &str, at: usize, has_nulls: bool) -> Result<StringArray> {
     let column = batch.column(at);
-    if column.logical_null_count() > 0 {
+    if column.logical_null_count() > 0 && !has_nulls {
         return exec_err!(
             "the partition column '{name}' is NULL in {} of {} rows, which names no folder; leave such \
              rows out, or write coalesce({name}, …)",
@@ -126,6 +149,21 @@ mod tests {
         let expected =
             [("name=b", 1, vec![0, 2]), ("name=a%2Fc", 1, vec![1]), ("name=50%25", 1, vec![3])];
         assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn null_has_a_folder_where_a_log_says_so() {
+        let rows = batch(vec![None, Some("a"), None]);
+        let partitions = Partitions::try_new(&["name"], &rows.schema(), false).unwrap();
+        let partitions = partitions.with_nulls(true);
+        let found: Vec<_> = partitions.split(&rows).unwrap();
+        let found = found.iter().map(|(folder, rows)| (folder.as_ref(), rows.num_rows()));
+        let null = format!("name={NULL_FOLDER}");
+        assert_eq!(found.collect::<Vec<_>>(), [(null.as_str(), 2), ("name=a", 1)]);
+        for text in ["", NULL_FOLDER] {
+            let error = partitions.split(&batch(vec![Some(text)])).unwrap_err().to_string();
+            assert!(error.contains("cannot tell from NULL"), "{error}");
+        }
     }
 
     #[test]

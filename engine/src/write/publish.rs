@@ -96,6 +96,8 @@ pub(super) enum PublishError {
     Undone(DataFusionError),
     /// It has been decided, and neither completed nor taken back.
     Halfway(DataFusionError),
+    /// Nobody knows whether it is visible; the error says so.
+    Unknown(DataFusionError),
 }
 
 impl From<DataFusionError> for PublishError {

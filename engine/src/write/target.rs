@@ -14,6 +14,7 @@ use datafusion::physical_expr::LexOrdering;
 use object_store::path::Path;
 use url::Url;
 
+use super::delta::{DeltaSink, DeltaWrite};
 use super::format::Format;
 use super::partitions::Partitions;
 
@@ -29,6 +30,8 @@ pub struct Target {
     pub(super) file_bytes: u64,
     /// Whether it is to be written anew; if not, files are added to what is there.
     pub(super) is_new: bool,
+    /// What else there is to a write to a Delta table.
+    pub(super) delta: Option<DeltaWrite>,
 }
 
 impl Target {
@@ -40,7 +43,8 @@ impl Target {
             return None;
         }
         let order = sink.sort_order().clone().map(LexOrdering::from);
-        Some(Self::new(format, config, order, file_bytes))
+        let delta = sink.sink().downcast_ref::<DeltaSink>().map(|sink| sink.write().clone());
+        Some(Self { delta, ..Self::new(format, config, order, file_bytes) })
     }
 
     /// The same for what is known apart.
@@ -53,7 +57,7 @@ impl Target {
         // An INSERT has no text of its own that names the place.
         let is_new = !config.original_url.is_empty();
         let config = FileSinkConfig { file_group: Vec::new().into(), ..config.clone() };
-        Self { format, config, order, file_bytes, is_new }
+        Self { format, config, order, file_bytes, is_new, delta: None }
     }
 
     /// Whether it is one file.
@@ -89,7 +93,9 @@ impl Target {
         if names.is_empty() {
             return Ok(None);
         }
-        Partitions::try_new(&names, self.schema(), self.config.keep_partition_by_columns).map(Some)
+        let keeps = self.config.keep_partition_by_columns;
+        let partitions = Partitions::try_new(&names, self.schema(), keeps)?;
+        Ok(Some(partitions.with_nulls(self.delta.is_some())))
     }
 
     pub(super) fn store(&self) -> &ObjectStoreUrl {
@@ -117,7 +123,7 @@ impl Target {
         }
     }
 
-    fn url(&self) -> &ListingTableUrl {
+    pub(super) fn url(&self) -> &ListingTableUrl {
         &self.config.table_paths[0]
     }
 

@@ -1,4 +1,5 @@
 //! Writes into file systems that fail, and what readers see of them.
 
+mod delta;
 mod store;
 mod whole;

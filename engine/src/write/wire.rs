@@ -11,6 +11,7 @@ use object_store::path::Path;
 use prost::Message;
 
 use super::commit::CommitExec;
+use super::delta::DeltaWrite;
 use super::exec::WriteExec;
 use super::format::Format;
 use super::staging::Staging;
@@ -51,6 +52,8 @@ pub struct Write {
     /// The sink is another's, which has a wire form, and says where; what it writes is Arrow IPC.
     #[prost(bool, tag = "7")]
     is_arrow: bool,
+    #[prost(message, optional, tag = "8")]
+    delta: Option<DeltaWrite>,
 }
 
 impl Write {
@@ -71,6 +74,7 @@ impl Write {
             original_url: target.config.original_url.clone(),
             staging: staging.map(|staging| staging.folder().to_string()),
             is_arrow,
+            delta: target.delta.clone(),
         })
     }
 
@@ -84,6 +88,7 @@ impl Write {
             target.format = Format::Arrow;
         }
         target.is_new = self.is_new;
+        target.delta.clone_from(&self.delta);
         target.config.original_url.clone_from(&self.original_url);
         Ok(target)
     }

@@ -76,7 +76,8 @@ async fn submit(
         return internal_err!("SUBMIT has nothing to submit");
     };
     let id = next_job_id();
-    let own = Arc::new(session.detached(&id)?);
+    let said = format!("{}{values:?}", submitted.text());
+    let own = Arc::new(session.detached(&id, &said)?);
     let planned = submitted.planned(&own, values, |_, rows| Ok(rows)).await?;
     let about = About {
         id,

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
+use forebay_engine::write::WriteId;
 use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::execute_plan;
 use forebay_scheduler::GivenId;
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use uuid::Uuid;
@@ -68,14 +70,15 @@ impl Session {
     }
 
     /// A session for the job of this id, which outlives this one: with the same options and temporary
-    /// models, as they are now.
+    /// models, as they are now. What it writes it commits once, however often it runs.
     ///
     /// # Errors
     /// None that a user could cause.
-    pub(in crate::flight) fn detached(&self, job: &str) -> Result<Self> {
+    pub(in crate::flight) fn detached(&self, job: &str, statement: &str) -> Result<Self> {
         let context = self.context.new_session()?;
-        let given = Arc::new(GivenId::new(job));
-        context.session().state_ref().write().config_mut().set_extension(given);
+        let state = context.session().state_ref();
+        state.write().config_mut().set_extension(Arc::new(GivenId::new(job)));
+        state.write().config_mut().set_extension(Arc::new(write_id(job, statement)));
         let (who, roots, jobs) = (self.who.clone(), self.roots.clone(), Arc::clone(&self.jobs));
         Self::new(who, context, roots, self.limits, self.slots.for_another(), jobs)
     }
@@ -120,4 +123,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.closed.cancel();
     }
+}
+
+/// Ids of jobs are those of one process alone, and others may write to the same table.
+fn write_id(job: &str, statement: &str) -> WriteId {
+    let digest = hex::encode(Sha256::digest(statement));
+    WriteId(format!("{job}-{}", &digest[..16]))
 }

@@ -32,9 +32,9 @@ enum Kind {
 /// Each row is as large as a file.
 const FILE_BYTES: u64 = 1;
 
-const ROWS: i64 = 5;
+pub(super) const ROWS: i64 = 5;
 
-fn session(store: Arc<dyn ObjectStore>) -> SessionContext {
+pub(super) fn session(store: Arc<dyn ObjectStore>) -> SessionContext {
     let config = SessionConfig::new().with_batch_size(1).with_target_partitions(1);
     let session = SessionContext::new_with_config(config);
     session.register_object_store(&Url::parse("file:///").unwrap(), store);
@@ -50,7 +50,7 @@ fn session(store: Arc<dyn ObjectStore>) -> SessionContext {
 }
 
 /// As the planner's rule has it.
-fn staged(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+pub(super) fn staged(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let sink = plan.downcast_ref::<DataSinkExec>().unwrap();
     let target = Arc::new(Target::of(sink, FILE_BYTES).unwrap());
     let write = WriteExec::new(Arc::clone(sink.input()), Arc::clone(&target));
@@ -106,7 +106,7 @@ fn rows(files: &BTreeSet<PathBuf>) -> usize {
     files.iter().filter(|file| !file.ends_with("_SUCCESS")).map(rows).sum()
 }
 
-fn staging_folders(folder: &Path) -> usize {
+pub(super) fn staging_folders(folder: &Path) -> usize {
     let mut found = 0;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with("_forebay-") {

@@ -1,0 +1,74 @@
+//! The commit of a write to a Delta table: its log says from now on that the files count.
+
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::attempt::Written;
+use super::delta::{DeltaWrite, WriteId};
+use super::publish::{Move, PublishError, below};
+use super::staging::Staging;
+use super::target::Target;
+use crate::delta::{CommitError, Log, NewFile, Transaction};
+
+/// Begins the transaction of a write, if it is one to a Delta table.
+///
+/// # Errors
+/// If the table cannot be read or written.
+pub(super) async fn begin(
+    target: &Target,
+    staging: &Staging,
+    context: &TaskContext,
+) -> Result<Option<Transaction>> {
+    let Some(DeltaWrite { version, overwrites }) = target.delta.clone() else { return Ok(None) };
+    let log = Log::new(&context.runtime_env(), target.url())?;
+    let given = context.session_config().get_extension::<WriteId>();
+    let id = given.map_or_else(|| staging.id().to_owned(), |given| given.0.clone());
+    Transaction::begin(log, version, id, overwrites).await.map(Some)
+}
+
+/// Moves files to where they stay, and has the log name them. After an error none counts; what was moved is
+/// removed, unless nobody knows whether it counts.
+pub(super) async fn commit(
+    store: &dyn ObjectStore,
+    folder: &Path,
+    transaction: &Transaction,
+    written: &[Written],
+    moves: &[Move],
+) -> Result<(), PublishError> {
+    // What is staged goes with the staging folder.
+    if transaction.is_done().await? {
+        return Ok(());
+    }
+    let files = written.iter().zip(moves).map(|(file, moved)| NewFile {
+        path: moved.name.clone(),
+        folder: file.folder.clone(),
+        bytes: file.bytes,
+        stats: file.stats.clone(),
+    });
+    let files: Vec<NewFile> = files.collect();
+    let done = match move_all(store, folder, moves).await {
+        Ok(()) => transaction.commit(&files).await,
+        Err(error) => Err(CommitError::Undone(error)),
+    };
+    match done {
+        Ok(()) => Ok(()),
+        Err(CommitError::Unknown(error)) => Err(PublishError::Unknown(error)),
+        Err(CommitError::Undone(error)) => {
+            for moved in moves {
+                // Nobody sees what is left; VACUUM of any engine removes it.
+                store.delete(&below(folder, &moved.name)).await.ok();
+            }
+            Err(PublishError::Undone(error))
+        }
+    }
+}
+
+async fn move_all(store: &dyn ObjectStore, folder: &Path, moves: &[Move]) -> Result<()> {
+    for moved in moves {
+        let to = below(folder, &moved.name);
+        store.rename(&moved.from, &to).await.map_err(DataFusionError::from)?;
+    }
+    Ok(())
+}

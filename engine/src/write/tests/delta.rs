@@ -1,0 +1,130 @@
+//! Whatever a store refuses, a Delta table is as it was or as it is to be.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::AsArray;
+use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
+use datafusion::common::Result;
+use datafusion::common::config::TableParquetOptions;
+use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::datasource::physical_plan::{FileGroup, FileOutputMode, FileSinkConfig};
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::logical_expr::dml::InsertOp;
+use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::prelude::SessionContext;
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use tempfile::TempDir;
+
+use super::store::{Fault, Faulty};
+use super::whole::{ROWS, session, staged, staging_folders};
+use crate::ErrorKind;
+use crate::delta::Log;
+use crate::write::clean::clean;
+use crate::write::{DeltaSink, DeltaWrite};
+
+fn url(folder: &Path) -> ListingTableUrl {
+    ListingTableUrl::parse(format!("{}/", folder.display())).unwrap()
+}
+
+fn log(folder: &Path) -> Log {
+    Log::new(&RuntimeEnv::default(), &url(folder)).unwrap()
+}
+
+/// The rows that count, and the files that they are in.
+async fn state(folder: &Path) -> (usize, usize) {
+    let snapshot = log(folder).snapshot(None).await.unwrap();
+    let files = snapshot.files(url(folder).prefix()).unwrap();
+    let rows = files.iter().map(|file| *file.bounds().num_rows.get_value().unwrap());
+    (rows.sum(), files.len())
+}
+
+/// The files that lie there and are not staged.
+fn lying(folder: &Path) -> usize {
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() && !name.starts_with('_') {
+            found += lying(&entry.path());
+        }
+        found += usize::from(name.ends_with(".parquet"));
+    }
+    found
+}
+
+async fn insert(session: &SessionContext, folder: &Path, overwrites: bool) -> Result<u64> {
+    let snapshot = log(folder).snapshot(None).await?;
+    let input = session.table("rows").await?.create_physical_plan().await?;
+    let config = FileSinkConfig {
+        original_url: String::new(),
+        object_store_url: url(folder).object_store(),
+        table_paths: vec![url(folder)],
+        file_group: FileGroup::default(),
+        output_schema: Arc::clone(snapshot.schema()),
+        table_partition_cols: vec![("name".to_owned(), DataType::Utf8)],
+        insert_op: InsertOp::Append,
+        keep_partition_by_columns: false,
+        file_extension: "parquet".to_owned(),
+        file_output_mode: FileOutputMode::Directory,
+    };
+    let write = DeltaWrite { version: snapshot.version(), overwrites };
+    let sink = DeltaSink::new(config, TableParquetOptions::default(), write);
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(DataSinkExec::new(input, Arc::new(sink), None));
+    let count = collect(staged(&plan), session.task_ctx()).await?;
+    Ok(count[0].column(0).as_primitive::<UInt64Type>().value(0))
+}
+
+/// A write meets a fault. Gives back how many changes it made, and whether it failed.
+async fn disturbed(overwrites: bool, fault: Fault) -> (usize, bool) {
+    let home = TempDir::new().unwrap();
+    let folder = home.path();
+    let column = |name, kind| Field::new(name, kind, true);
+    let schema = Schema::new(vec![column("n", DataType::Int64), column("name", DataType::Utf8)]);
+    log(folder).create(&schema, &["name".to_owned()]).await.unwrap();
+    insert(&session(Arc::new(LocalFileSystem::new())), folder, false).await.unwrap();
+    let (before, _) = state(folder).await;
+    assert_eq!(before, ROWS as usize);
+    let store = Arc::new(Faulty::new(fault, || ()));
+    // The log that it is planned by is read before anything goes wrong.
+    let said = insert(&session(Arc::clone(&store) as _), folder, overwrites).await;
+    let (found, files) = state(folder).await;
+    let version = log(folder).snapshot(None).await.unwrap().version();
+    let is_done = version == 2;
+    let after = if overwrites || !is_done { before } else { before + ROWS as usize };
+    assert_eq!(found, after, "{overwrites} {fault:?}: {said:?}");
+    match &said {
+        Ok(rows) => assert!(is_done && *rows == ROWS as u64, "{fault:?}"),
+        Err(error) => {
+            let is_known = !error.to_string().contains("whether the commit has happened");
+            assert!(!is_done || !is_known, "{overwrites} {fault:?}: {error}");
+            assert_ne!(ErrorKind::of(error), ErrorKind::Internal, "{error}");
+        }
+    }
+    let stays = matches!(fault, Fault::FromThenOn(_));
+    let removed = if overwrites && is_done { ROWS as usize } else { 0 };
+    assert!(stays || lying(folder) == files + removed, "{overwrites} {fault:?}: {said:?}");
+    // What is left aside is ended by somebody else, who changes nothing of the table.
+    let files: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+    clean(&files, url(folder).prefix(), true, Duration::ZERO, false).await.unwrap();
+    assert_eq!(staging_folders(folder), 0, "{overwrites} {fault:?}: {said:?}");
+    assert_eq!(state(folder).await.0, found);
+    (store.changes(), said.is_err())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_as_it_was_or_as_it_is_to_be_whichever_operation_fails() {
+    for overwrites in [false, true] {
+        let (changes, failed) = disturbed(overwrites, Fault::None).await;
+        assert!(!failed && changes > 2 * ROWS as usize, "{changes} changes");
+        let mut failures = 0;
+        for at in 0..changes {
+            for fault in [Fault::Once(at), Fault::Unheard(at), Fault::FromThenOn(at)] {
+                failures += usize::from(disturbed(overwrites, fault).await.1);
+            }
+        }
+        assert!(failures > changes, "{failures} writes failed");
+    }
+}
