@@ -93,7 +93,8 @@ fn subscriber<W>(wanted: Targets, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt::layer().event_format(Lines).with_writer(writer);
+    let lines =
+        tracing_subscriber::fmt::layer().event_format(Lines).with_ansi(false).with_writer(writer);
     tracing_subscriber::registry().with(wanted.with_target(BRIDGED, LevelFilter::TRACE)).with(lines)
 }
 
