@@ -157,6 +157,6 @@ fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event
 fn not_here() -> Status {
     Status::unimplemented(
         "this scheduler is Forebay's and takes no plans of Ballista's clients; connect with forebay shell \
-         --cluster, or to the Flight SQL port of forebay serve",
+         --connect HOST:PORT, or to the Flight SQL port of forebay serve",
     )
 }
