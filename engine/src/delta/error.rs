@@ -165,13 +165,18 @@ fn into_store_error(error: &DeltaTableError) -> Option<object_store::Error> {
 }
 
 fn of_log(table: String, error: &DeltaTableError) -> DataFusionError {
-    let problem = error.to_string();
+    let problem = without_frames(&error.to_string());
     let lower = problem.to_lowercase();
     if lower.contains("unsupported") || lower.contains("not supported") {
         let problem = format!("{problem}; read it with an engine that knows this");
         return DeltaError::Unsupported { table, access: "read", problem }.into();
     }
     DeltaError::Broken { table, problem }.into()
+}
+
+/// A message of the kernel's, whose errors print their backtrace where RUST_BACKTRACE is set.
+fn without_frames(message: &str) -> String {
+    message.split("\n   0: ").next().unwrap_or(message).trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -195,6 +200,10 @@ mod tests {
                 ErrorKind::FailedPrecondition,
             ),
             (DeltaTableError::Generic("no version".to_owned()), ErrorKind::FailedPrecondition),
+            (
+                DeltaTableError::Generic("bad\n   0: unsupported::of\n   1: main".to_owned()),
+                ErrorKind::FailedPrecondition,
+            ),
             (DeltaTableError::Generic("Unsupported: reader".to_owned()), ErrorKind::Unimplemented),
             (DeltaTableError::NotATable(String::new()), ErrorKind::NotFound),
         ];

@@ -1,6 +1,7 @@
 //! The journal as jobs see it: what each of them writes down, and what is found of them at the start.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ballista_core::serde::protobuf::ShuffleWritePartition;
@@ -93,12 +94,20 @@ struct Address {
 #[derive(Clone, Debug)]
 pub(crate) struct JobLog {
     journal: Journal,
-    key: String,
+    jobs: Arc<Mutex<BTreeSet<String>>>,
+    id: String,
 }
 
 impl JobLog {
+    /// Nothing once the job has ended: tasks that were canceled report their ends after that, and a line without
+    /// its job could not be read.
     pub(crate) fn write(&self, line: &Line) {
-        self.journal.append(&self.key, json(line));
+        let line = json(line);
+        // Held meanwhile, so that nothing comes behind the end.
+        let jobs = self.jobs.lock();
+        if jobs.contains(&self.id) {
+            self.journal.append(&format!("{JOB}{}", self.id), line);
+        }
     }
 }
 
@@ -193,7 +202,7 @@ fn metadata(address: Address) -> ExecutorMetadata {
 pub(crate) struct Book {
     journal: Journal,
     /// Jobs that are written down.
-    jobs: Mutex<BTreeSet<String>>,
+    jobs: Arc<Mutex<BTreeSet<String>>>,
     is_closing: AtomicBool,
 }
 
@@ -201,7 +210,7 @@ impl Book {
     /// What was `found` in the journal stays in it.
     pub(crate) fn new(journal: Journal, found: &Found) -> Self {
         let jobs = found.jobs.iter().map(|job| job.id.clone()).collect();
-        Self { journal, jobs: Mutex::new(jobs), is_closing: AtomicBool::new(false) }
+        Self { journal, jobs: Arc::new(Mutex::new(jobs)), is_closing: AtomicBool::new(false) }
     }
 
     /// Graphs' time begins at this moment, in milliseconds since 1970.
@@ -218,12 +227,14 @@ impl Book {
     /// Where the job is written down, if it is.
     pub(crate) fn log(&self, id: &str) -> Option<JobLog> {
         let is_known = self.jobs.lock().contains(id);
-        is_known.then(|| JobLog { journal: self.journal.clone(), key: format!("{JOB}{id}") })
+        let (journal, jobs) = (self.journal.clone(), Arc::clone(&self.jobs));
+        is_known.then(|| JobLog { journal, jobs, id: id.to_owned() })
     }
 
     /// Nobody will ask for the job again.
     pub(crate) fn end(&self, id: &str) {
-        if self.jobs.lock().remove(id) {
+        let mut jobs = self.jobs.lock();
+        if jobs.remove(id) {
             self.journal.end(&format!("{JOB}{id}"));
         }
     }

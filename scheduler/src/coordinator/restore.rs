@@ -226,6 +226,10 @@ mod tests {
         second.forget(JOB);
         let nobody = RemoteError::new(ErrorKind::Canceled, "nobody wants it");
         second.apply(&shared, Event::Canceled(nobody));
+        // Tasks that were canceled end after their job.
+        for index in 0..4 {
+            second.apply(&shared, Event::TaskEnded { task: task(index) });
+        }
         drop((second, shared));
         assert!(scheduler(&folder).await.1.jobs.is_empty(), "what is over and left is forgotten");
     }

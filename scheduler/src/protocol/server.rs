@@ -18,6 +18,9 @@ use super::messages::{
     Welcome, Worker, from_worker, to_worker,
 };
 
+/// Bytes of the id of a worker, which is written down.
+const WORKER_ID_MAX: usize = 256;
+
 /// Messages that may wait for one worker.
 const MESSAGES_MAX: usize = 65_536;
 
@@ -314,6 +317,12 @@ impl Cluster for ClusterService {
         check_protocol(&who, hello.protocol, &hello.version)?;
         self.tenure.check(&hello)?;
         let id = hello.worker.id.clone();
+        if id.is_empty() || id.len() > WORKER_ID_MAX {
+            return Err(Status::invalid_argument(format!(
+                "the id of a worker has {} bytes, expected 1 to {WORKER_ID_MAX}",
+                id.len()
+            )));
+        }
         let (out, answers) = mpsc::channel(MESSAGES_MAX);
         let welcome = to_worker::Say::Welcome(self.tenure.welcome());
         out.send(Ok(ToWorker { say: Some(welcome) })).await.ok();
