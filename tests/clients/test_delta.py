@@ -179,6 +179,28 @@ def edit_log(folder: Path, version: int, edit) -> None:
     path.write_text("\n".join(json.dumps(action) for action in actions))
 
 
+def test_files_that_their_writer_has_not_encoded_are_removed(tmp_path):
+    folder = tmp_path / "t"
+    write_deltalake(folder, pa.table({"n": [1, 2]}))
+    (file,) = DeltaTable(folder).file_uris()
+    file = Path(file.removeprefix("file://"))
+    file.rename(file.with_name("ä b.parquet"))
+
+    def unencoded(action: dict) -> None:
+        if "add" in action:
+            action["add"]["path"] = "ä b.parquet"
+
+    edit_log(folder, 0, unencoded)
+    assert run(tmp_path, table(folder), "SELECT sum(n) FROM t").split()[-1] == "3"
+    run(tmp_path, table(folder), "INSERT OVERWRITE t SELECT 7")
+    for _ in range(2):
+        found = DeltaTable(folder)
+        assert found.to_pyarrow_table().to_pylist() == [{"n": 7}]
+        assert run(tmp_path, table(folder), "SELECT sum(n) FROM t").split()[-1] == "7"
+        found.create_checkpoint()
+    assert DeltaTable(folder, version=0).to_pyarrow_table().num_rows == 2
+
+
 def with_protocol(reader: int, writer: int, readers=(), writers=(), **properties):
     def edit(action: dict) -> None:
         if "protocol" in action:

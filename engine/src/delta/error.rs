@@ -64,7 +64,8 @@ pub enum DeltaError {
     /// Nobody knows whether a commit has happened.
     #[error(
         "the store of the Delta table '{table}' does not say whether the commit has happened: {problem}; \
-         look for the transaction '{transaction}' in _delta_log before the statement is run again"
+         look for the transaction '{transaction}' in _delta_log before the statement is run again; its files stay \
+         until then, and a VACUUM removes them if they do not count"
     )]
     Unknown {
         /// Where it is.

@@ -18,7 +18,9 @@ use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::prefix::PrefixStore;
 
+use super::entries::Entries;
 use super::error::{DeltaError, broken, explained};
+use super::inside::Inside;
 use super::snapshot::Snapshot;
 
 /// The log of the table in a folder, whether there is one or not.
@@ -41,12 +43,13 @@ impl Log {
     /// # Errors
     /// If the session has no such store.
     pub fn new(runtime: &RuntimeEnv, folder: &ListingTableUrl) -> Result<Self> {
-        let root = runtime.object_store(folder)?;
+        let inside = Inside::new(runtime.object_store(folder)?, folder.prefix().clone());
+        let root: Arc<dyn ObjectStore> = Arc::new(inside);
         let inner: Arc<dyn ObjectStore> =
             Arc::new(PrefixStore::new(Arc::clone(&root), folder.prefix().clone()));
         let config = StorageConfig::default();
-        let store: LogStoreRef = default_logstore(inner, root, folder.get_url(), &config);
-        Ok(Self { store, table: folder.as_str().into() })
+        let store = default_logstore(inner, root, folder.get_url(), &config);
+        Ok(Self { store: Arc::new(Entries::new(store)), table: folder.as_str().into() })
     }
 
     /// Whether there is a table.
@@ -67,9 +70,13 @@ impl Log {
             return Err(DeltaError::NotATable { table: self.table.to_string() }.into());
         }
         let store = Arc::clone(&self.store);
-        let read = async move { EagerSnapshot::try_new(store.as_ref(), version).await };
-        let inner = self.guarded(read).await?;
-        Snapshot::try_new(inner, Arc::clone(&self.table))
+        let read = async move {
+            let snapshot = EagerSnapshot::try_new(store.as_ref(), version).await?;
+            let schema = snapshot.arrow_schema();
+            Ok((snapshot, schema))
+        };
+        let (inner, schema) = self.guarded(read).await?;
+        Snapshot::try_new(inner, &schema, Arc::clone(&self.table))
     }
 
     /// Begins a table with these columns. If somebody else has begun one meanwhile, that stays.

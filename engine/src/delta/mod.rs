@@ -6,12 +6,15 @@
 //! is refused by name.
 //!
 //! - `log`: the log of a table; `snapshot`: what it says at one version
+//! - `inside`: what keeps its reader in the table's folder; `entries`: how it is written to
 //! - `files`: the files of a version, with the values of partition columns and statistics
 //! - `types`: which types of Arrow the columns of a table can have
 //! - `stats`: what a commit says of a new file; `transaction`: the commit
 
+mod entries;
 mod error;
 mod files;
+mod inside;
 mod log;
 mod snapshot;
 mod stats;

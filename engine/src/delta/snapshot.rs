@@ -1,11 +1,11 @@
 //! A table at one version.
 
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result};
 use deltalake::kernel::EagerSnapshot;
 use deltalake::kernel::transaction::PROTOCOL;
 use object_store::path::Path;
@@ -32,9 +32,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// # Errors
     /// If it cannot be read here.
-    pub(super) fn try_new(inner: EagerSnapshot, table: Arc<str>) -> Result<Self> {
-        let schema = plain(&inner.arrow_schema());
-        let snapshot = Self { inner: Arc::new(inner), table, schema };
+    pub(super) fn try_new(inner: EagerSnapshot, schema: &Schema, table: Arc<str>) -> Result<Self> {
+        let snapshot = Self { inner: Arc::new(inner), table, schema: plain(schema) };
         snapshot.check_readable()?;
         Ok(snapshot)
     }
@@ -65,16 +64,19 @@ impl Snapshot {
         (of_files, partitions.filter_map(field).collect())
     }
 
-    /// The files that count, oldest first; `folder` is the table's.
+    /// The files that count, oldest first; `folder` is the table's. There may be very many of them, and they are
+    /// looked at on a thread of their own.
     ///
     /// # Errors
     /// If the log is broken, or rows of a file are hidden in a way that is not known here.
-    pub fn files(&self, folder: &Path) -> Result<Vec<TableFile>> {
+    pub async fn files(&self, folder: &Path) -> Result<Vec<TableFile>> {
         let (columns, partitions) = self.split_schema();
-        let read = || files::read(&self.inner, &self.table, folder, &columns, &partitions);
-        match catch_unwind(AssertUnwindSafe(read)) {
+        let (this, folder) = (self.clone(), folder.clone());
+        let read = move || files::read(&this.inner, &this.table, &folder, &columns, &partitions);
+        match SpawnedTask::spawn_blocking(read).join().await {
             Ok(files) => files,
-            Err(panic) => Err(broken(&self.table, panic.as_ref())),
+            Err(error) if error.is_panic() => Err(broken(&self.table, error.into_panic().as_ref())),
+            Err(error) => Err(DataFusionError::External(Box::new(error))),
         }
     }
 
@@ -127,11 +129,7 @@ impl Snapshot {
         self.inner.metadata().configuration().get(name).map(String::as_str)
     }
 
-    fn unsupported(
-        &self,
-        access: &'static str,
-        problem: String,
-    ) -> datafusion::error::DataFusionError {
+    fn unsupported(&self, access: &'static str, problem: String) -> DataFusionError {
         DeltaError::Unsupported { table: self.table.to_string(), access, problem }.into()
     }
 

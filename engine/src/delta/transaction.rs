@@ -4,14 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arrow::array::AsArray;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use deltalake::kernel::transaction::{CommitBuilder, CommitProperties, TableReference};
 use deltalake::kernel::{Action, Add, Transaction as Txn};
+use deltalake::logstore::LogStoreRef;
 use deltalake::protocol::{DeltaOperation, SaveMode};
+use futures::TryStreamExt;
 use object_store::path::{Path, PathPart};
 use percent_encoding::percent_decode_str;
 
+use super::entries::{Entries, Names, Outcome};
 use super::error::DeltaError;
 use super::log::Log;
 use super::snapshot::Snapshot;
@@ -82,7 +86,9 @@ impl Transaction {
         let partitions = self.snapshot.split_schema().1;
         let added = files.iter().map(|file| self.added(file, &partitions));
         let added: Vec<Action> = added.collect::<Result<_>>().map_err(CommitError::Undone)?;
-        let store = Arc::clone(self.log.store());
+        let names = self.names().await.map_err(CommitError::Undone)?;
+        let entries = Arc::new(Entries::removing(Arc::clone(self.log.store()), names));
+        let store: LogStoreRef = Arc::clone(&entries) as _;
         let (snapshot, overwrites) = (Arc::clone(self.snapshot.inner()), self.overwrites);
         let operation = self.operation();
         let transaction = Txn::new_with_last_update(&self.id, VERSION, Some(now()));
@@ -100,12 +106,45 @@ impl Transaction {
             let commit = CommitBuilder::from(properties).with_actions(actions);
             commit.build(Some(table), store, operation).await.map(drop)
         };
-        let Err(error) = self.log.guarded(commit).await else { return Ok(()) };
-        // A store may have done what it says it has not, and what comes after a commit may fail alone.
-        match self.is_done().await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(CommitError::Undone(error)),
-            Err(_) => {
+        match self.log.guarded(commit).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.after(entries.outcome(), error).await,
+        }
+    }
+
+    /// The names of the files that are to count no more.
+    async fn names(&self) -> Result<Names> {
+        let mut names = Names::default();
+        if !self.overwrites {
+            return Ok(names);
+        }
+        let (store, version) = (Arc::clone(self.log.store()), self.snapshot.version());
+        let read = async move {
+            let files = deltalake::kernel::Snapshot::try_new(store.as_ref(), Some(version)).await?;
+            files.files(store.as_ref(), None).try_collect::<Vec<_>>().await
+        };
+        for batch in self.log.guarded(read).await? {
+            let found = batch.column_by_name("path").and_then(|paths| paths.as_string_opt::<i32>());
+            let found = found.ok_or_else(|| {
+                internal_datafusion_err!("files without names: {:?}", batch.schema())
+            })?;
+            found.iter().flatten().for_each(|name| names.add(name));
+        }
+        Ok(names)
+    }
+
+    /// What a commit that failed has come to. A store may have done what it says it has not, and what comes after
+    /// a commit may fail alone.
+    async fn after(&self, outcome: Outcome, error: DataFusionError) -> Result<(), CommitError> {
+        if outcome == Outcome::Written {
+            return Ok(());
+        }
+        match (self.is_done().await, outcome) {
+            (Ok(true), _) => Ok(()),
+            (Ok(false), Outcome::Refused) | (_, Outcome::Untried) => {
+                Err(CommitError::Undone(error))
+            }
+            _ => {
                 let (table, transaction) = (self.log.table().to_owned(), self.id.clone());
                 let problem = error.strip_backtrace();
                 Err(CommitError::Unknown(

@@ -29,7 +29,7 @@ pub(super) async fn begin(
 }
 
 /// Moves files to where they stay, and has the log name them. After an error none counts; what was moved is
-/// removed, unless nobody knows whether it counts.
+/// removed, unless nobody knows whether it counts, or will.
 pub(super) async fn commit(
     store: &dyn ObjectStore,
     folder: &Path,

@@ -1,6 +1,6 @@
 //! A table of Delta Lake in a session.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
@@ -26,8 +26,22 @@ use parking_lot::Mutex;
 
 use super::prune::{is_of_folders, pruned};
 
-/// Statements that are remembered between their scan of a table and their write to it.
-const STATEMENTS_MAX: usize = 256;
+/// Statements that are remembered between their scan of a table and their write to it: that is as long as they are
+/// planned.
+const STATEMENTS_MAX: usize = 16_384;
+
+/// The versions that statements read which are being planned, of all tables: a folder may have several names, and
+/// more than one session.
+static READING: Mutex<BTreeMap<Reading, u64>> = Mutex::new(BTreeMap::new());
+
+/// A statement that reads the table in a folder, the oldest first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Reading {
+    /// When the statement began, in nanoseconds since 1970.
+    began: i64,
+    session: String,
+    folder: Arc<str>,
+}
 
 /// A table: each statement reads the version that is the newest when it is planned.
 #[derive(Debug)]
@@ -35,29 +49,25 @@ pub(super) struct DeltaTable {
     folder: ListingTableUrl,
     schema: SchemaRef,
     partitioned_by: Vec<String>,
-    reading: Mutex<VecDeque<(Statement, u64)>>,
-}
-
-/// A session, and when its statement began, in nanoseconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Statement(String, i64);
-
-impl Statement {
-    fn of(session: &dyn Session) -> Option<Self> {
-        let began = session.execution_props().query_execution_start_time?;
-        Some(Self(session.session_id().to_owned(), began.timestamp_nanos_opt()?))
-    }
+    /// The folder's one name, whichever ways lead to it.
+    identity: Arc<str>,
 }
 
 impl DeltaTable {
     /// The table in this folder, with the columns of a version.
     pub(super) fn new(folder: ListingTableUrl, snapshot: &Snapshot) -> Self {
         Self {
-            folder,
             schema: Arc::clone(snapshot.schema()),
             partitioned_by: snapshot.partitioned_by(),
-            reading: Mutex::default(),
+            identity: identity(&folder),
+            folder,
         }
+    }
+
+    fn reading(&self, session: &dyn Session) -> Option<Reading> {
+        let began = session.execution_props().query_execution_start_time?.timestamp_nanos_opt()?;
+        let session = session.session_id().to_owned();
+        Some(Reading { began, session, folder: Arc::clone(&self.identity) })
     }
 
     /// The table at a version, or else as it is now.
@@ -81,23 +91,17 @@ impl DeltaTable {
 
     /// What a write must not take away unread, if the same statement overwrites what it reads.
     fn note_read(&self, session: &dyn Session, version: u64) {
-        let Some(statement) = Statement::of(session) else { return };
-        let mut reading = self.reading.lock();
+        let Some(reading) = self.reading(session) else { return };
+        let mut all = READING.lock();
         // The first of several scans has seen the least.
-        if reading.iter().any(|(reads, _)| *reads == statement) {
-            return;
-        }
-        reading.push_back((statement, version));
-        if reading.len() > STATEMENTS_MAX {
-            reading.pop_front();
+        all.entry(reading).or_insert(version);
+        if all.len() > STATEMENTS_MAX {
+            all.pop_first();
         }
     }
 
     fn version_read(&self, session: &dyn Session) -> Option<u64> {
-        let statement = Statement::of(session)?;
-        let mut reading = self.reading.lock();
-        let at = reading.iter().position(|(reads, _)| *reads == statement)?;
-        reading.remove(at).map(|(_, version)| version)
+        READING.lock().remove(&self.reading(session)?)
     }
 
     async fn scan_of(
@@ -136,6 +140,13 @@ impl DeltaTable {
         let places = projection.unwrap_or(&all).iter();
         places.map(|at| Ok(scan.index_of(self.schema.field(*at).name())?)).collect()
     }
+}
+
+/// A name of this folder that all tables in it have.
+fn identity(folder: &ListingTableUrl) -> Arc<str> {
+    let path = folder.get_url().to_file_path().ok().filter(|_| folder.get_url().scheme() == "file");
+    let real = path.and_then(|path| std::fs::canonicalize(path).ok());
+    real.map_or_else(|| folder.as_str().into(), |real| real.to_string_lossy().into())
 }
 
 /// How files are read and written: as the session says.
@@ -180,7 +191,7 @@ impl TableProvider for DeltaTable {
         self.note_read(session, snapshot.version());
         let (of_files, partitions) = snapshot.split_schema();
         let all = of_files.fields().iter().chain(&partitions).cloned().collect::<Vec<_>>();
-        let files = snapshot.files(self.folder.prefix())?;
+        let files = snapshot.files(self.folder.prefix()).await?;
         let files = pruned(files, filters, &Arc::new(Schema::new(all)), &partitions, session)?;
         self.scan_of(session, &snapshot, projection, files, limit).await
     }
@@ -224,5 +235,51 @@ impl TableProvider for DeltaTable {
         let write = DeltaWrite { version: snapshot.version(), overwrites };
         let sink = DeltaSink::new(config, options(session, false), write);
         Ok(Arc::new(DataSinkExec::new(input, Arc::new(sink), None)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Field;
+    use datafusion::execution::SessionState;
+    use datafusion::execution::runtime_env::RuntimeEnv;
+    use datafusion::prelude::SessionContext;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A statement that is being planned.
+    fn statement() -> SessionState {
+        let mut state = SessionContext::new().state();
+        let options = Arc::clone(state.config_options());
+        state.execution_props_mut().mark_start_execution(options);
+        state
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_statement_reads_is_known_under_all_names_of_the_folder() {
+        let home = TempDir::new().unwrap();
+        let (folder, link) = (home.path().join("table"), home.path().join("link"));
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        let url = |path: &std::path::Path| ListingTableUrl::parse(format!("{}/", path.display()));
+        let log = Log::new(&RuntimeEnv::default(), &url(&folder).unwrap()).unwrap();
+        log.create(&Schema::new(vec![Field::new("n", DataType::Int64, true)]), &[]).await.unwrap();
+        let snapshot = log.snapshot(None).await.unwrap();
+        let table = |path| DeltaTable::new(url(path).unwrap(), &snapshot);
+        let (a, b, linked) = (table(&folder), table(&folder), table(&link));
+        let (one, other) = (statement(), statement());
+        linked.note_read(&one, 7);
+        b.note_read(&one, 8);
+        // Others, of which there may be many at a time.
+        let mut more = other.clone();
+        for _ in 0..500 {
+            let options = Arc::clone(more.config_options());
+            more.execution_props_mut().mark_start_execution(options);
+            b.note_read(&more, 9);
+        }
+        assert_eq!(a.version_read(&other), None);
+        assert_eq!(a.version_read(&one), Some(7));
+        assert_eq!(b.version_read(&one), None);
     }
 }

@@ -34,10 +34,15 @@ fn log(folder: &Path) -> Log {
     Log::new(&RuntimeEnv::default(), &url(folder)).unwrap()
 }
 
+/// The same folder as one of a remote store, as which [`Faulty`] can be registered.
+fn remote(folder: &Path) -> ListingTableUrl {
+    ListingTableUrl::parse(format!("s3://far{}/", folder.display())).unwrap()
+}
+
 /// The rows that count, and the files that they are in.
 async fn state(folder: &Path) -> (usize, usize) {
     let snapshot = log(folder).snapshot(None).await.unwrap();
-    let files = snapshot.files(url(folder).prefix()).unwrap();
+    let files = snapshot.files(url(folder).prefix()).await.unwrap();
     let rows = files.iter().map(|file| *file.bounds().num_rows.get_value().unwrap());
     (rows.sum(), files.len())
 }
@@ -55,13 +60,18 @@ fn lying(folder: &Path) -> usize {
     found
 }
 
-async fn insert(session: &SessionContext, folder: &Path, overwrites: bool) -> Result<u64> {
+async fn insert(
+    session: &SessionContext,
+    folder: &Path,
+    at: ListingTableUrl,
+    overwrites: bool,
+) -> Result<u64> {
     let snapshot = log(folder).snapshot(None).await?;
     let input = session.table("rows").await?.create_physical_plan().await?;
     let config = FileSinkConfig {
         original_url: String::new(),
-        object_store_url: url(folder).object_store(),
-        table_paths: vec![url(folder)],
+        object_store_url: at.object_store(),
+        table_paths: vec![at],
         file_group: FileGroup::default(),
         output_schema: Arc::clone(snapshot.schema()),
         table_partition_cols: vec![("name".to_owned(), DataType::Utf8)],
@@ -77,54 +87,77 @@ async fn insert(session: &SessionContext, folder: &Path, overwrites: bool) -> Re
     Ok(count[0].column(0).as_primitive::<UInt64Type>().value(0))
 }
 
-/// A write meets a fault. Gives back how many changes it made, and whether it failed.
-async fn disturbed(overwrites: bool, fault: Fault) -> (usize, bool) {
+/// What a write has come to that met a fault.
+struct Disturbed {
+    changes: usize,
+    error: Option<String>,
+    /// Nobody knew whether its commit would still come.
+    is_open: bool,
+}
+
+/// A write meets a fault, of a store that is on this machine or is not.
+async fn disturbed(overwrites: bool, is_far: bool, fault: Fault) -> Disturbed {
     let home = TempDir::new().unwrap();
     let folder = home.path();
     let column = |name, kind| Field::new(name, kind, true);
     let schema = Schema::new(vec![column("n", DataType::Int64), column("name", DataType::Utf8)]);
     log(folder).create(&schema, &["name".to_owned()]).await.unwrap();
-    insert(&session(Arc::new(LocalFileSystem::new())), folder, false).await.unwrap();
+    let near = session(Arc::new(LocalFileSystem::new()));
+    insert(&near, folder, url(folder), false).await.unwrap();
     let (before, _) = state(folder).await;
     assert_eq!(before, ROWS as usize);
     let store = Arc::new(Faulty::new(fault, || ()));
     // The log that it is planned by is read before anything goes wrong.
-    let said = insert(&session(Arc::clone(&store) as _), folder, overwrites).await;
+    let session = session(Arc::clone(&store) as _);
+    let at = if is_far { remote(folder) } else { url(folder) };
+    session.register_object_store(at.object_store().as_ref(), Arc::clone(&store) as _);
+    let said = insert(&session, folder, at, overwrites).await;
     let (found, files) = state(folder).await;
     let version = log(folder).snapshot(None).await.unwrap().version();
     let is_done = version == 2;
     let after = if overwrites || !is_done { before } else { before + ROWS as usize };
     assert_eq!(found, after, "{overwrites} {fault:?}: {said:?}");
+    let mut is_open = false;
     match &said {
         Ok(rows) => assert!(is_done && *rows == ROWS as u64, "{fault:?}"),
         Err(error) => {
-            let is_known = !error.to_string().contains("whether the commit has happened");
-            assert!(!is_done || !is_known, "{overwrites} {fault:?}: {error}");
+            is_open = error.to_string().contains("whether the commit has happened");
+            assert!(!is_done || is_open, "{overwrites} {fault:?}: {error}");
             assert_ne!(ErrorKind::of(error), ErrorKind::Internal, "{error}");
         }
     }
     let stays = matches!(fault, Fault::FromThenOn(_));
     let removed = if overwrites && is_done { ROWS as usize } else { 0 };
-    assert!(stays || lying(folder) == files + removed, "{overwrites} {fault:?}: {said:?}");
+    // Of a commit that may still come all files must be there.
+    let awaited = if is_open && !is_done { ROWS as usize } else { 0 };
+    let lies = lying(folder);
+    assert!(lies >= files + removed + awaited, "{overwrites} {fault:?}: {said:?}");
+    assert!(stays || lies == files + removed + awaited, "{overwrites} {fault:?}: {said:?}");
     // What is left aside is ended by somebody else, who changes nothing of the table.
     let files: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
     clean(&files, url(folder).prefix(), true, Duration::ZERO, false).await.unwrap();
     assert_eq!(staging_folders(folder), 0, "{overwrites} {fault:?}: {said:?}");
     assert_eq!(state(folder).await.0, found);
-    (store.changes(), said.is_err())
+    let error = said.err().map(|error| error.to_string());
+    Disturbed { changes: store.changes(), error, is_open }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_is_as_it_was_or_as_it_is_to_be_whichever_operation_fails() {
-    for overwrites in [false, true] {
-        let (changes, failed) = disturbed(overwrites, Fault::None).await;
-        assert!(!failed && changes > 2 * ROWS as usize, "{changes} changes");
-        let mut failures = 0;
+    for (overwrites, is_far) in [(false, false), (true, false), (true, true)] {
+        let Disturbed { changes, error, .. } = disturbed(overwrites, is_far, Fault::None).await;
+        assert_eq!(error, None);
+        assert!(changes > 2 * ROWS as usize, "{changes} changes");
+        let (mut failures, mut open) = (0, 0);
         for at in 0..changes {
             for fault in [Fault::Once(at), Fault::Unheard(at), Fault::FromThenOn(at)] {
-                failures += usize::from(disturbed(overwrites, fault).await.1);
+                let found = disturbed(overwrites, is_far, fault).await;
+                failures += usize::from(found.error.is_some());
+                open += usize::from(found.is_open && fault == Fault::Once(at));
             }
         }
         assert!(failures > changes, "{failures} writes failed");
+        // Of a store that is far away, the one that its log did not take.
+        assert_eq!(open, usize::from(is_far));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryFutureExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -131,8 +131,15 @@ impl ObjectStore for Faulty {
         at.and_then(delete).boxed()
     }
 
+    /// In order, as object stores do.
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.files.list(prefix)
+        let found = self.files.list(prefix);
+        let sorted = async {
+            let mut found: Vec<ObjectMeta> = found.try_collect().await?;
+            found.sort_by(|a, b| a.location.cmp(&b.location));
+            Ok(futures::stream::iter(found.into_iter().map(Ok)))
+        };
+        sorted.try_flatten_stream().boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
