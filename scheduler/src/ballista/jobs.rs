@@ -66,8 +66,14 @@ pub(crate) struct BallistaJobs {
     pub(crate) unclaimed: Arc<Mutex<BTreeMap<String, Unclaimed>>>,
 }
 
-/// A job that was restored.
-pub(crate) enum Unclaimed {
+/// A job that was written down, and whose client has not come back yet.
+pub(crate) struct Unclaimed {
+    pub(super) owner: String,
+    pub(super) outcome: Outcome,
+}
+
+/// What became of it.
+pub(super) enum Outcome {
     /// It runs, or has ended since it was written down: what Ballista says of it.
     Goes(mpsc::Receiver<JobStatus>),
     /// It could not be restored.
@@ -98,6 +104,9 @@ impl BallistaJobs {
     }
 
     /// Gives a plan to Ballista. What becomes of it is told in the answer.
+    ///
+    /// # Errors
+    /// If Ballista takes no more.
     pub(super) async fn submit(
         &self,
         id: &str,
@@ -106,18 +115,12 @@ impl BallistaJobs {
         plan: Arc<dyn ExecutionPlan>,
     ) -> Result<mpsc::Receiver<JobStatus>, Status> {
         let (subscriber, states) = mpsc::channel(UPDATES_MAX);
-        let JobDocument { request, queued_ms } = document;
+        let request = &document.request;
         let submitted =
             self.scheduler.submit_physical_plan(&request.name, session, plan, Some(subscriber));
         let submitted = with_id(id, submitted).await;
         let job = submitted.map_err(|error| Status::unavailable(error.to_string()))?;
-        let waits = Submitted {
-            name: request.name.clone(),
-            session: request.session.clone(),
-            owner: request.owner.clone(),
-            queued_ms: *queued_ms,
-        };
-        self.registry.submit(&job, waits);
+        self.registry.submit(&job, waits(document));
         Ok(states)
     }
 
@@ -170,12 +173,22 @@ impl BallistaJobs {
         Box::pin(first.chain(stream::select(news, ticks)))
     }
 
-    /// The client of a job that was restored is here.
-    fn found_again(&self, id: &str, inside: Inside) -> Result<Answers<RunUpdate>, Status> {
-        let found = self.unclaimed.lock().remove(id);
-        match found.ok_or_else(|| no_job(id))? {
-            Unclaimed::Goes(states) => Ok(self.updates(self.client(id, inside), states)),
-            Unclaimed::Lost(error) => {
+    /// The client of a job that was restored is here. Of another one's it is not told that it is there.
+    fn found_again(
+        &self,
+        request: &RunRequest,
+        inside: Inside,
+    ) -> Result<Answers<RunUpdate>, Status> {
+        let id = request.job.as_str();
+        let mut unclaimed = self.unclaimed.lock();
+        if unclaimed.get(id).is_none_or(|job| job.owner != request.owner) {
+            return Err(no_job(id));
+        }
+        let found = unclaimed.remove(id).ok_or_else(|| no_job(id))?;
+        drop(unclaimed);
+        match found.outcome {
+            Outcome::Goes(states) => Ok(self.updates(self.client(id, inside), states)),
+            Outcome::Lost(error) => {
                 self.registry.forget(id);
                 let accepted = Accepted { job: id.to_owned(), patience_ms: 0 };
                 let news = [News::Accepted(accepted), News::Failed(error.into())];
@@ -183,22 +196,6 @@ impl BallistaJobs {
                 Ok(Box::pin(stream::iter(news)))
             }
         }
-    }
-
-    /// Whether a job can have this id, if its client gives it one.
-    fn check_id(&self, id: &str) -> Result<(), Status> {
-        if id.is_empty() {
-            return Ok(());
-        }
-        if !is_job_id(id) {
-            return Err(Status::invalid_argument(format!(
-                "'{id}' cannot be the id of a job; expected letters and digits"
-            )));
-        }
-        if self.registry.has_client(id) || self.registry.get(id).is_some() {
-            return Err(Status::already_exists(format!("there is a job {id} already")));
-        }
-        Ok(())
     }
 }
 
@@ -209,18 +206,28 @@ impl Jobs for BallistaJobs {
             Status::unavailable("it is ending: it finishes what runs, and begins nothing more")
         })?;
         if request.is_known {
-            return self.found_again(&request.job, inside);
+            return self.found_again(&request, inside);
         }
-        self.check_id(&request.job)?;
         let id = match request.job.as_str() {
             "" => next_job_id(),
-            given => given.to_owned(),
+            given if is_job_id(given) => given.to_owned(),
+            given => {
+                return Err(Status::invalid_argument(format!(
+                    "'{given}' cannot be the id of a job; expected letters and digits"
+                )));
+            }
         };
         let session = Arc::new(self.session(&request));
         let plan = plan_parts::decode(&request.plan, session.task_ctx().as_ref())
             .map_err(|error| Status::invalid_argument(error.strip_backtrace()))?;
         let queued_ms = timestamp_millis();
         let document = JobDocument { request, queued_ms };
+        // Before anything is waited for: two may come with one id.
+        if !self.registry.reserve(&id, waits(&document)) {
+            return Err(Status::already_exists(format!(
+                "there is a job {id} already; take another id, or wait until its client is done with it"
+            )));
+        }
         let client = self.client(&id, inside);
         self.registry.begin(&id, &document).await.map_err(unwritten)?;
         let states = self.submit(&id, &document, session, plan).await?;
@@ -253,6 +260,17 @@ impl Jobs for BallistaJobs {
         let found = found.ok_or_else(|| no_job(job))?;
         let job = found.lock();
         Ok(analysis::of(&job, self.registry.now()))
+    }
+}
+
+/// A job as it is known before it is planned.
+fn waits(document: &JobDocument) -> Submitted {
+    let JobDocument { request, queued_ms } = document;
+    Submitted {
+        name: request.name.clone(),
+        session: request.session.clone(),
+        owner: request.owner.clone(),
+        queued_ms: *queued_ms,
     }
 }
 

@@ -11,7 +11,7 @@ use forebay_engine::{ErrorKind, RemoteError};
 use tokio::sync::mpsc;
 
 use super::cluster_state::ForebayClusterState;
-use super::jobs::{BallistaJobs, Unclaimed};
+use super::jobs::{BallistaJobs, Outcome, Unclaimed};
 use super::plan_parts;
 use crate::coordinator::book::FoundJob;
 use crate::no_panic::no_panic;
@@ -27,15 +27,15 @@ impl BallistaJobs {
     /// became of a task must find its job.
     pub(crate) async fn restore(&self, state: &ForebayClusterState, jobs: Vec<FoundJob>) {
         for job in jobs {
-            let id = job.id.clone();
-            let unclaimed = match self.restore_one(state, job).await {
-                Ok(states) => Unclaimed::Goes(states),
+            let (id, owner) = (job.id.clone(), job.document.request.owner.clone());
+            let outcome = match self.restore_one(state, job).await {
+                Ok(states) => Outcome::Goes(states),
                 Err(error) => {
                     tracing::error!(job = %id, "cannot be continued: {error}");
-                    Unclaimed::Lost(error)
+                    Outcome::Lost(error)
                 }
             };
-            self.unclaimed.lock().insert(id, unclaimed);
+            self.unclaimed.lock().insert(id, Unclaimed { owner, outcome });
         }
     }
 

@@ -122,9 +122,13 @@ impl SchedulerGrpc for WorkerReports {
     }
 }
 
-/// What a report is to the job's graph; a result's metrics and its shuffle files are kept with the job.
+/// What a report is to the job's graph; a result's metrics and its shuffle files are kept with the job. Nothing if
+/// the worker does not have the task: after a restart ends are reported again, and others' are not its own to report.
 fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event> {
     let task = StageId(report.stage_id).task(report.task_id);
+    if !job.is_held_by(task, worker, "the end") {
+        return None;
+    }
     match report.status? {
         // Nothing reports that.
         Ended::Running(_) => None,
@@ -159,4 +163,90 @@ fn not_here() -> Status {
         "this scheduler is Forebay's and takes no plans of Ballista's clients; connect with forebay shell \
          --connect HOST:PORT, or to the Flight SQL port of forebay serve",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ballista_core::JobId;
+    use ballista_core::serde::protobuf::SuccessfulTask;
+    use datafusion::prelude::SessionConfig;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::graph::{
+        BlockState, EdgeKind, EdgeSpec, Granularity, JobGraph, JobSpec, StageSpec, TaskId, Work,
+        WorkerId,
+    };
+    use crate::protocol::location::FileId;
+    use crate::protocol::messages::Sealed;
+    use crate::protocol::server::Membership;
+    use crate::resources::{Lease, Need};
+    use crate::stages::StagedPlan;
+
+    const STAGE: StageId = StageId(0);
+
+    /// A job with two tasks on `w`.
+    fn job() -> RunningJob {
+        let mut stage = StageSpec::new("s", Need::cpus(1000), 2);
+        stage.replayable = true;
+        let stages = vec![stage, StageSpec::client()];
+        let kind = EdgeKind::Streaming(Granularity::Block);
+        let edges = vec![EdgeSpec::new(STAGE, StageId(1), kind)];
+        let graph = JobGraph::try_new(JobSpec { stages, edges, ..JobSpec::default() }).unwrap();
+        let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
+        let mut job = RunningJob::new(JobId::new("j"), String::new(), config, plans, graph);
+        for unit in 0..2 {
+            let (work, worker) = (Work::Unit(STAGE.unit(unit)), WorkerId::new("w"));
+            job.graph.bind(work, &worker, Lease::default(), Default::default()).unwrap();
+        }
+        job
+    }
+
+    fn report(task: TaskId) -> TaskStatus {
+        let success = SuccessfulTask { executor_id: "w".to_owned(), ..SuccessfulTask::default() };
+        TaskStatus {
+            job_id: "j".to_owned(),
+            stage_id: task.stage.0,
+            task_id: task.index,
+            status: Some(Ended::Successful(success)),
+            ..TaskStatus::default()
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_task_is_its_workers_to_report_and_once() {
+        let mut job = job();
+        let unknown = [StageId(7).task(0), STAGE.task(7)];
+        assert!(unknown.into_iter().all(|task| event(&mut job, "w", report(task)).is_none()));
+        assert!(event(&mut job, "other", report(STAGE.task(0))).is_none());
+        assert!(job.measured.is_empty());
+        let ended = event(&mut job, "w", report(STAGE.task(0))).unwrap();
+        job.apply(ended, Default::default());
+        assert!(event(&mut job, "w", report(STAGE.task(0))).is_none());
+        // One that was told to stop has an end, too.
+        let why = forebay_engine::RemoteError::new(forebay_engine::ErrorKind::Canceled, "enough");
+        job.apply(Event::Canceled(why), Default::default());
+        let ended = event(&mut job, "w", report(STAGE.task(1))).unwrap();
+        job.apply(ended, Default::default());
+        assert!(event(&mut job, "w", report(STAGE.task(1))).is_none());
+    }
+
+    #[test]
+    fn blocks_are_sealed_by_the_worker_that_runs_their_task() {
+        let registry = Registry::new(Membership::new(), mpsc::channel(10).0);
+        let job = registry.add(job());
+        let sealed = |task, seq| {
+            let id = FileId { stage: 0, task, seq };
+            Sealed { job: "j".to_owned(), id, bytes: 1, rows: 1, checksum: 1 }
+        };
+        registry.sealed("other", &sealed(0, 0));
+        registry.sealed("w", &sealed(7, 0));
+        assert_eq!(job.lock().graph.block_rows().count(), 0);
+        registry.sealed("w", &sealed(0, 0));
+        let job = job.lock();
+        let blocks: Vec<_> = job.graph.block_rows().map(|block| block.state).collect();
+        assert_eq!(blocks, [BlockState::Sealed]);
+    }
 }

@@ -124,10 +124,11 @@ impl Cluster {
     /// What becomes of a job, of a successor of the scheduler that had it.
     ///
     /// # Errors
-    /// If none has come for so long, or it does not know the job.
+    /// If none has come for so long, or it does not know the job as this owner's.
     pub(crate) async fn find_again(
         &self,
         job: &str,
+        owner: &str,
         patience: Duration,
     ) -> Result<Streaming<RunUpdate>> {
         let since = Instant::now();
@@ -136,6 +137,7 @@ impl Cluster {
             let request = RunRequest {
                 protocol: PROTOCOL,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                owner: owner.to_owned(),
                 job: job.to_owned(),
                 is_known: true,
                 ..RunRequest::default()
@@ -176,7 +178,9 @@ impl Cluster {
             Code::InvalidArgument => ErrorKind::InvalidArgument,
             Code::NotFound => ErrorKind::NotFound,
             // Of another version, or another kind of server.
-            Code::FailedPrecondition | Code::Unimplemented => ErrorKind::FailedPrecondition,
+            Code::FailedPrecondition | Code::Unimplemented | Code::AlreadyExists => {
+                ErrorKind::FailedPrecondition
+            }
             Code::ResourceExhausted | Code::OutOfRange => ErrorKind::ResourceExhausted,
             Code::Internal => ErrorKind::Internal,
             _ => ErrorKind::Unavailable,

@@ -65,13 +65,14 @@ impl Reading {
     /// Runs the job, and reads until its end. Dropping the future cancels the job.
     pub(crate) async fn read_to_end(mut self) -> Result<()> {
         let request = std::mem::take(&mut self.request);
+        let owner = request.owner.clone();
         let mut updates = self.cluster.run(request).await?;
         let Accepted { job, patience_ms } = self.accepted(&mut updates).await?;
         self.run.job.set(job.clone()).ok();
         let (judge, mut verdict) = oneshot::channel();
         let patience = Duration::from_millis(patience_ms);
         let (cluster, run) = (self.cluster.clone(), Arc::clone(&self.run));
-        let watched = Watched { cluster, job: job.clone(), patience, run };
+        let watched = Watched { cluster, job: job.clone(), owner, patience, run };
         let _watching = SpawnedTask::spawn(watched.watch(updates, judge));
         let mut read = Read::default();
         let mut done = None;
@@ -230,6 +231,7 @@ fn whole_blocks(blocks: &[BlockLocation], first: usize, rows: u64) -> Option<usi
 struct Watched {
     cluster: Cluster,
     job: String,
+    owner: String,
     /// For how long a successor is waited for.
     patience: Duration,
     run: Arc<Run>,
@@ -245,7 +247,7 @@ impl Watched {
                 Err(broken) => broken,
             };
             tracing::warn!("{broken}; job {} waits for its successor", self.job);
-            match self.cluster.find_again(&self.job, self.patience).await {
+            match self.cluster.find_again(&self.job, &self.owner, self.patience).await {
                 Ok(found) => updates = found,
                 Err(error) => break Err(error),
             }

@@ -234,6 +234,20 @@ impl RunningJob {
         self.shuffled.insert(task, records);
     }
 
+    /// Whether a worker has this task: it runs there, or was told to stop and has not ended. What others say of it,
+    /// or what is said twice, counts for nothing.
+    pub(crate) fn is_held_by(&self, task: TaskId, worker: &str, what: &str) -> bool {
+        let is_its = self.graph.worker_of(task).is_some_and(|its| its.as_str() == worker);
+        let is_held = is_its && self.graph.is_held(task) && self.graph.client() != Some(task.stage);
+        if !is_held {
+            tracing::info!(
+                job = %self.id, stage = task.stage.0, task = task.index, worker,
+                "{what} of a task that the worker does not have is ignored"
+            );
+        }
+        is_held
+    }
+
     pub(crate) fn unit_of(&self, task: TaskId) -> Option<UnitId> {
         self.units.get(&task).copied()
     }

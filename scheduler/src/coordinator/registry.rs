@@ -148,6 +148,19 @@ impl Registry {
         job
     }
 
+    /// Keeps an id for a job that is about to be submitted: no other can have it before this one is forgotten.
+    /// Whether it was free.
+    pub(crate) fn reserve(&self, id: &str, job: Submitted) -> bool {
+        let mut clients = self.clients.lock();
+        // What is written down may be of a job that could not be restored.
+        let is_taken =
+            clients.contains_key(id) || self.get(id).is_some() || self.log_of(id).is_some();
+        if !is_taken {
+            clients.insert(id.to_owned(), Some(job));
+        }
+        !is_taken
+    }
+
     /// A client waits for a job, which may have been planned already.
     pub(crate) fn submit(&self, id: &JobId, job: Submitted) {
         let mut clients = self.clients.lock();
@@ -249,10 +262,13 @@ impl Registry {
         }
     }
 
-    /// A worker has completed a block.
-    pub(crate) fn sealed(&self, sealed: &Sealed) {
+    /// A worker has completed a block of a task that it runs.
+    pub(crate) fn sealed(&self, worker: &str, sealed: &Sealed) {
         let Some(job) = self.get(&sealed.job) else { return };
         let task = StageId(sealed.id.stage).task(sealed.id.task);
+        if !job.lock().is_held_by(task, worker, "a block") {
+            return;
+        }
         let block = BlockReport {
             seq: sealed.id.seq,
             bytes: sealed.bytes,
@@ -462,6 +478,22 @@ mod tests {
         assert_eq!(registry.all().len(), OVER_MAX);
         let totals = format!("{:?}", registry.totals());
         assert!(totals.contains(&format!("\"canceled\": {}", ids.len())), "{totals}");
+    }
+
+    #[test]
+    fn an_id_is_of_one_job_until_that_is_forgotten() {
+        let (registry, _woken) = registry(10);
+        assert!(registry.reserve("j", submitted()));
+        assert_eq!(registry.unplanned().len(), 1);
+        assert!(!registry.reserve("j", submitted()));
+        registry.forget("j");
+        assert!(registry.reserve("j", submitted()));
+        registry.submit(&JobId::new("j"), submitted());
+        let job = add(&registry, "j");
+        registry.forget("j");
+        assert!(!registry.reserve("j", submitted()), "it can still be looked at");
+        cancel(&registry, &job);
+        assert!(!registry.reserve("j", submitted()));
     }
 
     #[test]

@@ -115,7 +115,12 @@ impl Registry {
         for id in absent.collect::<Vec<_>>() {
             let worker = WorkerId::new(id.as_str());
             let jobs = self.live().into_iter();
-            let jobs: Vec<_> = jobs.filter(|job| job.lock().graph.uses_worker(&worker)).collect();
+            // Of one that has ended a task may still be thought to stop there.
+            let has_something = |job: &Shared| {
+                let job = job.lock();
+                job.graph.uses_worker(&worker) || job.graph.slots().any(|(at, ..)| *at == worker)
+            };
+            let jobs: Vec<_> = jobs.filter(has_something).collect();
             if !jobs.is_empty() {
                 tracing::info!(worker = %id, "has not come back, and counts as lost");
             }

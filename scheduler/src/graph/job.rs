@@ -321,6 +321,11 @@ impl JobGraph {
         self.is_running(task)
     }
 
+    /// Whether an attempt has not ended: it runs, or was canceled and still holds what it was given.
+    pub fn is_held(&self, task: TaskId) -> bool {
+        self.find_task(task).is_some_and(|task| task.holds_lease)
+    }
+
     /// Whether an attempt has ended well.
     pub fn has_finished(&self, task: TaskId) -> bool {
         self.find_task(task).is_some_and(|task| task.state == TaskState::Finished)

@@ -286,7 +286,7 @@ fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
                 tracing::warn!("a loss is noticed by its heartbeats only: {error}");
             }
         }
-        News::Sealed(sealed) => registry.sealed(&sealed),
+        News::Sealed(id, sealed) => registry.sealed(&id, &sealed),
         News::Full(id) => registry.worker_full(&id),
         News::Came(id, holds) => {
             tracing::info!(worker = %id, "came");
@@ -371,5 +371,97 @@ fn config(
         grpc_server_max_encoding_message_size: session::MESSAGE_BYTES,
         grpc_client_max_message_size: session::MESSAGE_BYTES,
         ..SchedulerConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use arrow::datatypes::Schema;
+    use datafusion::physical_plan::empty::EmptyExec;
+    use tempfile::TempDir;
+    use tonic::Code;
+    use tonic::transport::Channel;
+
+    use super::*;
+    use crate::ballista::plan_parts;
+    use crate::protocol::ClusterClient;
+    use crate::protocol::messages::run_update::News as Update;
+    use crate::protocol::messages::{PROTOCOL, RunRequest, RunUpdate};
+
+    const JOB: &str = "038FYY9SHE000";
+
+    /// A scheduler without workers, at which jobs wait.
+    async fn scheduler(state: Option<&Path>) -> (RunningScheduler, ClusterClient<Channel>) {
+        let state = state.map(Path::to_owned);
+        let scheduler = Scheduler { state, ..Scheduler::new(Arc::default()) };
+        let scheduler = scheduler.start().await.unwrap();
+        let channel = Channel::from_shared(format!("http://{}", scheduler.address())).unwrap();
+        (scheduler, ClusterClient::new(channel.connect().await.unwrap()))
+    }
+
+    fn request(owner: &str) -> RunRequest {
+        let plan = EmptyExec::new(Arc::new(Schema::empty()));
+        RunRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            plan: plan_parts::encode(Arc::new(plan)).unwrap(),
+            job: JOB.to_owned(),
+            owner: owner.to_owned(),
+            ..RunRequest::default()
+        }
+    }
+
+    /// A client that comes back.
+    fn known(owner: &str) -> RunRequest {
+        RunRequest { plan: vec![], is_known: true, ..request(owner) }
+    }
+
+    async fn accepted(client: &mut ClusterClient<Channel>, request: RunRequest) -> bool {
+        let mut updates = client.run(request).await.unwrap().into_inner();
+        let first = updates.message().await.unwrap();
+        matches!(first, Some(RunUpdate { news: Some(Update::Accepted(accepted)) }) if accepted.job == JOB)
+    }
+
+    #[tokio::test]
+    async fn of_two_jobs_of_one_id_that_come_at_once_one_is_run() {
+        let folder = TempDir::new().unwrap();
+        for state in [None, Some(folder.path())] {
+            let (_scheduler, client) = scheduler(state).await;
+            let run = || {
+                let mut client = client.clone();
+                async move { client.run(request("")).await }
+            };
+            let answers = <[_; 4]>::from(tokio::join!(run(), run(), run(), run()));
+            let refused: Vec<_> =
+                answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+            assert_eq!(refused.len(), 3, "{refused:?}");
+            assert!(
+                refused.iter().all(|status| status.code() == Code::AlreadyExists),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_is_found_again_by_its_owner_alone() {
+        let (folder, again) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let (_first, mut client) = scheduler(Some(folder.path())).await;
+        let _updates = client.run(request("ada")).await.unwrap();
+        // What another process would find: in this one, the first scheduler keeps its folder.
+        for file in fs::read_dir(folder.path()).unwrap().flatten() {
+            fs::copy(file.path(), again.path().join(file.file_name())).unwrap();
+        }
+        let (_second, mut client) = scheduler(Some(again.path())).await;
+        for other in ["", "bob"] {
+            let refused = client.run(known(other)).await.unwrap_err();
+            assert_eq!(refused.code(), Code::NotFound, "{refused}");
+        }
+        // It is still there, and its id with it.
+        let refused = client.run(request("bob")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        assert!(accepted(&mut client, known("ada")).await);
     }
 }

@@ -35,7 +35,7 @@ pub enum News {
     /// A worker takes no more tasks.
     Drains(String),
     /// A worker has completed a block.
-    Sealed(Sealed),
+    Sealed(String, Sealed),
     /// A worker has no room for blocks.
     Full(String),
 }
@@ -125,7 +125,9 @@ impl Membership {
                 }
                 self.news(News::Drains(id.to_owned()));
             }
-            Some(from_worker::Say::Sealed(sealed)) => self.news(News::Sealed(sealed)),
+            Some(from_worker::Say::Sealed(sealed)) => {
+                self.news(News::Sealed(id.to_owned(), sealed));
+            }
             Some(from_worker::Say::Busy(busy)) => {
                 if let Some(attending) = self.workers.write().get_mut(id) {
                     attending.worker.busy_milli = busy.milli;
@@ -136,10 +138,19 @@ impl Membership {
         }
     }
 
-    fn leave(&self, id: &str) {
-        if self.workers.write().remove(id).is_some() {
-            self.news(News::Lost(id.to_owned()));
+    /// The line of a worker has ended. It may have another one by now.
+    fn leave(&self, id: &str, line: &Line) {
+        {
+            let mut workers = self.workers.write();
+            let is_its_line = |attending: &Member| {
+                line.upgrade().is_some_and(|line| line.same_channel(&attending.out))
+            };
+            if !workers.get(id).is_some_and(is_its_line) {
+                return;
+            }
+            workers.remove(id);
         }
+        self.news(News::Lost(id.to_owned()));
     }
 
     fn news(&self, news: News) {
@@ -156,15 +167,19 @@ impl fmt::Debug for Membership {
     }
 }
 
+/// What is told a worker, as long as anybody can.
+type Line = mpsc::WeakSender<Result<ToWorker, Status>>;
+
 /// Takes a worker off the list when its line ends, however it ends.
 struct Presence {
     membership: Membership,
     id: String,
+    line: Line,
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.membership.leave(&self.id);
+        self.membership.leave(&self.id, &self.line);
     }
 }
 
@@ -327,9 +342,10 @@ impl Cluster for ClusterService {
         let welcome = to_worker::Say::Welcome(self.tenure.welcome());
         out.send(Ok(ToWorker { say: Some(welcome) })).await.ok();
         let membership = self.membership.clone();
+        let line = out.downgrade();
         let attending = Member { worker: hello.worker, out };
         membership.workers.write().insert(id.clone(), attending);
-        let presence = Presence { membership: membership.clone(), id: id.clone() };
+        let presence = Presence { membership: membership.clone(), id: id.clone(), line };
         let holds = (hello.term > 0).then_some(hello.holds);
         membership.news(News::Came(id.clone(), holds));
         // Part of the answer: it ends, and the worker is off the list, with the connection.
@@ -441,6 +457,37 @@ mod tests {
         assert!(refused(0, 3).unwrap().contains("has no journal"));
         assert!(refused(3, 3).unwrap().contains("counts as lost"));
         assert!(refused(3, 4).unwrap().contains("there has been one of term 4"));
+    }
+
+    #[tokio::test]
+    async fn a_line_that_has_been_replaced_takes_nobody_off_the_list() {
+        let membership = Membership::new();
+        let lost = Arc::new(RwLock::new(0));
+        let counts = Arc::clone(&lost);
+        membership.listen(Arc::new(move |news| {
+            *counts.write() += u32::from(matches!(news, News::Lost(_)));
+        }));
+        let (channel, _serving) = serve(&membership).await;
+        let open = || async {
+            let hello = Hello::new(worker("w"));
+            ControlStream::open(channel.clone(), hello, to_scheduler(), Deaf).await.unwrap()
+        };
+        let mut first = open().await;
+        let mut second = open().await;
+        first.closed().await;
+        // What the end of it would have done is done when others have been answered.
+        for _ in 0..10 {
+            ClusterClient::new(channel.clone()).describe(DescribeRequest::new()).await.unwrap();
+        }
+        assert_eq!((membership.workers().len(), *lost.read()), (1, 0));
+        membership.dismiss("w", "enough");
+        assert_eq!(second.closed().await, "hung up: enough");
+        let third = open().await;
+        drop((first, second, third));
+        while *lost.read() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(membership.workers(), []);
     }
 
     #[tokio::test]

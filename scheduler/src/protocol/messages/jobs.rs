@@ -33,7 +33,7 @@ pub struct RunRequest {
     /// The id that the job has already, if its client was told one before.
     #[prost(string, tag = "8")]
     pub job: String,
-    /// It runs already, and its client has lost the line: nothing but `job` is said.
+    /// It runs already, and its client has lost the line: nothing but `job` and `owner` is said.
     #[prost(bool, tag = "9")]
     pub is_known: bool,
 }
