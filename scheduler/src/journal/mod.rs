@@ -31,7 +31,7 @@ mod log;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::graph::{Bound, Event, Millis, WorkerId};
+use crate::graph::{Bound, Event, Millis, TaskId, WorkerId};
 use crate::placement::WorkerState;
 use crate::resources::Lease;
 
@@ -43,6 +43,19 @@ impl World {
         Ok(())
     }
 
+    /// What a task read is not known any more, and nobody had told the client that it was.
+    pub(super) fn unconfirm(&mut self, task: TaskId) {
+        let is_client = self.graph.client() == Some(task.stage);
+        if !is_client || !self.reference.runs(task) || !self.received.ended.remove(&task) {
+            return;
+        }
+        let running = &self.tasks[&task];
+        self.received.unconfirmed.insert(running.bound.unit);
+        for input in &running.bound.inputs {
+            *self.received.blocks.entry(input.block.unit).or_default() -= 1;
+        }
+    }
+
     /// The client is told to have read what a task read.
     pub(super) fn received(&mut self, event: &Event) {
         let Event::TaskFinished { task, .. } = event else { return };
@@ -54,6 +67,9 @@ impl World {
         for input in &running.bound.inputs {
             *self.received.blocks.entry(input.block.unit).or_default() += 1;
         }
-        self.received.rows.extend(&running.streamed);
+        // It was told by nobody that it is known what it read of this, and was told to read it again.
+        if !self.received.unconfirmed.remove(&running.bound.unit) {
+            self.received.rows.extend(&running.streamed);
+        }
     }
 }

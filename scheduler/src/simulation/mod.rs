@@ -2,13 +2,14 @@
 //!
 //! Every history ends with the result of the job compared with its plain evaluation, row by row;
 //! after events the graph's invariants are asked, and what it recomputes is compared with a
-//! [reference](reference) that looks at everything. Now and then the graph is made again from what was
-//! written down of it. A history is its seed: a failure prints the command that replays it with a
-//! trace.
+//! [reference](reference) that looks at everything. Now and then the scheduler ends, and another one goes
+//! on with what was written down, of which the last may be [lost](restart). A history is its seed: a
+//! failure prints the command that replays it with a trace.
 
 mod checks;
 mod client;
 mod reference;
+mod restart;
 mod scenario;
 mod tasks;
 mod weather;
@@ -35,6 +36,8 @@ struct Ended {
     troubles: u64,
     /// How often the scheduler was another one.
     restarts: u64,
+    /// How much of what was written down was lost with one.
+    lost: u64,
 }
 
 fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
@@ -51,6 +54,7 @@ fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
             is_finished: *world.graph.status() == JobStatus::Finished,
             troubles: world.troubles,
             restarts: world.restarted,
+            lost: world.lost,
         }),
         Err(broken) => Err(format!("{trace}\n{broken}")),
     }
@@ -62,6 +66,7 @@ struct Sum {
     finished: u64,
     troubles: u64,
     restarts: u64,
+    lost: u64,
 }
 
 /// Runs histories. Nothing if one was replayed.
@@ -81,6 +86,7 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
                 sum.finished += u64::from(ended.is_finished);
                 sum.troubles += ended.troubles;
                 sum.restarts += ended.restarts;
+                sum.lost += ended.lost;
             }
             Err(broken) => panic!(
                 "history {seed} breaks a rule:{broken}\nreplay it with a trace: {SEED_KEY}={seed} \
@@ -93,13 +99,15 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
 
 fn quarter(test: &str, number: u64) {
     let seeds = number * HISTORIES..(number + 1) * HISTORIES;
-    let Some(Sum { finished, troubles, restarts }) = histories(test, World::random, seeds) else {
+    let Some(Sum { finished, troubles, restarts, lost }) = histories(test, World::random, seeds)
+    else {
         return;
     };
     // A simulation in which nothing goes wrong, or nothing gets done, proves nothing.
     assert!(finished * 10 > HISTORIES * 8, "{finished} of {HISTORIES} jobs finished");
     assert!(troubles > HISTORIES / 4, "{troubles} workers lost in {HISTORIES} histories");
     assert!(restarts > HISTORIES / 4, "{restarts} other schedulers in {HISTORIES} histories");
+    assert!(lost > HISTORIES / 16, "{lost} steps lost in {HISTORIES} histories");
 }
 
 #[test]

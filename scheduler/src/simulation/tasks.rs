@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_engine::ErrorKind;
 
 use crate::graph::{
-    BlockId, BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitInput, WorkerId,
+    BlockId, BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitId, UnitInput, WorkerId,
 };
 use crate::resources::Lease;
 
@@ -23,6 +23,15 @@ enum Fetched {
     Lost(BlockId, WorkerId),
 }
 
+/// Those whose whole outputs are read.
+pub(super) fn producers(input: &UnitInput) -> Vec<UnitId> {
+    match input {
+        UnitInput::Output(unit) => vec![*unit],
+        UnitInput::Outputs(units) => units.clone(),
+        UnitInput::Partition(_) | UnitInput::Blocks(_) => vec![],
+    }
+}
+
 impl World {
     /// Sends a report: late, perhaps twice. Announcements may get lost.
     pub(super) fn send(&mut self, task: TaskId, event: Event) {
@@ -32,6 +41,9 @@ impl World {
         }
         let paused = worker.paused_until.saturating_sub(self.now);
         let is_announcement = matches!(event, Event::BlockSealed { .. });
+        if !is_announcement {
+            self.task_mut(task).ended.get_or_insert_with(|| event.clone());
+        }
         if self.rng.chance(self.weather.doubled) {
             let late = paused + self.rng.below(60);
             self.at(late, Happening::Report(event.clone()));
@@ -45,12 +57,7 @@ impl World {
     pub(super) fn start(&mut self, bound: Bound, worker: WorkerId, lease: Lease) -> Checked {
         self.say(|| format!("    {} runs unit {} on {worker}: {bound:?}", bound.task, bound.unit));
         let input = self.graph.unit_input(bound.unit).clone();
-        let producers = match &input {
-            UnitInput::Output(unit) => vec![*unit],
-            UnitInput::Outputs(units) => units.clone(),
-            UnitInput::Partition(_) | UnitInput::Blocks(_) => vec![],
-        };
-        self.reference.bound(&bound, &producers, &worker);
+        self.reference.bound(&bound, &producers(&input), &worker);
         let edges = (0..).zip(&self.scenario.spec.edges);
         let blocking = edges.filter(|(_, e)| e.to == bound.unit.stage && e.kind.is_blocking());
         let whole = blocking.map(|(edge, e)| (edge, self.graph.outputs(e.from).collect()));
@@ -64,7 +71,10 @@ impl World {
             input,
             worker: worker.clone(),
             lease,
+            is_begun: false,
             is_stopped: false,
+            sealed: vec![],
+            ended: None,
             fails,
             blocks: vec![],
             streamed: vec![],
@@ -112,6 +122,7 @@ impl World {
         if !self.works(task) {
             return Ok(());
         }
+        self.task_mut(task).is_begun = true;
         let (streamed, whole) = match self.fetch(task)? {
             Fetched::All { streamed, whole } => (streamed, whole),
             Fetched::Lost(block, worker) => {
@@ -197,6 +208,7 @@ impl World {
         let worker = self.tasks[&task].worker.clone();
         let stored = Stored { rows, is_corrupt, is_freed: false };
         self.with(&worker).store.insert((block, task), stored);
+        self.task_mut(task).sealed.push(report);
         self.send(task, Event::BlockSealed { task, block: report });
         // A failing task often does so in the middle.
         if self.tasks[&task].fails.is_some() && self.rng.chance(30) {

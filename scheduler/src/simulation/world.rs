@@ -68,7 +68,12 @@ pub(super) struct Running {
     pub(super) whole: Vec<(u32, Vec<Input>)>,
     pub(super) worker: WorkerId,
     pub(super) lease: Lease,
+    /// It has been at work.
+    pub(super) is_begun: bool,
     pub(super) is_stopped: bool,
+    /// What its worker tells another scheduler of it.
+    pub(super) sealed: Vec<BlockReport>,
+    pub(super) ended: Option<Event>,
     pub(super) fails: Option<FailureKind>,
     pub(super) blocks: Vec<(BlockReport, Rows)>,
     /// What it has read of its blocks.
@@ -97,18 +102,17 @@ pub(super) struct World {
     pub(super) trace: Option<Vec<String>>,
     /// What the client has read.
     pub(super) received: Received,
-    /// When the scheduler ends, and another one goes on: its numbers change nothing else.
-    restarts: Random,
+    /// When the scheduler ends, and another one goes on, and what is lost with it.
+    pub(super) restarts: Random,
     pub(super) restarted: u64,
+    /// Steps that were lost with it.
+    pub(super) lost: u64,
     /// What it has written down.
-    written: Vec<Step>,
-}
-
-/// After how many of a hundred happenings another scheduler goes on.
-const RESTARTS_PERCENT: u64 = 1;
-
-fn through_json(step: &Step) -> Step {
-    serde_json::from_slice(&serde_json::to_vec(step).unwrap()).unwrap()
+    pub(super) written: Vec<Step>,
+    /// How much of that is on the disk for certain: somebody has been told what followed from it.
+    pub(super) synced: usize,
+    /// Somebody was told something since that was noted.
+    pub(super) has_told: bool,
 }
 
 pub(super) type Checked = Result<(), String>;
@@ -190,7 +194,10 @@ impl World {
             received: Received::default(),
             restarts: Random::new(seed),
             restarted: 0,
+            lost: 0,
             written: vec![],
+            synced: 0,
+            has_told: false,
             rng,
         };
         world.graph.record_steps();
@@ -225,10 +232,8 @@ impl World {
             self.now = time;
             let Some(happening) = self.happenings.remove(&number) else { continue };
             self.happen(happening)?;
-            self.written.extend(self.graph.take_steps());
-            if self.restarts.chance(RESTARTS_PERCENT) {
-                self.restart()?;
-            }
+            self.write_down();
+            self.restart()?;
         }
         self.check_end()
     }
@@ -265,32 +270,12 @@ impl World {
         self.tasks.get_mut(&task).unwrap()
     }
 
-    /// Another scheduler makes the graph again from what was written down, and goes on with it.
-    fn restart(&mut self) -> Checked {
-        self.say(|| "the scheduler is another one".to_owned());
-        let problem = |problem: String| format!("what was written down is of no use: {problem}");
-        let mut graph = JobGraph::try_new(self.scenario.spec.clone()).unwrap();
-        graph.record_steps();
-        for step in &self.written {
-            let read = if self.checks_all { through_json(step) } else { step.clone() };
-            ensure(read == *step, || format!("{step:?} was read as {read:?}"))?;
-            graph.replay(read).map_err(|error| problem(error.to_string()))?;
-        }
-        graph.take_steps();
-        if self.checks_all {
-            let (again, before) = (format!("{graph:?}"), format!("{:?}", self.graph));
-            ensure(again == before, || problem(format!("{again}\nin place of\n{before}")))?;
-        }
-        self.graph = graph;
-        self.restarted += 1;
-        Ok(())
-    }
-
     fn report(&mut self, event: Event) -> Checked {
         self.say(|| format!("{event:?}"));
         self.received(&event);
         let was_running = self.graph.is_running_job();
-        self.tell_reference(&event);
+        let is_running = self.graph.is_running_job();
+        tell(&mut self.reference, is_running, &self.tasks, &event);
         let hopeless = if was_running { self.reference.hopeless() } else { BTreeSet::new() };
         let is_fault = matches!(event, Event::WorkerLost { .. } | Event::TaskFailed { .. });
         if let Event::WorkerLost { worker } = &event {
@@ -303,34 +288,6 @@ impl World {
         }
         self.check(is_fault)?;
         self.round()
-    }
-
-    fn tell_reference(&mut self, event: &Event) {
-        if !self.graph.is_running_job() {
-            return;
-        }
-        match event {
-            Event::BlockSealed { task, block } => self.reference.sealed(*task, block),
-            Event::TaskFinished { task, blocks } => self.reference.finished(*task, blocks),
-            Event::TaskFailed { task, failure } if self.reference.runs(*task) => {
-                self.reference.stopped(*task);
-                let reads = self.tasks[task].all_inputs();
-                for input in reads.filter(|input| match &failure.kind {
-                    FailureKind::BlockLost(block) => input.block == *block,
-                    FailureKind::OutputLost { stage, worker } => {
-                        input.block.unit.stage == *stage && input.worker == *worker
-                    }
-                    _ => false,
-                }) {
-                    self.reference.gone(input.block, input.writer);
-                }
-            }
-            Event::TaskEnded { task } if self.reference.runs(*task) => {
-                self.reference.stopped(*task);
-            }
-            Event::WorkerLost { worker } => self.reference.worker_lost(worker),
-            _ => {}
-        }
     }
 
     fn act(&mut self, action: Action) -> Checked {
@@ -372,6 +329,7 @@ impl World {
             self.check_seats(&worker)?;
         }
         let has_read = self.let_client_read()?;
+        self.has_told |= has_bound || has_read;
         if has_bound || has_read {
             self.check(false)?;
         }
@@ -381,6 +339,38 @@ impl World {
         }
         self.wakeup = wakeup;
         Ok(())
+    }
+}
+
+/// What a report means to the reference.
+pub(super) fn tell(
+    reference: &mut Reference,
+    is_running: bool,
+    tasks: &BTreeMap<TaskId, Running>,
+    event: &Event,
+) {
+    if !is_running {
+        return;
+    }
+    match event {
+        Event::BlockSealed { task, block } => reference.sealed(*task, block),
+        Event::TaskFinished { task, blocks } => reference.finished(*task, blocks),
+        Event::TaskFailed { task, failure } if reference.runs(*task) => {
+            reference.stopped(*task);
+            let reads = tasks[task].all_inputs();
+            for input in reads.filter(|input| match &failure.kind {
+                FailureKind::BlockLost(block) => input.block == *block,
+                FailureKind::OutputLost { stage, worker } => {
+                    input.block.unit.stage == *stage && input.worker == *worker
+                }
+                _ => false,
+            }) {
+                reference.gone(input.block, input.writer);
+            }
+        }
+        Event::TaskEnded { task } if reference.runs(*task) => reference.stopped(*task),
+        Event::WorkerLost { worker } => reference.worker_lost(worker),
+        _ => {}
     }
 }
 
@@ -398,4 +388,6 @@ pub(super) struct Received {
     /// How many blocks of each unit, where that was promised in order.
     pub(super) blocks: BTreeMap<UnitId, u32>,
     pub(super) ended: BTreeSet<TaskId>,
+    /// What it has read, and was never told that this is known.
+    pub(super) unconfirmed: BTreeSet<UnitId>,
 }

@@ -10,7 +10,7 @@ use forebay_testkit::random::Random;
 use tempfile::TempDir;
 
 use super::error::JournalError;
-use super::frame::{FORMAT, HEAD_BYTES, Head, Record};
+use super::frame::{self, FORMAT, HEAD_BYTES, Head, Record};
 use super::log::Log;
 use super::{Folder, Journal, Records, VERSION};
 use power::Power;
@@ -21,6 +21,20 @@ fn record(key: &str, data: &[u8]) -> Record {
 
 fn end(key: &str) -> Record {
     Record { key: key.to_owned(), data: None }
+}
+
+/// What is read of a file of these records, each in a group of its own, that was cut off somewhere.
+pub(crate) fn cut_somewhere(records: &[Vec<u8>], random: &mut Random) -> Vec<Vec<u8>> {
+    let version = VERSION.to_owned();
+    let mut bytes = Head { format: FORMAT, term: 1, version }.encode();
+    for (number, data) in (0..).zip(records) {
+        let mut group = vec![];
+        record("job", data).found().encode(&mut group);
+        bytes.extend(frame::frame(number, &group));
+    }
+    bytes.truncate(random.between(HEAD_BYTES as u64, bytes.len() as u64) as usize);
+    let read = frame::read(&bytes).unwrap().records.into_iter();
+    read.filter_map(|record| record.data.map(<[u8]>::to_vec)).collect()
 }
 
 fn open(power: &Power) -> Result<(Log, Records), JournalError> {

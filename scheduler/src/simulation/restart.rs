@@ -1,0 +1,209 @@
+//! The scheduler ends, and another one goes on with what was written down.
+//!
+//! Some end in order, and the graph must be the same then. Others crash: of what was written down since somebody
+//! was last told anything, the last steps are lost. What workers and the client were told before that stays: a
+//! block may have been deleted that the new scheduler takes to be there, and a task stopped that it takes to run.
+//! Others have sealed, or ended, what it does not know of. As workers do, these tell it what they have.
+
+use crate::graph::{Action, Event, Failure, FailureKind, JobGraph, Step, TaskId, UnitId, WorkerId};
+
+use crate::journal::tests::cut_somewhere;
+
+use super::reference::Reference;
+use super::tasks::producers;
+use super::world::{Checked, Happening, World, ensure, tell};
+
+/// After how many of a hundred happenings another scheduler goes on.
+const RESTARTS_PERCENT: u64 = 1;
+
+/// How many of a hundred end by crashing.
+const CRASHES_PERCENT: u64 = 40;
+
+/// How many of a hundred tasks that have not begun at a crash were never given to their worker.
+const NEVER_GIVEN_PERCENT: u64 = 30;
+
+fn through_json(step: &Step) -> Step {
+    serde_json::from_slice(&serde_json::to_vec(step).unwrap()).unwrap()
+}
+
+impl World {
+    /// What has changed the graph is written down. Before anybody is told what follows, it is on the disk.
+    pub(super) fn write_down(&mut self) {
+        self.written.extend(self.graph.take_steps());
+        if std::mem::take(&mut self.has_told) {
+            self.synced = self.written.len();
+        }
+    }
+
+    /// Another scheduler goes on, perhaps.
+    pub(super) fn restart(&mut self) -> Checked {
+        if !self.restarts.chance(RESTARTS_PERCENT) {
+            return Ok(());
+        }
+        self.restarted += 1;
+        if self.restarts.chance(CRASHES_PERCENT) {
+            return self.fall();
+        }
+        self.say(|| "the scheduler is another one".to_owned());
+        let graph = self.made_again(None)?;
+        if self.checks_all {
+            let (again, before) = (format!("{graph:?}"), format!("{:?}", self.graph));
+            ensure(again == before, || format!("{again}\nin place of\n{before}"))?;
+        }
+        self.graph = graph;
+        Ok(())
+    }
+
+    /// The scheduler crashes, and what it has not told anybody may be lost.
+    fn fall(&mut self) -> Checked {
+        let mut unsynced = self.written.split_off(self.synced);
+        let kept = if self.checks_all {
+            // The last one of them is torn.
+            let lines: Vec<_> =
+                unsynced.iter().map(|step| serde_json::to_vec(step).unwrap()).collect();
+            let read = cut_somewhere(&lines, &mut self.restarts);
+            ensure(lines.starts_with(&read), || format!("{read:?} was read of {lines:?}"))?;
+            read.len()
+        } else {
+            self.restarts.below(unsynced.len() as u64 + 1) as usize
+        };
+        let lost = unsynced.split_off(kept);
+        self.say(|| format!("the scheduler crashes, and loses {lost:?}"));
+        self.written.extend(unsynced);
+        self.lost += lost.len() as u64;
+        self.synced = self.written.len();
+        let mut reference = Reference::new(self.scenario.spec.clone());
+        self.graph = self.made_again(Some(&mut reference))?;
+        self.reference = reference;
+        self.forget_deletions();
+        for step in &lost {
+            if let Step::Event { event: Event::TaskFinished { task, .. }, .. } = step {
+                self.unconfirm(*task);
+            }
+        }
+        self.lose_tasks();
+        self.come_back();
+        self.check(true)?;
+        self.wakeup = None;
+        self.round()?;
+        self.write_down();
+        Ok(())
+    }
+
+    /// The graph from what was written down; `reference` is told the same, if there is one.
+    fn made_again(&self, mut reference: Option<&mut Reference>) -> Result<JobGraph, String> {
+        let problem = |problem: String| format!("what was written down is of no use: {problem}");
+        let mut graph = JobGraph::try_new(self.scenario.spec.clone()).unwrap();
+        graph.record_steps();
+        for step in &self.written {
+            let read = if self.checks_all { through_json(step) } else { step.clone() };
+            ensure(read == *step, || format!("{step:?} was read as {read:?}"))?;
+            match (&mut reference, read) {
+                // As it is done again, with what followed from it.
+                (Some(reference), Step::Event { event, now }) => {
+                    tell(reference, graph.is_running_job(), &self.tasks, &event);
+                    for action in graph.apply(event, now) {
+                        match action {
+                            Action::CancelTask { task, .. } => reference.stopped(task),
+                            Action::FreeBlock { block, task, .. } => reference.gone(block, task),
+                            _ => {}
+                        }
+                    }
+                }
+                (reference, read) => {
+                    let bound = graph.replay(read).map_err(|error| problem(error.to_string()))?;
+                    if let (Some(reference), Some(bound), Step::Bind { worker, .. }) =
+                        (reference, bound, step)
+                    {
+                        let producers = producers(graph.unit_input(bound.unit));
+                        reference.bound(&bound, &producers, worker);
+                    }
+                }
+            }
+        }
+        graph.take_steps();
+        Ok(graph)
+    }
+
+    /// Blocks that were deleted for a reason that is lost are missed when they are read.
+    fn forget_deletions(&mut self) {
+        let reference = &self.reference;
+        let is_there = |unit: UnitId, seq: u32, writer: TaskId, worker: &WorkerId| {
+            let copy = reference.units.get(&unit).and_then(|unit| unit.blocks.get(&seq));
+            copy.is_some_and(|(task, place)| *task == writer && place.as_ref() == Some(worker))
+        };
+        for (id, worker) in &mut self.workers {
+            worker.store.retain(|(block, writer), stored| {
+                !stored.is_freed || !is_there(block.unit, block.seq, *writer, id)
+            });
+        }
+    }
+
+    /// Tasks that were written down, and not given to their workers any more.
+    fn lose_tasks(&mut self) {
+        // The client asks again for what it was not told.
+        let client = self.graph.client();
+        for (id, task) in self.tasks.iter_mut().filter(|(id, _)| client != Some(id.stage)) {
+            let is_new = !task.is_begun && !task.is_stopped && self.graph.is_held(*id);
+            if is_new && self.restarts.chance(NEVER_GIVEN_PERCENT) {
+                task.is_stopped = true;
+            }
+        }
+    }
+
+    /// Workers and the client come to the new scheduler, with what they have. Those that do not are missed.
+    fn come_back(&mut self) {
+        let has_started = |step: &Step| matches!(step, Step::Event { event: Event::Started, .. });
+        if !self.written.iter().any(has_started) {
+            self.at(1, Happening::Report(Event::Started));
+        }
+        let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
+        tasks.into_iter().for_each(|task| self.tell_again(task));
+        let now = self.now;
+        for worker in self.workers.values_mut() {
+            worker.is_known &= worker.is_alive && worker.paused_until <= now;
+        }
+        let holds = |id: &WorkerId| self.graph.slots().any(|(worker, ..)| worker == id);
+        let used = |id: &WorkerId| self.graph.uses_worker(id) || holds(id);
+        let absent = self.workers.iter().filter(|(id, worker)| !worker.is_alive && used(id));
+        let absent: Vec<_> = absent.map(|(id, _)| id.clone()).collect();
+        for worker in absent {
+            let late = self.restarts.between(5, 19);
+            self.at(late, Happening::Report(Event::WorkerLost { worker }));
+        }
+    }
+
+    /// What the new scheduler hears of a task.
+    fn tell_again(&mut self, task: TaskId) {
+        let (running, worker) = (&self.tasks[&task], &self.workers[&self.tasks[&task].worker]);
+        if !worker.is_alive {
+            return;
+        }
+        let is_client = self.graph.client() == Some(task.stage);
+        let is_held = self.graph.is_held(task);
+        let has_it = !running.is_stopped;
+        let sealed = running.sealed.clone();
+        let ended = running.ended.clone();
+        let late = worker.paused_until.saturating_sub(self.now) + self.restarts.below(10);
+        if !is_held {
+            if has_it && !is_client {
+                self.at(late, Happening::Stop(task));
+            }
+            return;
+        }
+        let message = "the scheduler ended before the worker had it";
+        match ended {
+            _ if has_it => {
+                for block in sealed {
+                    self.at(late, Happening::Report(Event::BlockSealed { task, block }));
+                }
+            }
+            Some(end) => self.at(late, Happening::Report(end)),
+            None if self.graph.runs(task) => {
+                let failure = Failure::new(FailureKind::WorkerLost, message);
+                self.at(late, Happening::Report(Event::TaskFailed { task, failure }));
+            }
+            None => self.at(late, Happening::Report(Event::TaskEnded { task })),
+        }
+    }
+}
