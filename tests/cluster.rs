@@ -25,6 +25,7 @@ mod cluster {
     mod setup;
     mod tls;
     mod tpch;
+    mod upsets;
     mod versions;
     mod writes;
 }

@@ -9,7 +9,7 @@ use forebay::ForebayContext;
 use super::setup::{ACCELERATOR, CPU, QUERY, Stage, moments, rows, run};
 
 /// The Parquet files below a folder that are no longer staged.
-fn files(folder: &Path) -> usize {
+pub(super) fn files(folder: &Path) -> usize {
     let mut found = 0;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
@@ -22,13 +22,13 @@ fn files(folder: &Path) -> usize {
     found
 }
 
-fn staging_folders(folder: &Path) -> usize {
+pub(super) fn staging_folders(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("_forebay-")).count()
 }
 
 /// The commits of a table, in order.
-fn commits(folder: &Path) -> Vec<String> {
+pub(super) fn commits(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder.join("_delta_log")).unwrap().flatten();
     let mut commits: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     commits.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
@@ -37,7 +37,7 @@ fn commits(folder: &Path) -> Vec<String> {
 }
 
 /// Actions of a kind in a commit.
-fn actions(commit: &str, kind: &str) -> usize {
+pub(super) fn actions(commit: &str, kind: &str) -> usize {
     commit.lines().filter(|line| line.starts_with(&format!("{{\"{kind}\":"))).count()
 }
 

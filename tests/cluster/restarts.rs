@@ -19,7 +19,7 @@ fn stage(state: &TempDir) -> Stage {
 }
 
 /// Kills the scheduler and these workers; another scheduler and as many workers come after them.
-fn restart(stage: &mut Stage, workers: &[(usize, &[&str])]) -> Vec<usize> {
+pub(super) fn restart(stage: &mut Stage, workers: &[(usize, &[&str])]) -> Vec<usize> {
     stage.cluster.scheduler_mut().kill();
     for (at, _) in workers {
         stage.cluster.worker(*at).kill();

@@ -52,9 +52,17 @@ pub(super) fn moments(short: &[f64]) -> Vec<f64> {
     if !is_long() {
         return short.to_vec();
     }
-    let seed = std::env::var("FOREBAY_CHAOS_SEED").unwrap_or("1".to_owned());
-    let mut random = Random::new(seed.parse().unwrap());
+    let mut random = random();
     (0..MOMENTS).map(|_| 0.05 + 0.85 * random.fraction()).collect()
+}
+
+/// What is left to chance, the same in every run unless `FOREBAY_CHAOS_SEED` says otherwise.
+pub(super) fn random() -> Random {
+    let seed = std::env::var("FOREBAY_CHAOS_SEED").unwrap_or("1".to_owned());
+    if is_long() {
+        report(&format!("FOREBAY_CHAOS_SEED={seed}"));
+    }
+    Random::new(seed.parse().unwrap())
 }
 
 /// Says what the long set measured, past those who keep what tests print that end well.
