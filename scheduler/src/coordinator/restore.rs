@@ -213,6 +213,7 @@ mod tests {
         let mut restored = job(&second);
         restored.log_to(None);
         restored.replay(found_job.lines).unwrap();
+        restored.log_to(second.log_of(JOB));
         second.submit(&JobId::new(JOB), waits());
         let shared = second.add(restored);
         // Task 1 runs, 2 has ended and will be reported, 3 was lost with the scheduler.
