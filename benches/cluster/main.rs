@@ -4,6 +4,7 @@
 //! - overlap: CPU work and an accelerator that take the same time, streamed and stage by stage,
 //!   against the time of either; and the most bytes that waited in blocks
 //! - tasks: what 2,000 empty tasks cost, each
+//! - journal: what it costs that a scheduler writes its jobs down, and how soon another goes on with them
 //! - memory: loads that expand, under memory limits, with each mechanism switched off in turn (the
 //!   memory experiment of the streaming batch model, arXiv 2501.12407, figure 9, at a tenth)
 //! - relational: queries without a model, against stock Ballista
@@ -20,7 +21,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,7 @@ use forebay::{
 use forebay_testkit::random::Random;
 use tempfile::TempDir;
 
+mod journal;
 mod relational;
 mod stock;
 mod tpch;
@@ -66,6 +68,9 @@ fn main() {
             if is_asked(&format!("memory_{limit_mb}")) {
                 memory(limit_mb).await;
             }
+        }
+        if is_asked("journal") {
+            journal::journal().await;
         }
         if is_asked("relational") {
             relational::relational().await;
@@ -98,17 +103,18 @@ struct Cluster {
 
 impl Cluster {
     async fn start(workers: &[Has]) -> Self {
-        // In memory where there is such a folder: disks differ, and are not what is measured.
-        let folder = match Path::new("/dev/shm").is_dir() {
-            true => TempDir::new_in("/dev/shm").unwrap(),
-            false => TempDir::new().unwrap(),
-        };
-        Self::start_in(folder, workers).await
+        Self::start_in(folder(), workers).await
     }
 
     async fn start_in(folder: TempDir, workers: &[Has]) -> Self {
+        Self::start_with(folder, None, workers).await
+    }
+
+    /// Its scheduler writes to `state`, if that is given.
+    async fn start_with(folder: TempDir, state: Option<PathBuf>, workers: &[Has]) -> Self {
         let scheduler = Scheduler {
             functions: functions(),
+            state,
             ..Scheduler::new(RuntimeEnvBuilder::new().build_arc().unwrap())
         };
         let scheduler = scheduler.start().await.unwrap();
@@ -132,6 +138,14 @@ impl Cluster {
     /// Bytes of all files of the workers.
     fn bytes(&self) -> u64 {
         size(self.folder.path())
+    }
+}
+
+/// For what workers write. In memory where there is such a folder: disks differ, and are not what is measured.
+fn folder() -> TempDir {
+    match Path::new("/dev/shm").is_dir() {
+        true => TempDir::new_in("/dev/shm").unwrap(),
+        false => TempDir::new().unwrap(),
     }
 }
 
