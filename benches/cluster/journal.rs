@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SendableRecordBatchStream;
 use forebay::Catalog;
 use forebay::prelude::*;
@@ -75,7 +76,7 @@ async fn restart() {
     cluster.scheduler_mut().kill();
     let start = Instant::now();
     let successor = cluster.successor();
-    let rest = tokio::spawn(futures::future::try_join_all(running.into_iter().map(rows)));
+    let rest = SpawnedTask::spawn(futures::future::try_join_all(running.into_iter().map(rows)));
     cluster.takes_over(successor);
     let listens = start.elapsed().as_secs_f64();
     while cluster.tasks_begun() == begun {
@@ -83,7 +84,7 @@ async fn restart() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let first_task = start.elapsed().as_secs_f64();
-    let rest: usize = rest.await.unwrap().unwrap().into_iter().sum();
+    let rest: usize = rest.join().await.unwrap().unwrap().into_iter().sum();
     println!(
         "{{\"name\": \"cluster, a scheduler's successor\", \"running\": {JOBS}, \"tasks\": {}, \
          \"tasks_begun\": {begun}, \"rows_read_afterwards\": {rest}, \"seconds_to_listen\": {listens:.2}, \
