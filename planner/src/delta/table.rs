@@ -26,11 +26,11 @@ use parking_lot::Mutex;
 
 use super::prune::{is_of_folders, pruned};
 
-/// Statements that are remembered between their scan of a table and their write to it: that is as long as they are
-/// planned.
+/// Statements that are remembered, of which only those being planned matter: one that writes is forgotten then, one that
+/// only reads when so many others have come after it.
 const STATEMENTS_MAX: usize = 16_384;
 
-/// The versions that statements read which are being planned, of all tables: a folder may have several names, and
+/// The versions that statements have read, of all tables: a folder may have several names, and
 /// more than one session.
 static READING: Mutex<BTreeMap<Reading, u64>> = Mutex::new(BTreeMap::new());
 
