@@ -1,12 +1,13 @@
-//! What a worker tells a scheduler that knows nothing of it: what runs, what it has sealed, and the ends of
-//! tasks that may not have been written down.
+//! The tasks of a worker: which of them the scheduler wants stopped, and what a scheduler is told that knows
+//! nothing of them: what runs, what it has sealed, and the ends that may not have been written down.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ballista_core::serde::protobuf::TaskStatus;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::protocol::control_stream::ToScheduler;
 use crate::protocol::messages::{Sealed, TaskName, from_worker};
@@ -14,7 +15,10 @@ use crate::protocol::messages::{Sealed, TaskName, from_worker};
 /// A scheduler that has heard of an end writes it down, or is gone, within this time.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// The tasks of a worker, as far as a successor of its scheduler may have to be told of them.
+/// As many tasks that have not come yet are remembered to be unwanted.
+const UNWANTED_MAX: usize = 4096;
+
+/// The tasks of a worker, as far as its scheduler, or a successor, speaks of them.
 #[derive(Debug)]
 pub(crate) struct Account {
     to_scheduler: ToScheduler,
@@ -25,10 +29,17 @@ pub(crate) struct Account {
 
 #[derive(Debug, Default)]
 struct Tasks {
-    /// With what they have sealed.
-    running: BTreeMap<TaskName, Vec<Sealed>>,
+    running: BTreeMap<TaskName, Running>,
+    /// Those that were canceled before they came: what starts and what stops tasks comes on two ways.
+    unwanted: BTreeSet<TaskName>,
     /// The last ones, and when they ended.
     ended: VecDeque<(Instant, TaskStatus)>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    canceled: CancellationToken,
+    sealed: Vec<Sealed>,
 }
 
 impl Account {
@@ -38,17 +49,38 @@ impl Account {
         Self { to_scheduler, attached, tasks: Mutex::default() }
     }
 
-    /// A task begins.
-    pub(crate) fn begins(&self, task: TaskName) {
-        self.tasks.lock().running.insert(task, vec![]);
+    /// A task begins. The answer says when it is to stop: at once, if it was canceled before it came.
+    pub(crate) fn begins(&self, task: TaskName) -> CancellationToken {
+        let mut tasks = self.tasks.lock();
+        let canceled = CancellationToken::new();
+        if tasks.unwanted.remove(&task) {
+            canceled.cancel();
+        }
+        let running = Running { canceled: canceled.clone(), sealed: vec![] };
+        tasks.running.insert(task, running);
+        canceled
+    }
+
+    /// The scheduler wants a task to stop, whether it runs, has ended or is still to come.
+    pub(crate) fn cancels(&self, task: TaskName) {
+        let mut tasks = self.tasks.lock();
+        if let Some(running) = tasks.running.get(&task) {
+            running.canceled.cancel();
+        } else if !tasks.ended.iter().any(|(_, status)| name_of(status) == task) {
+            tasks.unwanted.insert(task);
+            if tasks.unwanted.len() > UNWANTED_MAX {
+                // Of the oldest job: ids of jobs grow, and no task of it is on its way any more.
+                tasks.unwanted.pop_first();
+            }
+        }
     }
 
     /// A task has sealed a block, of which the scheduler is told.
     pub(crate) fn seals(&self, sealed: Sealed) {
         let (stage, task) = (sealed.id.stage, sealed.id.task);
         let name = TaskName { job: sealed.job.clone(), stage, task };
-        if let Some(blocks) = self.tasks.lock().running.get_mut(&name) {
-            blocks.push(sealed.clone());
+        if let Some(running) = self.tasks.lock().running.get_mut(&name) {
+            running.sealed.push(sealed.clone());
         }
         self.to_scheduler.say(from_worker::Say::Sealed(sealed));
     }
@@ -84,7 +116,8 @@ impl Account {
     pub(crate) fn attached(&self) -> Vec<TaskStatus> {
         let (sealed, ended) = {
             let tasks = self.tasks.lock();
-            let sealed: Vec<_> = tasks.running.values().flatten().cloned().collect();
+            let sealed = tasks.running.values().flat_map(|running| &running.sealed);
+            let sealed: Vec<_> = sealed.cloned().collect();
             let ended: Vec<_> = tasks.ended.iter().map(|(_, status)| status.clone()).collect();
             (sealed, ended)
         };
@@ -134,7 +167,9 @@ mod tests {
         let (out, mut first) = to_scheduler();
         let account = Account::new(out);
         assert_eq!(account.attached(), []);
-        (0..3).for_each(|task| account.begins(name(task)));
+        for task in 0..3 {
+            account.begins(name(task));
+        }
         account.seals(sealed(0, 0));
         account.seals(sealed(1, 0));
         account.ends(&end(1));
@@ -153,5 +188,24 @@ mod tests {
         let told: Vec<_> = std::iter::from_fn(|| second.try_recv().ok()).collect();
         let expected = [sealed(0, 0), sealed(0, 1)].map(from_worker::Say::Sealed);
         assert_eq!(told.into_iter().filter_map(|m| m.say).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_task_is_stopped_whether_its_cancel_comes_before_it_or_after() {
+        let account = Account::new(to_scheduler().0);
+        let running = account.begins(name(0));
+        assert!(!running.is_cancelled());
+        account.cancels(name(0));
+        assert!(running.is_cancelled());
+        account.cancels(name(1));
+        assert!(account.begins(name(1)).is_cancelled());
+        // What has ended is not waited for.
+        account.ends(&end(1));
+        account.cancels(name(1));
+        assert!(account.tasks.lock().unwanted.is_empty());
+        let many = u32::try_from(UNWANTED_MAX).unwrap() + 10;
+        (2..2 + many).for_each(|task| account.cancels(name(task)));
+        assert_eq!(account.tasks.lock().unwanted.len(), UNWANTED_MAX);
+        assert!(account.begins(name(1 + many)).is_cancelled(), "the last one is remembered");
     }
 }

@@ -5,6 +5,7 @@
 //! to its scheduler.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +31,7 @@ use forebay_engine::InferenceExec;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
@@ -189,13 +191,13 @@ impl TaskService {
         let service = self.clone();
         let threads = if is_accelerated(&task.plan) { &self.accelerated } else { &self.plain };
         let span = self.span(&task);
-        self.account.begins(TaskName {
+        let canceled = self.account.begins(TaskName {
             job: task.job_id.to_string(),
             stage: task.stage_id as u32,
             task: task.task_id as u32,
         });
         let run = async move {
-            let ended = service.run(task).await;
+            let ended = service.run(task, canceled).await;
             service.ended(ended).await;
         };
         threads.spawn(run.instrument(span));
@@ -213,7 +215,7 @@ impl TaskService {
         )
     }
 
-    async fn run(&self, task: TaskDefinition) -> TaskStatus {
+    async fn run(&self, task: TaskDefinition, canceled: CancellationToken) -> TaskStatus {
         let name = format!(
             "{}/{}.{}/{}.{}",
             task.job_id, task.stage_id, task.stage_attempt_num, task.task_id, task.task_attempt_num
@@ -223,7 +225,7 @@ impl TaskService {
         let key =
             TaskKey { job_id: task.job_id.clone(), stage_id: task.stage_id, task_id: task.task_id };
         let start_exec_time = now_ms();
-        let (ended, metrics) = match self.execute(task, key.clone(), &name).await {
+        let (ended, metrics) = match self.execute(task, key.clone(), &name, canceled).await {
             Ok((ended, metrics)) => (ended, metrics),
             Err(error) => (Err(error.into()), vec![]),
         };
@@ -242,7 +244,13 @@ impl TaskService {
     }
 
     /// How a task ended that could be started, and what was measured.
-    async fn execute(&self, task: TaskDefinition, key: TaskKey, name: &str) -> Result<Ended> {
+    async fn execute(
+        &self,
+        task: TaskDefinition,
+        key: TaskKey,
+        name: &str,
+        canceled: CancellationToken,
+    ) -> Result<Ended> {
         // The scheduler waits for the end of each task: a panic must not take it along.
         let stage = no_panic(|| {
             self.engine.create_query_stage_exec(
@@ -267,8 +275,19 @@ impl TaskService {
             functions.window_functions.clone(),
             runtime,
         );
-        let ended = self.executor.execute_query_stage(key, Arc::clone(&stage), Arc::new(context));
-        let ended = ended.await;
+        let context = Arc::new(context);
+        let run = self.executor.execute_query_stage(key.clone(), Arc::clone(&stage), context);
+        let mut run = pin!(run);
+        let ended = tokio::select! {
+            // The task is known to be stopped by once it has been polled.
+            biased;
+            ended = &mut run => ended,
+            () = canceled.cancelled() => {
+                let stopped = self.executor.cancel_task(key.job_id, key.stage_id, key.task_id).await;
+                stopped.map_err(BallistaError::into_datafusion)?;
+                run.await
+            }
+        };
         let metrics = stage.collect_plan_metrics().into_iter();
         let metrics: Result<Vec<OperatorMetricsSet>, BallistaError> =
             metrics.map(TryInto::try_into).collect();
@@ -347,16 +366,11 @@ impl ExecutorGrpc for TaskService {
         &self,
         request: Request<CancelTasksParams>,
     ) -> Result<Response<CancelTasksResult>, Status> {
-        let mut cancelled = true;
-        for task in request.into_inner().task_infos {
-            let (stage, id) = (task.stage_id as usize, task.task_id as usize);
-            let job = task.job_id.clone();
-            if let Err(error) = self.executor.cancel_task(task.job_id.into(), stage, id).await {
-                tracing::warn!(%job, stage, task = id, "cannot be stopped: {error}");
-                cancelled = false;
-            }
+        for info in request.into_inner().task_infos {
+            let (job, stage, task) = (info.job_id, info.stage_id, info.task_id);
+            self.account.cancels(TaskName { job, stage, task });
         }
-        Ok(Response::new(CancelTasksResult { cancelled }))
+        Ok(Response::new(CancelTasksResult { cancelled: true }))
     }
 
     async fn remove_job_data(

@@ -105,9 +105,9 @@ impl Bound {
             _folder: folder,
         };
         let may_leave = Arc::default();
-        let (executor, store) = (Arc::clone(&site.executor), Arc::clone(&site.store));
-        let handler = FromScheduler { executor, store, may_leave };
-        let way = Way { channel, description, handler, account, reports };
+        let registration = site.executor.metadata.clone();
+        let handler = FromScheduler { account, store: Arc::clone(&site.store), may_leave };
+        let way = Way { channel, description, registration, handler, reports };
         Ok(Serving { site, way, ends, stopped })
     }
 }
@@ -145,7 +145,7 @@ impl Serving {
         let control = way.attach(0).await.map_err(refused)?;
         let id = site.store.worker().to_owned();
         let busy = BusyMeter::new(Arc::clone(&worker.devices));
-        let (executor, account) = (Arc::clone(&site.executor), || Arc::clone(&way.account));
+        let (executor, account) = (Arc::clone(&site.executor), || Arc::clone(&way.handler.account));
         let talking = [
             SpawnedTask::spawn(tasks::report(way.scheduler(), id, ends, account())),
             SpawnedTask::spawn(tasks::live(way.scheduler(), executor, account())),

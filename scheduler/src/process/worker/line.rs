@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ballista_core::JobId;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::serde::protobuf::{RegisterExecutorParams, TaskStatus};
-use ballista_executor::executor::Executor;
+use ballista_core::serde::protobuf::{ExecutorRegistration, RegisterExecutorParams, TaskStatus};
 use tokio::sync::{Notify, mpsc};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -25,8 +23,9 @@ const CALL_AGAIN_AFTER: Duration = Duration::from_millis(200);
 pub(super) struct Way {
     pub(super) channel: Channel,
     pub(super) description: messages::Worker,
+    /// The same as Ballista has it.
+    pub(super) registration: ExecutorRegistration,
     pub(super) handler: FromScheduler,
-    pub(super) account: Arc<Account>,
     /// Where ends of tasks go that are to be reported.
     pub(super) reports: mpsc::Sender<TaskStatus>,
 }
@@ -45,17 +44,17 @@ impl Way {
     /// # Errors
     /// If nobody answers, or the worker is refused.
     pub(super) async fn attach(&self, term: u64) -> Result<ControlStream, Status> {
-        let (running, ended) = self.account.names();
+        let (running, ended) = self.handler.account.names();
         let jobs = self.handler.store.jobs();
         let holds = Holds { running, ended, jobs };
         let hello = Hello { term, holds, ..Hello::new(self.description.clone()) };
-        let to_scheduler = self.account.to_scheduler().clone();
+        let to_scheduler = self.handler.account.to_scheduler().clone();
         let outbox = (to_scheduler.clone(), to_scheduler.renewed());
         let handler = self.handler.clone();
         let control = ControlStream::open(self.channel.clone(), hello, outbox, handler).await?;
-        let metadata = Some(self.handler.executor.metadata.clone());
+        let metadata = Some(self.registration.clone());
         self.scheduler().register_executor(RegisterExecutorParams { metadata }).await?;
-        for end in self.account.attached() {
+        for end in self.handler.account.attached() {
             self.reports.send(end).await.ok();
         }
         Ok(control)
@@ -70,7 +69,7 @@ impl Way {
         before: &Welcome,
         why: &str,
     ) -> Result<ControlStream, String> {
-        self.account.detached();
+        self.handler.account.detached();
         if before.term == 0 {
             return Err(why.to_owned());
         }
@@ -82,7 +81,7 @@ impl Way {
             let problem = match self.attach(before.term).await {
                 Ok(control) if control.welcome().term > before.term => return Ok(control),
                 Ok(_) => {
-                    self.account.detached();
+                    self.handler.account.detached();
                     "it is of an earlier term".to_owned()
                 }
                 Err(status) if is_final(&status) => return Err(said(&status)),
@@ -104,7 +103,7 @@ fn is_final(status: &Status) -> bool {
 /// Does what the scheduler says.
 #[derive(Clone)]
 pub(super) struct FromScheduler {
-    pub(super) executor: Arc<Executor>,
+    pub(super) account: Arc<Account>,
     pub(super) store: Arc<BlockStore>,
     pub(super) may_leave: Arc<Notify>,
 }
@@ -113,13 +112,7 @@ pub(super) struct FromScheduler {
 impl Handler for FromScheduler {
     async fn handle(&self, say: to_worker::Say) {
         match say {
-            to_worker::Say::Cancel(task) => {
-                let job = JobId::new(&task.job);
-                let (stage, id) = (task.stage as usize, task.task as usize);
-                if let Err(error) = self.executor.cancel_task(job, stage, id).await {
-                    tracing::warn!(job = %task.job, stage, task = id, "cannot be stopped: {error}");
-                }
-            }
+            to_worker::Say::Cancel(task) => self.account.cancels(task),
             to_worker::Say::Free(block) => self.store.remove(&block.job, block.id),
             to_worker::Say::Forget(job) => self.store.forget(&job),
             to_worker::Say::Leave(_) => self.may_leave.notify_one(),
