@@ -34,7 +34,9 @@ use forebay_scheduler::graph::{
     BlockReport, EdgeKind, EdgeSpec, Event, Granularity, JobGraph, JobSpec, Millis, StageId,
     StageSpec, WorkerId,
 };
-use forebay_scheduler::placement::{Admission, Device, Job, PaperBudget, WorkerState, place};
+use forebay_scheduler::placement::{
+    Admission, Device, Fleet, Job, PaperBudget, WorkerState, place,
+};
 use forebay_scheduler::resources::{AcceleratorNeed, Need};
 use forebay_udf::model::{BatchLimits, ModelDeclaration, Package};
 use forebay_udf::{runtime, transform};
@@ -250,14 +252,15 @@ fn run_job(tasks: u32) {
         let worker = WorkerState::new(WorkerId::new(format!("w{at}")), 4000, 1 << 40);
         worker.with_devices(vec![Device::new("cuda", 1 << 40)])
     };
-    let workers: Vec<_> = (0..10).map(worker).collect();
+    let mut fleet = Fleet::default();
+    fleet.attend((0..10).map(worker).collect());
     graph.apply(Event::Started, Millis(0));
     let mut now = 0;
     while graph.is_running_job() {
         now += 1;
-        let job =
-            Job { graph: &mut graph, weight: 1, admission: Admission::Reserve, paper: &mut paper };
-        let bindings = place(&mut [job], &workers, Millis(now));
+        let (graph, paper) = (&mut graph, &mut paper);
+        let job = Job { id: "job", graph, weight: 1, admission: Admission::Reserve, paper };
+        let bindings = place(&mut [job], &mut fleet, Millis(now));
         assert!(!bindings.is_empty(), "the job stands still");
         for binding in bindings {
             let task = binding.bound.task;

@@ -21,37 +21,44 @@ use crate::ballista::plan_parts;
 use crate::ballista::wake;
 use crate::coordinator::book::Line;
 use crate::coordinator::fleet;
-use crate::coordinator::job::RunningJob;
+use crate::coordinator::job::{Addresses, RunningJob};
 use crate::coordinator::registry::Registry;
 use crate::graph::{Event, Failure, FailureKind, JobGraph};
 use crate::no_panic::no_panic;
-use crate::placement::{Job, WorkerState, place};
+use crate::placement::{Fleet, Job, place};
 use crate::stages::{self, StagedPlan};
 
 /// Ballista's record of workers, and our binding of tasks to them.
 pub(crate) struct ForebayClusterState {
     inner: InMemoryClusterState,
     registry: Registry,
+    attending: Mutex<Attending>,
+}
+
+/// The workers as placement has them, and of what that was made.
+#[derive(Default)]
+struct Attending {
+    fleet: Fleet,
+    change: u64,
+    addresses: Arc<Addresses>,
+    alive: Option<HashSet<String>>,
 }
 
 impl ForebayClusterState {
     pub(crate) fn new(registry: Registry) -> Self {
-        Self { inner: InMemoryClusterState::default(), registry }
+        let inner = InMemoryClusterState::default();
+        Self { inner, registry, attending: Mutex::default() }
     }
 
     /// The jobs that run, with our graph in place of Ballista's.
-    async fn running(
-        &self,
-        active: &HashMap<JobId, JobInfoCache>,
-        workers: &[WorkerState],
-    ) -> Vec<Arc<Mutex<RunningJob>>> {
+    async fn running(&self, active: &HashMap<JobId, JobInfoCache>) -> Vec<Arc<Mutex<RunningJob>>> {
         let mut ids: Vec<&JobId> = active.keys().collect();
         ids.sort_by_key(|id| id.to_string());
         let mut jobs = vec![];
         for id in ids {
             match self.registry.get(id.as_ref()) {
                 Some(job) => jobs.push(job),
-                None => jobs.push(self.install(&active[id], workers).await),
+                None => jobs.push(self.install(&active[id]).await),
             }
         }
         jobs
@@ -59,13 +66,17 @@ impl ForebayClusterState {
 
     /// An error from here would only be logged, and the job would wait for ever: it becomes the
     /// job's own.
-    async fn install(&self, job: &JobInfoCache, workers: &[WorkerState]) -> Arc<Mutex<RunningJob>> {
+    async fn install(&self, job: &JobInfoCache) -> Arc<Mutex<RunningJob>> {
         let mut graph = job.execution_graph.write().await;
         let (mut running, problem) = cut(graph.as_ref());
         running.log_to(self.registry.log_of(running.id.as_ref()));
         running.write_cut();
-        // The first worker may be on its way.
-        let missing = fleet::missing(workers, &running.graph).filter(|_| !workers.is_empty());
+        let missing = {
+            let attending = self.attending.lock();
+            let workers = attending.fleet.workers();
+            // The first worker may be on its way.
+            fleet::missing(workers, &running.graph).filter(|_| !workers.is_empty())
+        };
         tracing::info!(job = %running.id, "starts: {}", running.name);
         let running = self.put(&mut graph, running);
         let event = match problem.or(missing) {
@@ -101,31 +112,35 @@ impl ForebayClusterState {
         running
     }
 
-    fn bind(&self, jobs: &[Arc<Mutex<RunningJob>>], workers: &[WorkerState]) -> Vec<BoundTask> {
+    fn bind(&self, jobs: &[Arc<Mutex<RunningJob>>]) -> Vec<BoundTask> {
         let now = self.registry.now();
+        let mut attending = self.attending.lock();
+        let fleet = &mut attending.fleet;
         let mut guards: Vec<_> = jobs.iter().map(|job| job.lock()).collect();
         let mut views: Vec<Job<'_>> = guards
             .iter_mut()
             .map(|job| {
                 let job = &mut **job;
                 let (weight, admission) = (job.options.weight, job.options.admission);
-                Job { graph: &mut job.graph, weight, admission, paper: &mut job.paper }
+                let (id, paper) = (job.id.as_ref(), &mut job.paper);
+                Job { id, graph: &mut job.graph, weight, admission, paper }
             })
             .collect();
-        let bindings = place(&mut views, workers, now);
+        let bindings = place(&mut views, fleet, now);
         drop(views);
         guards.iter_mut().for_each(|job| job.write_down());
         let addresses = self.registry.addresses();
         let mut bound = vec![];
         let mut failed = vec![];
         for binding in bindings {
-            let devices = fleet::leased(workers, &binding.worker, &binding.lease);
+            let devices = fleet::leased(fleet, &binding.worker, &binding.lease);
             match no_panic(|| guards[binding.job].task(&binding.bound, &devices, &addresses)) {
                 Ok(task) => bound.push((binding.worker.as_str().to_owned(), task)),
                 Err(error) => failed.push((binding, RemoteError::of(&error))),
             }
         }
         drop(guards);
+        drop(attending);
         for (binding, error) in failed {
             let failure = Failure::new(FailureKind::Final(error.kind), error.message);
             let event = Event::TaskFailed { task: binding.bound.task, failure };
@@ -134,14 +149,23 @@ impl ForebayClusterState {
         bound
     }
 
-    fn workers(&self, alive: Option<&HashSet<String>>) -> Vec<WorkerState> {
-        let known = self.registry.addresses();
-        let attending = self.registry.membership().workers().into_iter();
-        let usable = attending.filter(|worker| {
-            known.contains_key(&worker.id)
-                && (worker.draining || alive.is_none_or(|alive| alive.contains(&worker.id)))
+    /// Brings the workers up to date that can be given tasks.
+    fn attend(&self, alive: Option<HashSet<String>>) {
+        let mut attending = self.attending.lock();
+        let (change, addresses) = (self.registry.membership().changes(), self.registry.addresses());
+        let is_same = change == attending.change
+            && Arc::ptr_eq(&addresses, &attending.addresses)
+            && alive == attending.alive;
+        if is_same {
+            return;
+        }
+        let workers = self.registry.membership().workers().into_iter();
+        let usable = workers.filter(|worker| {
+            let is_alive = alive.as_ref().is_none_or(|alive| alive.contains(&worker.id));
+            addresses.contains_key(&worker.id) && (worker.draining || is_alive)
         });
-        usable.map(|worker| fleet::worker_state(&worker)).collect()
+        attending.fleet.attend(usable.map(|worker| fleet::worker_state(&worker)).collect());
+        (attending.change, attending.addresses, attending.alive) = (change, addresses, alive);
     }
 }
 
@@ -180,15 +204,9 @@ impl ClusterState for ForebayClusterState {
         active: Arc<HashMap<JobId, JobInfoCache>>,
         executors: Option<HashSet<String>>,
     ) -> Result<Vec<BoundTask>> {
-        let workers = self.workers(executors.as_ref());
-        let jobs = self.running(&active, &workers).await;
-        let bound = self.bind(&jobs, &workers);
-        if !bound.is_empty() {
-            // A successor gives their names to no other tasks.
-            let written = self.registry.written().await;
-            written.map_err(|error| BallistaError::General(error.to_string()))?;
-        }
-        Ok(bound)
+        self.attend(executors);
+        let jobs = self.running(&active).await;
+        Ok(self.bind(&jobs))
     }
 
     /// What workers hold is told by the graphs.
@@ -216,10 +234,15 @@ impl ClusterState for ForebayClusterState {
         self.inner.save_executor_metadata(metadata).await
     }
 
+    /// Asked when tasks that were bound go to a worker, each batch of them in a task of its own: so what must be on
+    /// the disk before that is waited for here, and the event loop goes on meanwhile.
     async fn get_executor_metadata(&self, executor_id: &str) -> Result<ExecutorMetadata> {
         if executor_id == wake::WAKER {
             return Ok(wake::waker());
         }
+        // A successor gives their names to no other tasks.
+        let written = self.registry.written().await;
+        written.map_err(|error| BallistaError::General(error.to_string()))?;
         self.inner.get_executor_metadata(executor_id).await
     }
 

@@ -50,7 +50,7 @@ pub(crate) async fn forward(
         if ids.is_empty() {
             continue;
         }
-        if let Err(error) = look(&scheduler, WAKER, ids).await {
+        if let Err(error) = look(&scheduler, ids).await {
             tracing::warn!("the event loop does not listen: {error}");
         }
     }
@@ -59,11 +59,10 @@ pub(crate) async fn forward(
 /// Makes it look at jobs, and then at which tasks can be started.
 pub(crate) async fn look(
     scheduler: &Ballista,
-    worker: &str,
     jobs: BTreeSet<String>,
 ) -> Result<Response<UpdateTaskStatusResult>, Status> {
     let nobody = |job_id| TaskStatus { job_id, task_id: u32::MAX, ..TaskStatus::default() };
     let task_status = jobs.into_iter().map(nobody).collect();
-    let params = UpdateTaskStatusParams { executor_id: worker.to_owned(), task_status };
+    let params = UpdateTaskStatusParams { executor_id: WAKER.to_owned(), task_status };
     SchedulerGrpc::update_task_status(scheduler, Request::new(params)).await
 }

@@ -52,7 +52,7 @@ impl SchedulerGrpc for WorkerReports {
         }
         // Also if it has nothing to do for any of them: others may have waited for what is free now.
         jobs.retain(|job| self.registry.wants_a_look(job));
-        wake::look(&self.scheduler, &executor_id, jobs).await
+        wake::look(&self.scheduler, jobs).await
     }
 
     async fn register_executor(

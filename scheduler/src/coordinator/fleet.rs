@@ -5,7 +5,7 @@ use forebay_udf::runtime::Device as Placed;
 
 use crate::graph::{JobGraph, StageId, StageState, WorkerId};
 use crate::inventory;
-use crate::placement::{Device, WorkerState, could_ever_fit, waiting_for};
+use crate::placement::{Device, Fleet, WorkerState, could_ever_fit, waiting_for};
 use crate::protocol::messages::{Accelerator, Worker};
 use crate::resources::{Lease, Need, WHOLE};
 
@@ -24,8 +24,8 @@ pub(crate) fn worker_state(worker: &Worker) -> WorkerState {
 }
 
 /// The devices that a task was given, as its plan names them.
-pub(crate) fn leased(workers: &[WorkerState], worker: &WorkerId, lease: &Lease) -> Vec<Placed> {
-    let Some(worker) = workers.iter().find(|found| found.id == *worker) else { return vec![] };
+pub(crate) fn leased(fleet: &Fleet, worker: &WorkerId, lease: &Lease) -> Vec<Placed> {
+    let Some(worker) = fleet.worker(worker) else { return vec![] };
     let devices = lease.devices.iter().filter_map(|at| worker.devices.get(*at as usize));
     devices.filter_map(|device| inventory::device(&device.kind, device.ordinal)).collect()
 }
@@ -85,9 +85,10 @@ mod tests {
             draining: false,
             busy_milli: 0,
         };
-        let workers = [worker_state(&worker)];
+        let mut fleet = Fleet::default();
+        fleet.attend(vec![worker_state(&worker)]);
         let leased = |worker: &str, devices: &[u32]| {
-            super::leased(&workers, &WorkerId::new(worker), &Lease { devices: devices.to_vec() })
+            super::leased(&fleet, &WorkerId::new(worker), &Lease { devices: devices.to_vec() })
         };
         assert_eq!(leased("w", &[2]), [Placed::Emulated(1)]);
         assert_eq!(leased("w", &[0, 1]), [Placed::Cuda(3), Placed::Emulated(0)]);

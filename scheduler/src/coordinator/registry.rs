@@ -39,7 +39,7 @@ pub(crate) type Look = (Millis, Arc<Vec<WorkerState>>);
 #[derive(Clone)]
 pub(crate) struct Registry {
     jobs: Arc<RwLock<KnownJobs>>,
-    addresses: Arc<RwLock<Addresses>>,
+    addresses: Arc<RwLock<Arc<Addresses>>>,
     membership: Membership,
     woken: mpsc::Sender<JobId>,
     start: Instant,
@@ -107,7 +107,7 @@ impl Registry {
             None => book.time_begins(self.epoch.0),
         }
         let workers = found.workers.iter().map(|worker| (worker.id.clone(), worker.clone()));
-        self.addresses.write().extend(workers);
+        Arc::make_mut(&mut self.addresses.write()).extend(workers);
         self.book = Some(Arc::new(book));
         self
     }
@@ -212,14 +212,16 @@ impl Registry {
     }
 
     pub(crate) fn add_worker(&self, worker: &ExecutorMetadata) {
-        let known = self.addresses.write().insert(worker.id.clone(), worker.clone());
+        let mut addresses = self.addresses.write();
+        let known = Arc::make_mut(&mut addresses).insert(worker.id.clone(), worker.clone());
+        drop(addresses);
         if let Some(book) = self.book.as_ref().filter(|_| known.is_none()) {
             book.worker_came(worker);
         }
     }
 
-    pub(crate) fn addresses(&self) -> Addresses {
-        self.addresses.read().clone()
+    pub(crate) fn addresses(&self) -> Arc<Addresses> {
+        Arc::clone(&self.addresses.read())
     }
 
     /// Drops the addresses of workers that are gone, once no job has anything there.
@@ -229,7 +231,7 @@ impl Registry {
         for id in known.into_iter().filter(|id| !self.membership.attends(id)) {
             let worker = WorkerId::new(id.as_str());
             if !self.live().iter().any(|job| job.lock().graph.uses_worker(&worker)) {
-                self.addresses.write().remove(&id);
+                Arc::make_mut(&mut self.addresses.write()).remove(&id);
                 if let Some(book) = &self.book {
                     book.worker_went(&id);
                 }

@@ -111,8 +111,8 @@ impl Registry {
 
     /// Workers that have not come back since the start, though jobs have something there, are lost.
     pub(crate) fn lose_absent(&self) {
-        let absent = self.addresses().into_keys().filter(|id| !self.membership().attends(id));
-        for id in absent.collect::<Vec<_>>() {
+        let addresses = self.addresses();
+        for id in addresses.keys().filter(|id| !self.membership().attends(id)) {
             let worker = WorkerId::new(id.as_str());
             let jobs = self.live().into_iter();
             // Of one that has ended a task may still be thought to stop there.

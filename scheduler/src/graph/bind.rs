@@ -243,6 +243,7 @@ impl JobGraph {
             reason: String::new(),
         });
         self.slots.entry(worker.clone()).or_default().insert(task);
+        self.changed_slots.insert(worker.clone());
         self.set_state(id, UnitState::Running(task.index));
         let not_before = std::mem::take(&mut self.unit_mut(id).not_before);
         self.stages[id.stage.at()].ready.undelay(id.index, not_before);

@@ -12,7 +12,11 @@ impl JobGraph {
     /// Whether what is ready of a stage is too little for a group, and more will come.
     pub(super) fn waits_for_more(&self, stage: StageId) -> bool {
         let found = &self.stages[stage.at()];
-        if found.spec.group_bytes_min == 0 {
+        let least = match found.spec.group_bytes_min {
+            0 => 0,
+            _ => self.group_bytes_min(stage),
+        };
+        if least == 0 {
             return false;
         }
         let mut ready = 0;
@@ -23,8 +27,11 @@ impl JobGraph {
                 ReadyItem::Block { block, .. } => ready += self.block(block).bytes,
                 ReadyItem::Output { unit, .. } => ready += self.output_size(unit).0,
             }
+            if ready >= least {
+                return false;
+            }
         }
-        ready < self.group_bytes_min(stage) && self.more_will_come(stage)
+        self.more_will_come(stage)
     }
 
     /// What a group waits for, within the budgets of what may wait.

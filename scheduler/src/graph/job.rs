@@ -47,6 +47,8 @@ pub struct JobGraph {
     pub(super) holdings: BTreeMap<WorkerId, Holding>,
     /// The tasks that each worker runs, or has been told to stop and has not ended.
     pub(super) slots: BTreeMap<WorkerId, BTreeSet<TaskId>>,
+    /// The workers of which that has changed since somebody asked.
+    pub(super) changed_slots: BTreeSet<WorkerId>,
     pub(super) kept: Kept,
     pub(super) history: History,
     /// Workers whose disk has failed a task: what runs there fails at once, and would be found free
@@ -76,6 +78,7 @@ impl JobGraph {
             status: JobStatus::Running,
             holdings: BTreeMap::new(),
             slots: BTreeMap::new(),
+            changed_slots: BTreeSet::new(),
             kept: Kept::default(),
             history: History::default(),
             broken_disks: BTreeSet::new(),
@@ -104,6 +107,7 @@ impl JobGraph {
             status: JobStatus::Running,
             holdings: BTreeMap::new(),
             slots: BTreeMap::new(),
+            changed_slots: BTreeSet::new(),
             kept: Kept::default(),
             history: History::default(),
             broken_disks: BTreeSet::new(),
@@ -271,6 +275,17 @@ impl JobGraph {
             .iter()
             .flat_map(|(worker, tasks)| tasks.iter().map(move |task| (worker, *task)));
         tasks.map(|(worker, task)| (worker, task.stage, &self.task(task).lease))
+    }
+
+    /// What [`Self::slots`] says of one worker.
+    pub fn slots_on(&self, worker: &WorkerId) -> impl Iterator<Item = (StageId, &Lease)> {
+        let tasks = self.slots.get(worker).into_iter().flatten();
+        tasks.map(|task| (task.stage, &self.task(*task).lease))
+    }
+
+    /// The workers of which [`Self::slots`] says something else than when this was last asked.
+    pub fn take_changed_slots(&mut self) -> BTreeSet<WorkerId> {
+        std::mem::take(&mut self.changed_slots)
     }
 
     /// Workers on which a unit has failed.

@@ -32,6 +32,7 @@ impl JobGraph {
     pub(super) fn worker_lost(&mut self, worker: &WorkerId, now: Millis) {
         let why = Cause::WorkerLost(worker.clone());
         let mut wave = Wave::new(self);
+        self.changed_slots.insert(worker.clone());
         for task in self.slots.remove(worker).unwrap_or_default() {
             if !self.is_running(task) {
                 self.task_mut(task).holds_lease = false;
@@ -51,6 +52,7 @@ impl JobGraph {
 
     /// A worker is gone after the end of the job.
     pub(super) fn forget_worker(&mut self, worker: &WorkerId, now: Millis) {
+        self.changed_slots.insert(worker.clone());
         for task in self.slots.remove(worker).unwrap_or_default() {
             let stage = &mut self.stages[task.stage.at()];
             stage.last_ended = stage.last_ended.max(Some(now));

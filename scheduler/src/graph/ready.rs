@@ -102,6 +102,16 @@ impl Ready {
         self.by_home.range(first..).filter_map(|(home, _)| home.as_ref())
     }
 
+    /// How many workers hold inputs. What lies nowhere, or anywhere, counts as one.
+    pub fn homes(&self) -> usize {
+        self.by_home.len()
+    }
+
+    /// Whether this worker holds inputs.
+    pub fn holds(&self, home: &WorkerId) -> bool {
+        self.by_home.contains_key(&Some(home.clone()))
+    }
+
     /// What has its input on this worker, in order.
     pub fn at(&self, home: Option<&WorkerId>) -> impl Iterator<Item = ReadyItem> {
         self.by_home.get(&home.cloned()).into_iter().flatten().copied()

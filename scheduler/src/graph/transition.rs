@@ -265,6 +265,7 @@ impl JobGraph {
             if tasks.is_empty() {
                 self.slots.remove(&worker);
             }
+            self.changed_slots.insert(worker);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Which ready work goes to which worker: pure.
 //!
 //! [`place`] is called after every event. It takes the jobs, the workers and the time, and binds
-//! until nothing more fits. What is taken of a worker is derived in each round from the tasks that
-//! run there, or were canceled and have not ended, so that it cannot leak.
+//! until nothing more fits. What is taken of a worker is derived from the tasks that run there, or were
+//! canceled and have not ended, whenever these have changed, so that it cannot leak ([`Fleet`]).
 //!
 //! # The rules
 //!
@@ -20,7 +20,8 @@
 //!    if it holds none, the oldest from anywhere.
 //!
 //! Within a round nothing becomes free, so a worker that was full for a stage is not looked at again
-//! for it: a round costs O(workers + bindings) per stage, whatever the number of blocks.
+//! for it, and one whose cores are all taken is not looked at for a stage that needs some: a round costs
+//! O(workers with free cores + bindings) per stage, whatever the number of blocks.
 //!
 //! # Why it cannot deadlock
 //!
@@ -37,6 +38,7 @@
 //! edge has none: a consumer that waits for the whole of what its own producer feeds.
 
 mod budget;
+mod fleet;
 mod policy;
 mod round;
 mod workers;
@@ -45,6 +47,7 @@ mod workers;
 mod tests;
 
 pub use budget::{Operator, PaperBudget, seconds_per_partition};
+pub use fleet::Fleet;
 pub use forebay_planner::Admission;
 pub use policy::{Binding, Job, place};
 pub use workers::{Device, MissingResource, WorkerState, could_ever_fit, waiting_for};

@@ -6,13 +6,16 @@ use crate::graph::{
 
 use super::Admission;
 use super::budget::{PaperBudget, buffered_output, reserve_admits};
-use super::round::{Candidates, Fleet, Usage};
-use super::workers::{WorkerState, any_could_ever_fit};
+use super::fleet::{Fleet, Usage};
+use super::round::Candidates;
+use super::workers::any_could_ever_fit;
 use crate::resources::Lease;
 
 /// A job that wants to run.
 #[derive(Debug)]
 pub struct Job<'a> {
+    /// What tells it from the others, in this round and those before.
+    pub id: &'a str,
     /// Its graph, in which what is placed is bound.
     pub graph: &'a mut JobGraph,
     /// Its part of the cluster, relative to the weights of the others.
@@ -36,40 +39,37 @@ pub struct Binding {
     pub lease: Lease,
 }
 
-/// Binds all that is ready and fits, job by job in the order of their shares.
-pub fn place(jobs: &mut [Job<'_>], workers: &[WorkerState], now: Millis) -> Vec<Binding> {
-    place_counted(jobs, workers, now).0
-}
+/// What one task may read, however much is waiting.
+const WINDOWS_MAX: u64 = 16;
 
-/// The same, with the number of steps: of workers and blocks looked at.
-pub(crate) fn place_counted(
-    jobs: &mut [Job<'_>],
-    workers: &[WorkerState],
-    now: Millis,
-) -> (Vec<Binding>, u64) {
+/// Binds all that is ready and fits, job by job in the order of their shares.
+pub fn place(jobs: &mut [Job<'_>], fleet: &mut Fleet, now: Millis) -> Vec<Binding> {
     for job in jobs.iter_mut() {
         job.graph.advance(now);
         if job.admission == Admission::Paper {
-            job.paper.tick(job.graph, workers, now);
+            job.paper.tick(job.graph, &fleet.workers, now);
         }
     }
+    fleet.refresh(jobs);
     let has_work =
         |job: &Job<'_>| job.graph.consumers_first().any(|s| job.graph.ready(s).is_some());
     if !jobs.iter().any(has_work) {
-        return (vec![], 0);
+        return vec![];
     }
-    let mut fleet = Fleet::new(workers, jobs.iter().map(|job| &*job.graph));
-    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, &fleet)).collect();
+    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, fleet)).collect();
     let mut bindings = vec![];
     while let Some(at) = next_job(&queues) {
-        match queues[at].place_one(&mut jobs[at], &mut fleet, now) {
+        match queues[at].place_one(&mut jobs[at], fleet, now) {
             None => queues[at].is_closed = true,
             Some((worker, lease, bound)) => {
                 bindings.push(Binding { job: at, bound, worker, lease });
             }
         }
     }
-    (bindings, fleet.steps)
+    for (queue, job) in queues.iter().zip(jobs) {
+        fleet.bound(job, queue.usage);
+    }
+    bindings
 }
 
 /// Weighted fair share: the job that has least of what it has most of.
@@ -92,7 +92,7 @@ struct Queue {
 
 impl Queue {
     fn new(job: &Job<'_>, fleet: &Fleet) -> Self {
-        let usage = Usage::of(job.graph);
+        let usage = fleet.usage(job.id);
         let mut stages: Vec<_> = job.graph.consumers_first().collect();
         match job.admission {
             Admission::Paper => {
@@ -169,7 +169,7 @@ impl Queue {
         let lease = fleet.workers[worker].fit(&need)?;
         let id = fleet.workers[worker].id.clone();
         let bound = job.graph.bind(work, &id, lease.clone(), now).ok()?;
-        fleet.workers[worker].take(&need, &lease);
+        fleet.take(worker, &need, &lease);
         self.usage.add(&need);
         self.share = fleet.share(&self.usage, job.weight);
         if job.admission == Admission::Paper {
@@ -188,27 +188,31 @@ fn choose(
 ) -> Option<(usize, Work)> {
     candidates.rank(graph, stage, fleet);
     let ready = graph.ready(stage)?;
-    let windows = candidates.windows(ready.len());
     let need = &graph.stage(stage).need;
+    let windows = windows(graph, stage, ready.len(), fleet);
     let spares_accelerators = need.accelerator.is_none();
     // First a worker that holds what it will read. A task without an accelerator leaves the cores
     // of a worker that has some to those that need them, as long as there are others.
-    let first = candidates.home.clone();
-    let homes = (!candidates.has_asked_homes).then(|| ready.homes_from(first));
-    for home in homes.into_iter().flatten() {
-        fleet.steps += 1;
-        let Some(worker) = fleet.find(home) else { continue };
-        if (spares_accelerators && !fleet.workers[worker].devices.is_empty())
-            || !candidates.fits(worker, need, fleet)
-        {
-            continue;
-        }
-        if let Some(item) = first_that_may(graph, stage, worker, fleet) {
-            candidates.home = Some(home.clone());
+    if !candidates.has_asked_homes {
+        let first = candidates.home.clone();
+        let mut holds = |at: usize, fleet: &mut Fleet| {
+            fleet.steps += 1;
+            let is_spared = spares_accelerators && !fleet.workers[at].devices.is_empty();
+            if is_spared || !candidates.fits(at, need, fleet) {
+                return None;
+            }
+            Some((at, first_that_may(graph, stage, at, fleet)?))
+        };
+        let found = match fleet.few_homes(ready, need, first.as_ref()) {
+            Some(few) => few.into_iter().find_map(|at| holds(at, fleet)),
+            None => ready.homes_from(first).find_map(|home| holds(fleet.find(home)?, fleet)),
+        };
+        if let Some((worker, item)) = found {
+            candidates.home = Some(fleet.workers[worker].id.clone());
             return Some((worker, gather(graph, stage, item, Reach::OneHome, windows, fleet)));
         }
+        candidates.has_asked_homes = true;
     }
-    candidates.has_asked_homes = true;
     // Then any worker, with what it holds, or else with what is oldest.
     for item in ready.iter() {
         let avoid = match item {
@@ -226,6 +230,17 @@ fn choose(
         }
     }
     None
+}
+
+/// How many times a stage's `group_rows_max` one task may read. One, unless so much is waiting that each slot has
+/// two tasks of more before it: then fewer tasks do the same.
+fn windows(graph: &JobGraph, stage: StageId, waiting: usize, fleet: &mut Fleet) -> u64 {
+    let spec = graph.stage(stage);
+    if spec.group_rows_max == u64::MAX {
+        return 1;
+    }
+    let slots = fleet.slots(&spec.need);
+    (waiting as u64 / slots.saturating_mul(2).max(1)).clamp(1, WINDOWS_MAX)
 }
 
 /// Whether something waits for another worker to have room: what it wrote on this one could not be

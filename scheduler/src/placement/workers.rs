@@ -36,6 +36,11 @@ impl Device {
         self
     }
 
+    fn is_like(&self, other: &Self) -> bool {
+        self.kind == other.kind
+            && (self.ordinal, self.memory_bytes) == (other.ordinal, other.memory_bytes)
+    }
+
     fn fits(&self, need: &AcceleratorNeed) -> bool {
         need.kind().is_none_or(|kind| *kind == *self.kind)
             && self.used_milli + need.per_device_milli() <= WHOLE
@@ -173,11 +178,26 @@ impl WorkerState {
 
     fn emptied(&self) -> Self {
         let mut empty = self.clone();
-        (empty.used_cpus_milli, empty.used_memory_bytes) = (0, 0);
-        for device in &mut empty.devices {
+        empty.free();
+        empty
+    }
+
+    /// Gives back all that was taken.
+    pub(super) fn free(&mut self) {
+        (self.used_cpus_milli, self.used_memory_bytes) = (0, 0);
+        for device in &mut self.devices {
             (device.used_milli, device.used_memory_bytes) = (0, 0);
         }
-        empty
+    }
+
+    /// Whether it is the same worker with the same things, whatever is taken of them.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.is_draining == other.is_draining
+            && (self.cpus_milli, self.memory_bytes) == (other.cpus_milli, other.memory_bytes)
+            && self.labels == other.labels
+            && self.devices.len() == other.devices.len()
+            && self.devices.iter().zip(&other.devices).all(|(own, given)| own.is_like(given))
     }
 }
 

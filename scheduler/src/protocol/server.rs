@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::StreamExt;
 use parking_lot::RwLock;
@@ -47,6 +48,7 @@ pub type Listener = Arc<dyn Fn(News) + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Membership {
     workers: Arc<RwLock<BTreeMap<String, Member>>>,
+    changes: Arc<AtomicU64>,
     listener: Arc<RwLock<Option<Listener>>>,
 }
 
@@ -78,6 +80,15 @@ impl Membership {
     /// Who attends, in the order of their ids.
     pub fn workers(&self) -> Vec<Worker> {
         self.workers.read().values().map(|attending| attending.worker.clone()).collect()
+    }
+
+    /// How often it has changed who attends, and who takes tasks. Read before what it counts.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether nobody attends, not even a worker that drains.
@@ -114,6 +125,7 @@ impl Membership {
     /// its name it holds nothing that anybody would ask for.
     pub fn dismiss(&self, worker: &str, why: &str) {
         let Some(attending) = self.workers.write().remove(worker) else { return };
+        self.changed();
         attending.out.try_send(Err(Status::aborted(why))).ok();
     }
 
@@ -123,6 +135,7 @@ impl Membership {
                 if let Some(attending) = self.workers.write().get_mut(id) {
                     attending.worker.draining = true;
                 }
+                self.changed();
                 self.news(News::Drains(id.to_owned()));
             }
             Some(from_worker::Say::Sealed(sealed)) => {
@@ -150,6 +163,7 @@ impl Membership {
             }
             workers.remove(id);
         }
+        self.changed();
         self.news(News::Lost(id.to_owned()));
     }
 
@@ -345,6 +359,7 @@ impl Cluster for ClusterService {
         let line = out.downgrade();
         let attending = Member { worker: hello.worker, out };
         membership.workers.write().insert(id.clone(), attending);
+        membership.changed();
         let presence = Presence { membership: membership.clone(), id: id.clone(), line };
         let holds = (hello.term > 0).then_some(hello.holds);
         membership.news(News::Came(id.clone(), holds));

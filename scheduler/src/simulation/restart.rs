@@ -8,6 +8,7 @@
 use crate::graph::{Action, Event, Failure, FailureKind, JobGraph, Step, TaskId, UnitId, WorkerId};
 
 use crate::journal::tests::cut_somewhere;
+use crate::placement::Fleet;
 
 use super::reference::Reference;
 use super::tasks::producers;
@@ -45,7 +46,10 @@ impl World {
             return self.fall();
         }
         self.say(|| "the scheduler is another one".to_owned());
-        let graph = self.made_again(None)?;
+        let mut graph = self.made_again(None)?;
+        graph.take_changed_slots();
+        self.graph.take_changed_slots();
+        self.fleet = Fleet::default();
         if self.checks_all {
             let (again, before) = (format!("{graph:?}"), format!("{:?}", self.graph));
             ensure(again == before, || format!("{again}\nin place of\n{before}"))?;
@@ -74,6 +78,7 @@ impl World {
         self.synced = self.written.len();
         let mut reference = Reference::new(self.scenario.spec.clone());
         self.graph = self.made_again(Some(&mut reference))?;
+        self.fleet = Fleet::default();
         self.reference = reference;
         self.forget_deletions();
         for step in &lost {

@@ -10,7 +10,7 @@ use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, Step, TaskId,
     UnitId, UnitInput, WorkerId,
 };
-use crate::placement::{Admission, Job, PaperBudget, WorkerState, place};
+use crate::placement::{Admission, Fleet, Job, PaperBudget, WorkerState, place};
 use crate::resources::Lease;
 
 use super::reference::Reference;
@@ -88,6 +88,7 @@ pub(super) struct World {
     pub(super) admission: Admission,
     pub(super) graph: JobGraph,
     pub(super) paper: PaperBudget,
+    pub(super) fleet: Fleet,
     pub(super) reference: Reference,
     pub(super) now: u64,
     pub(super) queue: BinaryHeap<Reverse<(u64, u64)>>,
@@ -180,6 +181,7 @@ impl World {
             weather,
             admission,
             paper: PaperBudget::default(),
+            fleet: Fleet::default(),
             now: 0,
             queue: BinaryHeap::new(),
             happenings: BTreeMap::new(),
@@ -318,7 +320,12 @@ impl World {
         let before = self.fills();
         let bindings = {
             let (graph, paper, admission) = (&mut self.graph, &mut self.paper, self.admission);
-            place(&mut [Job { graph, weight: 1, admission, paper }], &workers, Millis(self.now))
+            self.fleet.attend(workers);
+            let mut jobs = [Job { id: "job", graph, weight: 1, admission, paper }];
+            let bindings = place(&mut jobs, &mut self.fleet, Millis(self.now));
+            let is_exact = !self.checks_all || self.fleet.is_exact(&jobs);
+            ensure(is_exact, || format!("what is taken was miscounted: {:?}", self.fleet))?;
+            bindings
         };
         self.check_budget(&before, ran_anything, bindings.iter().map(|b| &b.bound))?;
         let has_bound = !bindings.is_empty();

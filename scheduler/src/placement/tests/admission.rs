@@ -53,7 +53,7 @@ fn without_admission_everything_runs_that_fits() {
     let mut graph = job(vec![scan(9), infer()], &[(0, 1, BLOCK, 1)]);
     let paper = &mut PaperBudget::default();
     let jobs = &mut [Job { admission: Admission::Off, ..job_of(&mut graph, paper) }];
-    assert_eq!(place(jobs, &workers, Millis(0)).len(), 8);
+    assert_eq!(place(jobs, &mut fleet(&workers), Millis(0)).len(), 8);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_papers_policy_starts_sources_at_the_rate_of_the_pipeline() {
     let mut at = |graph: &mut JobGraph, now| {
         let paper = &mut paper;
         let job = Job { admission: Admission::Paper, ..job_of(graph, paper) };
-        place(&mut [job], &workers, Millis(now))
+        place(&mut [job], &mut fleet(&workers), Millis(now))
     };
     // All of the memory at first: two of 100 bytes, though more would fit the cores later.
     let bindings = at(&mut graph, 0);

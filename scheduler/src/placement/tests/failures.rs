@@ -33,15 +33,16 @@ fn a_worker_that_stops_gets_nothing_and_a_canceled_task_still_counts() {
     let task = round(&mut graph, &workers)[0].bound.task;
     graph.apply(Event::Canceled(RemoteError::new(ErrorKind::Canceled, "")), Millis(0));
     let mut other = job(vec![scan(1)], &[]);
-    let mut papers = [PaperBudget::default(), PaperBudget::default()];
-    let mut together = |graph: &mut JobGraph, other: &mut JobGraph| {
-        let [first, second] = &mut papers;
-        let mut jobs = [job_of(graph, first), job_of(other, second)];
-        place(&mut jobs, &workers, Millis(0)).len()
-    };
-    assert_eq!(together(&mut graph, &mut other), 0);
+    assert_eq!(together(&mut graph, &mut other, &workers).len(), 0);
     graph.apply(Event::TaskEnded { task }, Millis(0));
-    assert_eq!(together(&mut graph, &mut other), 1);
+    assert_eq!(together(&mut graph, &mut other, &workers).len(), 1);
+}
+
+/// A round of two jobs.
+fn together(graph: &mut JobGraph, other: &mut JobGraph, workers: &[WorkerState]) -> Vec<Binding> {
+    let (first, second) = (&mut PaperBudget::default(), &mut PaperBudget::default());
+    let other = Job { id: "other", ..job_of(other, second) };
+    place(&mut [job_of(graph, first), other], &mut fleet(workers), Millis(0))
 }
 
 /// A scan's output, written on a worker, that a reader on another one could not have.
@@ -58,11 +59,13 @@ fn unreadable(on: &WorkerState, reader: &WorkerState) -> JobGraph {
 #[test]
 fn what_could_not_be_read_from_a_worker_waits_for_another_one() {
     let (a, b, reader) = (worker("a", 1, 0), worker("b", 1, 0), worker("g", 0, 1));
-    let mut busy = b.clone();
-    busy.used_cpus_milli = 1000;
     let mut graph = unreadable(&a, &reader);
-    assert_eq!(told(&round(&mut graph, &[a.clone(), busy, reader.clone()])), [""; 0]);
-    assert_eq!(told(&round(&mut graph, &[a.clone(), b, reader.clone()])), ["0.0 on b"]);
+    let mut other = job(vec![scan(1)], &[]);
+    let busy = round(&mut other, std::slice::from_ref(&b)).remove(0).bound.task;
+    let workers = [a.clone(), b, reader.clone()];
+    assert_eq!(told(&together(&mut graph, &mut other, &workers)), [""; 0]);
+    finish(&mut other, busy, &[1]);
+    assert_eq!(told(&together(&mut graph, &mut other, &workers)), ["0.0 on b"]);
     let alone = round(&mut unreadable(&a, &reader), &[a, reader]);
     assert_eq!(told(&alone), ["0.0 on a"]);
 }

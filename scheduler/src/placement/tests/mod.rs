@@ -43,12 +43,19 @@ fn job(stages: Vec<StageSpec>, edges: &[(u32, u32, EdgeKind, u64)]) -> JobGraph 
 }
 
 fn job_of<'a>(graph: &'a mut JobGraph, paper: &'a mut PaperBudget) -> Job<'a> {
-    Job { graph, weight: 1, admission: Admission::Reserve, paper }
+    Job { id: "job", graph, weight: 1, admission: Admission::Reserve, paper }
 }
 
 fn round(graph: &mut JobGraph, workers: &[WorkerState]) -> Vec<Binding> {
     let paper = &mut PaperBudget::default();
-    place(&mut [job_of(graph, paper)], workers, Millis(0))
+    place(&mut [job_of(graph, paper)], &mut fleet(workers), Millis(0))
+}
+
+/// Workers of which nothing is known yet.
+fn fleet(workers: &[WorkerState]) -> Fleet {
+    let mut fleet = Fleet::default();
+    fleet.attend(workers.to_vec());
+    fleet
 }
 
 /// Unit and worker of each binding.
