@@ -228,17 +228,6 @@ impl JobGraph {
         (can_run && !found.ready.is_empty() && !self.waits_for_more(stage)).then_some(&found.ready)
     }
 
-    /// The streaming edges out of a stage whose bytes are bounded.
-    pub fn budgeted_outputs(&self, stage: StageId) -> impl Iterator<Item = EdgeFill> {
-        let found = &self.stages[stage.at()];
-        let edges = found.outputs.iter().map(|edge| &self.edges[edge.at()]);
-        edges.filter(|edge| edge.is_budgeted).map(|edge| EdgeFill {
-            budget_bytes: edge.spec.budget_bytes,
-            unconsumed_bytes: edge.unconsumed_bytes,
-            expected_bytes: found.expected_left,
-        })
-    }
-
     /// Whether anything streams into a stage. What does not is a source of bytes.
     pub fn has_streaming_input(&self, stage: StageId) -> bool {
         let inputs = self.stages[stage.at()].inputs.iter();
@@ -412,15 +401,4 @@ impl JobGraph {
     pub fn unit_state(&self, unit: UnitId) -> UnitState {
         self.unit(unit).state
     }
-}
-
-/// How full a streaming edge is.
-#[derive(Clone, Copy, Debug)]
-pub struct EdgeFill {
-    /// The most that the two below may be together.
-    pub budget_bytes: u64,
-    /// Bytes sealed that the consumer is not done with.
-    pub unconsumed_bytes: u64,
-    /// What its running producers are expected to add.
-    pub expected_bytes: u64,
 }

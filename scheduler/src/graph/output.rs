@@ -70,6 +70,11 @@ impl JobGraph {
         if !skips {
             stage.learned.record(bytes_in, bytes, busy_ms);
         }
+        let Some(edge) = self.unit(unit).edge else { return };
+        for block in self.input_blocks(unit) {
+            let lay_ms = now.since(self.block(block).sealed);
+            self.edges[edge.at()].learn(lay_ms);
+        }
     }
 
     /// Takes in one block of a running task. The same report may come any number of times.

@@ -142,6 +142,8 @@ pub(super) struct Edge {
     pub(super) unconsumed_bytes: u64,
     /// Whether its bytes can be bounded. See [`Edge::new`].
     pub(super) is_budgeted: bool,
+    /// For how many milliseconds a block lies there before it has been read: of late, on average.
+    pub(super) lies_ms: Option<u64>,
 }
 
 impl Edge {
@@ -159,7 +161,13 @@ impl Edge {
             edge.to == spec.to && edge.kind.is_blocking() && depending.contains(&edge.from)
         };
         let is_budgeted = streams(&spec) && !job.edges.iter().any(waits_for_all);
-        Self { spec, slot: earlier, unassigned: 0, unconsumed_bytes: 0, is_budgeted }
+        Self { spec, slot: earlier, unassigned: 0, unconsumed_bytes: 0, is_budgeted, lies_ms: None }
+    }
+
+    /// A block was read that was sealed so long ago.
+    pub(super) fn learn(&mut self, lay_ms: u64) {
+        let before = self.lies_ms.unwrap_or(lay_ms);
+        self.lies_ms = Some((7 * before + lay_ms) / 8);
     }
 }
 

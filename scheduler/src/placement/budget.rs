@@ -12,17 +12,18 @@ use super::workers::WorkerState;
 /// With nothing in flight on its edges a producer may always start, however large its output:
 /// otherwise nothing would ever fill them.
 pub(super) fn reserve_admits(graph: &JobGraph, stage: StageId) -> bool {
-    let expected = graph.learned(stage).expected_bytes();
+    let mut expected = 0;
     let mut is_idle = true;
     let mut has_outputs = false;
     for edge in graph.budgeted_outputs(stage) {
         has_outputs = true;
+        expected = edge.next_bytes.max(expected);
         let in_flight = edge.unconsumed_bytes.saturating_add(edge.expected_bytes);
         if in_flight == 0 {
             continue;
         }
         is_idle = false;
-        if in_flight.saturating_add(expected) > edge.budget_bytes {
+        if in_flight.saturating_add(edge.next_bytes) > edge.budget_bytes {
             return false;
         }
     }

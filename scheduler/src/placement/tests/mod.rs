@@ -3,6 +3,7 @@
 mod admission;
 mod failures;
 mod fit;
+mod memory;
 mod order;
 
 use super::*;
