@@ -74,7 +74,10 @@ impl Sorts {
         let rows = async { session.sql(query).await?.collect().await };
         let rows = self.stage.bounded(rows).await;
         let rows = rows.unwrap_or_else(|error| panic!("{query}: {error}"));
-        assert!(lines(&rows) == self.expected(query).await, "{query}: other rows, or another order");
+        assert!(
+            lines(&rows) == self.expected(query).await,
+            "{query}: other rows, or another order"
+        );
         let job = history::last_job(session).await;
         history::tasks(session, &job).await
     }
@@ -145,7 +148,9 @@ async fn one_task_merges_what_ranges_would_be_wrong_for() {
     let job = history::last_job(&session).await;
     assert_eq!(ranges(&history::tasks(&session, &job).await), 1);
     let query = "SELECT id, s FROM sorts ORDER BY s, id";
-    for (option, value) in [("range_bytes", "0"), ("range_bytes", "64MiB"), ("dynamic_blocks", "false")] {
+    for (option, value) in
+        [("range_bytes", "0"), ("range_bytes", "64MiB"), ("dynamic_blocks", "false")]
+    {
         run(&session, &format!("SET forebay.{option} = '{value}'")).await.unwrap();
         assert_eq!(ranges(&sorts.compare(&session, query).await), 1, "{option} = {value}");
     }
@@ -155,7 +160,8 @@ async fn one_task_merges_what_ranges_would_be_wrong_for() {
 async fn rows_of_some_megabytes_are_sorted_and_written() {
     let sorts = Sorts::new(Stage::new(60, &[CPU, CPU])).await;
     let session = sorts.session().await;
-    let large = "SELECT id, repeat(CAST(id AS VARCHAR), 600000) AS large FROM sorts WHERE id % 400 = 3";
+    let large =
+        "SELECT id, repeat(CAST(id AS VARCHAR), 600000) AS large FROM sorts WHERE id % 400 = 3";
     let query = format!(
         "SELECT id, length(large) AS l, md5(large) AS m FROM ({large}) ORDER BY large DESC"
     );
@@ -183,7 +189,8 @@ async fn written(folder: &Path, columns: &str) -> Vec<Vec<String>> {
         // One after the other, as they lie there.
         let config = datafusion::prelude::SessionConfig::new().with_target_partitions(1);
         let session = SessionContext::new_with_config(config);
-        let create = format!("CREATE EXTERNAL TABLE file STORED AS PARQUET LOCATION '{}'", file.display());
+        let create =
+            format!("CREATE EXTERNAL TABLE file STORED AS PARQUET LOCATION '{}'", file.display());
         session.sql(&create).await.unwrap();
         let rows = session.sql(&format!("SELECT {columns} FROM file")).await.unwrap();
         found.push(lines(&rows.collect().await.unwrap()));
@@ -220,7 +227,11 @@ async fn files_of_a_copy_are_sorted_by_their_names() {
         let mut python = Command::new(PYTHON);
         let said = python.args(["-c", ORACLE]).args([&folder, &sorts.table]).output().unwrap();
         let errors = String::from_utf8_lossy(&said.stderr);
-        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), found.len().to_string(), "{errors}");
+        assert_eq!(
+            String::from_utf8_lossy(&said.stdout).trim(),
+            found.len().to_string(),
+            "{errors}"
+        );
         assert!(said.status.success(), "{errors}");
     }
     // In folders by values, each of them is sorted.
@@ -251,7 +262,10 @@ const QUERY: &str = "SELECT id, k, s, f, d FROM sorts ORDER BY k, s DESC, id";
 
 /// Reads the first rows of a query of which ranges wait to be read, has something happen to the cluster,
 /// and reads the others.
-async fn disturbed(sorts: &mut Sorts, disturb: impl FnOnce(&mut Stage)) -> (ForebayContext, String) {
+async fn disturbed(
+    sorts: &mut Sorts,
+    disturb: impl FnOnce(&mut Stage),
+) -> (ForebayContext, String) {
     let session = sorts.session().await;
     let all = ranges(&sorts.compare(&session, QUERY).await);
     let mut stream = begin(&session, QUERY).await;
@@ -277,7 +291,8 @@ async fn a_worker_is_killed_while_ranges_are_read() {
     })
     .await;
     let again = history::recomputed(&session, &job).await;
-    let runs = history::units(again.iter().map(|again| &again.unit).filter(|unit| unit.0 == 0)).len();
+    let runs =
+        history::units(again.iter().map(|again| &again.unit).filter(|unit| unit.0 == 0)).len();
     assert!(0 < runs && runs < FILES, "{again:?}");
     sorts.stage.until_nothing_is_left(&[1, 2]).await;
 }
@@ -297,7 +312,8 @@ async fn a_worker_is_killed_while_ranges_are_written() {
     let mut sorts = Sorts::new(Stage::new(10, &[CPU, CPU])).await;
     let expected = sorts.expected(QUERY).await;
     let session = sorts.session().await;
-    let copy = |folder: &Path| format!("COPY ({QUERY}) TO '{}/' STORED AS PARQUET", folder.display());
+    let copy =
+        |folder: &Path| format!("COPY ({QUERY}) TO '{}/' STORED AS PARQUET", folder.display());
     let calm = sorts.stage.folder().join("calm");
     let begun = sorts.stage.cluster.tasks_begun();
     run(&session, &copy(&calm)).await.unwrap();

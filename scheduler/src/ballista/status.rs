@@ -226,9 +226,7 @@ pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport
         let (key, rest) = rest.split_at(parts.min(rest.len()));
         let key: Vec<u8> = key
             .iter()
-            .flat_map(|part| {
-                [part.partition_id, part.num_batches, part.num_rows, part.num_bytes]
-            })
+            .flat_map(|part| [part.partition_id, part.num_batches, part.num_rows, part.num_bytes])
             .flat_map(u64::to_be_bytes)
             .collect();
         reports.push(BlockReport {

@@ -46,8 +46,9 @@ impl RangeCut {
 
 /// The first row that is not before a key. Most batches are in the range as a whole: the last row is asked first.
 fn first_from(keys: &RowKeys, batch: &RecordBatch, key: &RowKey) -> Result<usize> {
-    let is_before =
-        |row: usize| Ok::<_, datafusion::error::DataFusionError>(keys.of(batch, row)?.as_ref() < key.bytes());
+    let is_before = |row: usize| {
+        Ok::<_, datafusion::error::DataFusionError>(keys.of(batch, row)?.as_ref() < key.bytes())
+    };
     let (mut first, mut end) = (0, batch.num_rows());
     if is_before(end - 1)? {
         return Ok(end);
@@ -110,7 +111,8 @@ mod tests {
                 if from.zip(to).is_some_and(|(from, to)| from > to) {
                     continue;
                 }
-                let is_in = |n: &&i64| from.is_none_or(|from| **n >= from) && to.is_none_or(|to| **n < to);
+                let is_in =
+                    |n: &&i64| from.is_none_or(|from| **n >= from) && to.is_none_or(|to| **n < to);
                 let expected: Vec<i64> = numbers.iter().filter(is_in).copied().collect();
                 let is_behind = to.is_some_and(|to| numbers[0] >= to);
                 let expected = (!is_behind).then_some(expected);

@@ -203,7 +203,9 @@ impl BlockReaderExec {
         match &self.merged_by {
             _ if self.range.is_all() => Ok(RangeCut::all()),
             Some(order) => RangeCut::try_new(self.range.clone(), order, &self.schema()),
-            None => internal_err!("BlockReaderExec: a range of rows that are not merged in an order"),
+            None => {
+                internal_err!("BlockReaderExec: a range of rows that are not merged in an order")
+            }
         }
     }
 }

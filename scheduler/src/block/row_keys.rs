@@ -26,9 +26,9 @@ impl RowKeys {
     /// # Errors
     /// If the order is not one by columns of the schema.
     pub fn try_new(order: &LexOrdering, schema: &Schema) -> Result<Self> {
-        let fields = order.iter().map(|key| {
-            Ok(SortField::new_with_options(key.expr.data_type(schema)?, key.options))
-        });
+        let fields = order
+            .iter()
+            .map(|key| Ok(SortField::new_with_options(key.expr.data_type(schema)?, key.options)));
         let converter = RowConverter::new(fields.collect::<Result<_>>()?)?;
         Ok(Self { order: order.clone(), converter })
     }
@@ -139,7 +139,8 @@ mod tests {
             assert!(encoded.is_sorted(), "{keys:?}");
         }
         let batch = rows(&mut random);
-        let encoder = RowKeys::try_new(&order(&batch.schema(), &[("n", true, true)]), &batch.schema());
+        let encoder =
+            RowKeys::try_new(&order(&batch.schema(), &[("n", true, true)]), &batch.schema());
         encoder.unwrap().of(&batch, 60).unwrap_err();
     }
 

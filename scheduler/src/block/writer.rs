@@ -134,7 +134,9 @@ impl BlockWriterExec {
         }
         match run_order(&self.input) {
             Some(order) => RowKeys::try_new(&order, &self.input.schema()).map(Some),
-            None => internal_err!("BlockWriterExec tells keys of a sort, found {}", self.input.name()),
+            None => {
+                internal_err!("BlockWriterExec tells keys of a sort, found {}", self.input.name())
+            }
         }
     }
 }

@@ -38,7 +38,9 @@ impl World {
             && self.graph.ranges(from.stage).is_some()
         {
             let read = self.received.ended.len();
-            ensure(from.index as usize == read, || format!("range {from} is read as number {read}"))?;
+            ensure(from.index as usize == read, || {
+                format!("range {from} is read as number {read}")
+            })?;
         }
         let mut next = self.received.blocks.clone();
         for input in &bound.inputs {

@@ -171,12 +171,10 @@ impl Scenario {
                     rows.extend(read.iter().filter(mine));
                 }
                 (false, UnitInput::Range(_)) => {
-                    let is_behind = |row: &u64| {
-                        range.to.as_ref().is_some_and(|to| self.key(*row) >= *to)
-                    };
-                    let is_before = |row: &u64| {
-                        range.from.as_ref().is_some_and(|from| self.key(*row) < *from)
-                    };
+                    let is_behind =
+                        |row: &u64| range.to.as_ref().is_some_and(|to| self.key(*row) >= *to);
+                    let is_before =
+                        |row: &u64| range.from.as_ref().is_some_and(|from| self.key(*row) < *from);
                     rows.extend(read.iter().filter(|row| !is_before(row) && !is_behind(row)));
                 }
                 (false, _) => {}

@@ -52,8 +52,10 @@ impl Stages {
         let is_merged = input.kind == EdgeKind::Blocking && input.reads == Some(Reads::AllApart);
         let Some(merge) = merge_below(&piece.plan).filter(|_| is_merged) else { return };
         let from = input.from;
-        let reads_it =
-            merge.input().downcast_ref::<BlockReaderExec>().is_some_and(|reader| reader.stage() == from.0);
+        let reads_it = merge
+            .input()
+            .downcast_ref::<BlockReaderExec>()
+            .is_some_and(|reader| reader.stage() == from.0);
         let has_keys = RowKeys::can_encode(merge.expr(), &merge.input().schema());
         let is_volatile = holds_volatile(&piece.plan)
             || self.staged.stages.iter().any(|stage| holds_volatile(&stage.plan));

@@ -63,8 +63,13 @@ fn seal(graph: &mut JobGraph, task: TaskId, seq: u32, bytes: u64) {
 }
 
 fn finish(graph: &mut JobGraph, task: TaskId, sizes: &[u64]) {
-    let report =
-        |(seq, bytes): (u32, &u64)| BlockReport { seq, bytes: *bytes, rows: 1, checksum: 1, key: None };
+    let report = |(seq, bytes): (u32, &u64)| BlockReport {
+        seq,
+        bytes: *bytes,
+        rows: 1,
+        checksum: 1,
+        key: None,
+    };
     let blocks = (0..).zip(sizes).map(report).collect();
     graph.apply(Event::TaskFinished { task, blocks }, Millis(0));
 }
