@@ -245,7 +245,7 @@ async fn files_of_a_copy_are_sorted_by_their_names() {
     for part in 0..3 {
         let query = format!("SELECT id FROM sorts WHERE k % 3 = {part} ORDER BY id");
         let found = written(&folder.join(format!("part={part}")), "id").await;
-        assert!(found.len() > 2, "{}", found.len());
+        assert!(found.len() > 1, "{}", found.len());
         assert!(found.concat() == sorts.expected(&query).await, "{part}");
     }
     // What is added to a table.

@@ -140,6 +140,14 @@ impl Reference {
         }
     }
 
+    /// All that a worker has of a stage is no longer there.
+    pub(super) fn output_gone(&mut self, stage: StageId, worker: &WorkerId) {
+        let units = self.units.iter_mut().filter(|(id, _)| id.stage == stage);
+        for copy in units.flat_map(|(_, unit)| unit.blocks.values_mut()) {
+            copy.1 = copy.1.take().filter(|place| place != worker);
+        }
+    }
+
     pub(super) fn worker_lost(&mut self, worker: &WorkerId) {
         for unit in self.units.values_mut() {
             for copy in unit.blocks.values_mut() {
