@@ -140,13 +140,13 @@ async fn files_are_written_by_tasks_that_read_what_makes_a_file() {
     client: reads 2 task by task
     ");
 
-    // An order is that of one task.
+    // In an order, a task writes a range of it.
     let sorted = format!("COPY ({scan} ORDER BY id) TO '{at}/out/' STORED AS PARQUET");
     insta::assert_snapshot!(stages(&sorted).await, @r"
     stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: BlockWriter < Sort < BlockReader; 1 cpu; reads 1 task by task
-    stage 3: BlockWriter < Write < SortPreservingMerge < BlockReader; 1 cpu; 1 partition; reads 2 when it is done
+    stage 3: BlockWriter < Write < SortPreservingMerge < BlockReader; 1 cpu; reads 2 in ranges when it is done
     client: reads 3 task by task
     ");
 

@@ -23,10 +23,17 @@ use super::unit::{Unit, UnitInput};
 /// run.
 const RANGES_MAX: u64 = 4096;
 
+/// Bytes of one block of every run, up to which it does not matter that a range reads so much in vain.
+const IN_VAIN_MAX: u64 = 16 << 20;
+
 /// The keys at which ranges of about `bytes` begin, but for the first range; `sample` has the first key of
-/// each block and its bytes. None if all of it is less than one range.
-fn borders(mut sample: Vec<(&RowKey, u64)>, bytes: u64) -> Vec<RowKey> {
+/// each block of so many runs, and its bytes. None if all of it is less than one range. A range of many small
+/// runs is larger: it would read more beside it than in it.
+fn borders(mut sample: Vec<(&RowKey, u64)>, runs: usize, bytes: u64) -> Vec<RowKey> {
     let all: u64 = sample.iter().map(|(_, bytes)| bytes).sum();
+    let block = all / (sample.len() as u64).max(1);
+    let one_of_each = block.saturating_mul(runs as u64);
+    let bytes = if one_of_each > IN_VAIN_MAX { bytes.max(one_of_each) } else { bytes };
     if all < bytes {
         return vec![];
     }
@@ -62,7 +69,9 @@ impl JobGraph {
         let Some(from) = self.runs_of(stage) else { return };
         let blocks = self.stages[from.at()].units.iter().flat_map(|unit| unit.blocks.iter());
         let sample = blocks.filter_map(|(_, block)| Some((block.key.as_ref()?, block.bytes)));
-        let borders = borders(sample.collect(), self.stages[stage.at()].spec.range_bytes);
+        let (runs, range_bytes) =
+            (self.stages[from.at()].units.len(), self.stages[stage.at()].spec.range_bytes);
+        let borders = borders(sample.collect(), runs, range_bytes);
         let step = Step::Ranges { stage, borders: borders.clone(), now };
         self.record(self.is_recorded().then_some(step));
         for range in 0..=borders.len() as u32 {
@@ -121,7 +130,7 @@ mod tests {
         let keys: Vec<_> = words.split(' ').map(|word| RowKey::new(word.as_bytes())).collect();
         let sample = keys.iter().map(|key| (key, 10)).collect();
         let text = |key: RowKey| String::from_utf8(key.bytes().to_vec()).unwrap();
-        borders(sample, bytes).into_iter().map(text).collect()
+        borders(sample, 2, bytes).into_iter().map(text).collect()
     }
 
     #[test]
@@ -130,8 +139,8 @@ mod tests {
         assert_eq!(cut("f b d a c e", 25), ["d"]);
         assert_eq!(cut("f b d a c e", 60), [""; 0]);
         assert_eq!(cut("f b d a c e", 61), [""; 0]);
-        assert_eq!(borders(vec![], 0), []);
-        assert_eq!(borders(vec![], 20), []);
+        assert_eq!(borders(vec![], 2, 0), []);
+        assert_eq!(borders(vec![], 0, 20), []);
     }
 
     #[test]
@@ -149,8 +158,13 @@ mod tests {
     #[test]
     fn there_are_not_too_many_ranges() {
         let keys: Vec<_> = (0..20_000_u32).map(|key| RowKey::new(&key.to_be_bytes())).collect();
-        let borders = borders(keys.iter().map(|key| (key, 1)).collect(), 1);
-        assert_eq!(borders.len(), 3999);
+        let borders =
+            |bytes, runs| borders(keys.iter().map(|key| (key, bytes)).collect(), runs, 1).len();
+        assert_eq!(borders(1, 9), 3999);
+        // As many as there are rounds of a block of each run, once that is much.
+        assert_eq!(borders(1 << 20, 16), 3999);
+        assert_eq!(borders(1 << 20, 2000), 9);
+        assert_eq!(borders(1 << 20, 20_000), 0);
     }
 
     #[test]
@@ -163,7 +177,7 @@ mod tests {
             };
             let keys: Vec<_> = (0..random.below(40)).map(|_| key(&mut random)).collect();
             let sample = keys.iter().map(|key| (key, random.below(9))).collect();
-            let found = borders(sample, random.below(30));
+            let found = borders(sample, 3, random.below(30));
             assert!(found.is_sorted_by(|a, b| a < b), "{keys:?}: {found:?}");
         }
     }
