@@ -23,6 +23,7 @@ mod cluster {
     mod pauses;
     mod restarts;
     mod setup;
+    mod sorts;
     mod tls;
     mod tpch;
     mod upsets;

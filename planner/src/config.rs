@@ -67,6 +67,10 @@ extensions_options! {
         /// smaller, so that work above it starts early.
         pub block_bytes: usize, default = 128 * 1024 * 1024
 
+        /// On a cluster: bytes of sorted rows that one task merges for ORDER BY. With fewer rows one task
+        /// merges all, and for 0 always.
+        pub range_bytes: usize, default = 64 * 1024 * 1024
+
         /// On a cluster: bytes that may wait between two stages.
         pub edge_budget: usize, default = 1024 * 1024 * 1024
 
@@ -163,8 +167,10 @@ fn default_entry(key: &str) -> Result<ConfigEntry> {
 /// Names the nearest option, or what the option expects.
 pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
     let entry = default_entry(key)?;
-    let is_size =
-        matches!(key, "byte_budget" | "block_bytes" | "edge_budget" | "file_bytes" | "job_budget");
+    let is_size = matches!(
+        key,
+        "byte_budget" | "block_bytes" | "edge_budget" | "file_bytes" | "job_budget" | "range_bytes"
+    );
     let value = match value.parse::<ByteSize>() {
         Ok(size) if is_size => size.as_u64().to_string(),
         _ => value.to_owned(),

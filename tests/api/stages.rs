@@ -78,7 +78,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     stage 1: BlockWriter < Inference(sentiment) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: SortShuffleWriter < Aggregate < BlockReader; 1 cpu; reads 1 task by task
     stage 3: BlockWriter < Projection < Sort < Aggregate < UnresolvedShuffle; 1 cpu; 2 partitions; reads 2 when it is done
-    stage 4: BlockWriter < SortPreservingMerge < BlockReader; 1 cpu; 1 partition; reads 3 when it is done
+    stage 4: BlockWriter < SortPreservingMerge < BlockReader; 1 cpu; reads 3 in ranges when it is done
     client: reads 4 task by task
     ");
 
@@ -140,13 +140,13 @@ async fn files_are_written_by_tasks_that_read_what_makes_a_file() {
     client: reads 2 task by task
     ");
 
-    // An order is that of one task.
+    // In an order, a task writes a range of it.
     let sorted = format!("COPY ({scan} ORDER BY id) TO '{at}/out/' STORED AS PARQUET");
     insta::assert_snapshot!(stages(&sorted).await, @r"
     stage 0: BlockWriter < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(echo) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: BlockWriter < Sort < BlockReader; 1 cpu; reads 1 task by task
-    stage 3: BlockWriter < Write < SortPreservingMerge < BlockReader; 1 cpu; 1 partition; reads 2 when it is done
+    stage 3: BlockWriter < Write < SortPreservingMerge < BlockReader; 1 cpu; reads 2 in ranges when it is done
     client: reads 3 task by task
     ");
 

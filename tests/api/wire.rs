@@ -498,6 +498,7 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     ("file_bytes", "12345", Kept::Planner),
     ("write_on_workers", "false", Kept::Planner),
     ("block_bytes", "12345", Kept::Scheduler),
+    ("range_bytes", "12345", Kept::Scheduler),
     ("edge_budget", "12345", Kept::Scheduler),
     ("job_budget", "12345", Kept::Scheduler),
     ("dynamic_blocks", "false", Kept::Scheduler),

@@ -312,8 +312,15 @@ pub(super) async fn poll_for(
     tokio::time::timeout(time, rows.next()).await.is_ok()
 }
 
-/// The rows of batches.
+/// The rows of batches, sorted.
 pub(super) fn text(batches: &[RecordBatch]) -> Rows {
+    let mut rows = lines(batches);
+    rows.sort();
+    rows
+}
+
+/// The rows of batches as they come.
+pub(super) fn lines(batches: &[RecordBatch]) -> Vec<String> {
     let options = datafusion::arrow::util::display::FormatOptions::new().with_null("NULL");
     let mut rows = vec![];
     for batch in batches {
@@ -330,7 +337,6 @@ pub(super) fn text(batches: &[RecordBatch]) -> Rows {
             rows.push(cells.join("|"));
         }
     }
-    rows.sort();
     rows
 }
 

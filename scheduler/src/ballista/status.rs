@@ -5,7 +5,7 @@
 //! worker's name that no worker has.
 
 use std::error::Error;
-use std::io;
+use std::{io, iter};
 
 use arrow::error::ArrowError;
 use ballista_core::error::BallistaError;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::block::open_block::Sealed;
 use crate::block::{self, BlockError, DiskError};
-use crate::graph::{BlockReport, Failure, FailureKind, StageId, UnitId, WorkerId};
+use crate::graph::{BlockReport, Failure, FailureKind, RowKey, StageId, UnitId, WorkerId};
 use crate::protocol::location::FileId;
 
 /// In place of a worker's name.
@@ -180,34 +180,72 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
     Failure::new(kind, envelope.message)
 }
 
-/// On a worker: a block in Ballista's record of an output, whose file number is our checksum.
-pub(crate) fn to_record((id, sealed): &(FileId, Sealed)) -> ShuffleWritePartition {
+/// Bytes of a block's key in one record behind that of the block: four numbers of eight bytes.
+const KEY_BYTES: usize = 32;
+
+/// On a worker: blocks as Ballista's records of an output. The file number is our checksum; the number of
+/// batches, which blocks do not tell, is 1 more than the bytes of the key, which follow in records of their own.
+pub(crate) fn to_records(blocks: &[(FileId, Sealed)]) -> Vec<ShuffleWritePartition> {
+    let mut records = vec![];
+    for (id, sealed) in blocks {
+        let key = sealed.key.as_ref().map(RowKey::bytes);
+        records.push(ShuffleWritePartition {
+            partition_id: u64::from(id.seq),
+            num_batches: key.map_or(0, |key| key.len() as u64 + 1),
+            num_rows: sealed.rows,
+            num_bytes: sealed.bytes,
+            file_id: Some(u64::from(sealed.checksum)),
+            is_sort_shuffle: false,
+        });
+        records.extend(key.unwrap_or_default().chunks(KEY_BYTES).map(key_record));
+    }
+    records
+}
+
+fn key_record(part: &[u8]) -> ShuffleWritePartition {
+    let number = |at: usize| {
+        let bytes = part.iter().copied().chain(iter::repeat(0)).skip(at * 8).take(8);
+        bytes.fold(0, |number, byte| number << 8 | u64::from(byte))
+    };
     ShuffleWritePartition {
-        partition_id: u64::from(id.seq),
-        num_batches: 0,
-        num_rows: sealed.rows,
-        num_bytes: sealed.bytes,
-        file_id: Some(u64::from(sealed.checksum)),
+        partition_id: number(0),
+        num_batches: number(1),
+        num_rows: number(2),
+        num_bytes: number(3),
+        file_id: None,
         is_sort_shuffle: false,
     }
 }
 
-/// The blocks in Ballista's records of an output.
+/// The blocks in Ballista's records of an output. A key of which records are missing is none.
 pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
-    let report = |record: &ShuffleWritePartition| BlockReport {
-        seq: u32::try_from(record.partition_id).unwrap_or(u32::MAX),
-        bytes: record.num_bytes,
-        rows: record.num_rows,
-        checksum: record.file_id.unwrap_or(0),
-    };
-    records.iter().map(report).collect()
+    let (mut reports, mut records) = (vec![], records);
+    while let [record, rest @ ..] = records {
+        let bytes = usize::try_from(record.num_batches).unwrap_or(usize::MAX).checked_sub(1);
+        let parts = bytes.map_or(0, |bytes| bytes.div_ceil(KEY_BYTES));
+        let (key, rest) = rest.split_at(parts.min(rest.len()));
+        let key: Vec<u8> = key
+            .iter()
+            .flat_map(|part| [part.partition_id, part.num_batches, part.num_rows, part.num_bytes])
+            .flat_map(u64::to_be_bytes)
+            .collect();
+        reports.push(BlockReport {
+            seq: u32::try_from(record.partition_id).unwrap_or(u32::MAX),
+            bytes: record.num_bytes,
+            rows: record.num_rows,
+            checksum: record.file_id.unwrap_or(0),
+            key: bytes.and_then(|bytes| key.get(..bytes)).map(RowKey::new),
+        });
+        records = rest;
+    }
+    reports
 }
 
 /// A hash shuffle's output as one block: it is lost, and made again, as a whole.
 pub(crate) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
     let bytes = records.iter().map(|record| record.num_bytes).sum();
     let rows = records.iter().map(|record| record.num_rows).sum();
-    vec![BlockReport { seq: 0, bytes, rows, checksum: 0 }]
+    vec![BlockReport { seq: 0, bytes, rows, checksum: 0, key: None }]
 }
 
 #[cfg(test)]
@@ -235,6 +273,31 @@ mod tests {
             ..FailedTask::default()
         };
         failure(failed, |_, _| None).unwrap().kind
+    }
+
+    #[test]
+    fn blocks_come_back_with_their_keys() {
+        let keys = [None, Some(0), Some(1), Some(31), Some(32), Some(33), Some(256), None];
+        let block = |(seq, key): (u32, Option<usize>)| {
+            let key = key.map(|bytes| RowKey::new(&vec![seq as u8 + 1; bytes]));
+            let (bytes, rows) = (u64::from(seq) + 7, u64::MAX - u64::from(seq));
+            (FileId { stage: 1, task: 2, seq }, Sealed { bytes, rows, checksum: seq, key })
+        };
+        let blocks: Vec<_> = (0..).zip(keys).map(block).collect();
+        let report = |(id, sealed): &(FileId, Sealed)| BlockReport {
+            seq: id.seq,
+            bytes: sealed.bytes,
+            rows: sealed.rows,
+            checksum: u64::from(sealed.checksum),
+            key: sealed.key.clone(),
+        };
+        let expected: Vec<_> = blocks.iter().map(report).collect();
+        let records = to_records(&blocks);
+        assert_eq!(from_records(&records), expected);
+        // What somebody else may have said is nothing to fail on.
+        let absurd = ShuffleWritePartition { num_batches: u64::MAX, ..records[0].clone() };
+        assert_eq!(from_records(&[absurd, records[0].clone()])[0].key, None);
+        assert_eq!(from_records(&records[..3])[1].key, Some(RowKey::new(&[])));
     }
 
     #[test]

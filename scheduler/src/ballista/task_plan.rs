@@ -16,7 +16,7 @@ use forebay_udf::runtime::Device;
 
 use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::coordinator::job::{Addresses, RunningJob};
-use crate::graph::{Bound, StageId};
+use crate::graph::{Bound, KeyRange, StageId};
 use crate::protocol::location::BlockLocation;
 use crate::stages::{PlannedStage, Reads, StagedPlan};
 
@@ -105,10 +105,15 @@ impl TaskPlan<'_> {
             Reads::Unit if self.edge_from() == Some(from) => vec![self.own_input()],
             // Another branch of a UNION. One partition without rows: some operators want one.
             Reads::Unit => vec![vec![]],
-            Reads::AllApart => self.units_of(from),
+            Reads::AllApart => match &self.bound.range {
+                Some(range) => self.runs_of(from, range),
+                None => self.units_of(from),
+            },
             Reads::AllInOne => vec![self.units_of(from).concat()],
         };
+        let range = self.bound.range.clone().unwrap_or_default();
         let reader = BlockReaderExec::new(reader.stage(), reader.schema(), partitions);
+        let reader = reader.in_range(range);
         Ok(Transformed::yes(Arc::new(reader)))
     }
 
@@ -130,6 +135,14 @@ impl TaskPlan<'_> {
             blocks.push(self.job.location(&input, self.addresses));
         }
         if units.is_empty() { vec![vec![]] } else { units.into_values().collect() }
+    }
+
+    /// The blocks of each run of a stage that may have rows of a range; one empty run if there are none.
+    fn runs_of(&self, stage: StageId, range: &KeyRange) -> Vec<Vec<BlockLocation>> {
+        let runs = self.job.graph.blocks_in(stage, range).into_iter();
+        let location = |input| self.job.location(&input, self.addresses);
+        let runs: Vec<_> = runs.map(|run| run.into_iter().map(location).collect()).collect();
+        if runs.is_empty() { vec![vec![]] } else { runs }
     }
 
     /// Where each hash shuffle that the plan reads has written what.

@@ -10,6 +10,8 @@
 //! - [`store`]: the files of one worker; [`open_block`]: one that is being written; [`room`]: how many bytes
 //!   they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`shuffle`]: what hash shuffles write, in the same room
+//! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
+//!   between two of them
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
 //! - [`service`]: serves blocks to other workers
 //! - [`failure`]: what a reader says of a block that it cannot have
@@ -22,8 +24,11 @@ mod compression;
 pub mod cut;
 pub mod failure;
 pub mod open_block;
+mod range;
 pub mod reader;
 pub mod room;
+pub mod row_keys;
+pub mod run_order;
 pub mod service;
 mod serving;
 pub mod shuffle;

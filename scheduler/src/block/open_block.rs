@@ -15,10 +15,11 @@ use forebay_engine::weight;
 use super::compression;
 use super::failure::DiskError;
 use super::store::BlockStore;
+use crate::graph::RowKey;
 use crate::protocol::location::FileId;
 
 /// A block that is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// Size of its file: of the rows as they are encoded, compressed perhaps.
     pub bytes: u64,
@@ -26,6 +27,8 @@ pub struct Sealed {
     pub rows: u64,
     /// CRC-32 of its file.
     pub checksum: u32,
+    /// Of a sorted run: the key of its first row.
+    pub key: Option<RowKey>,
 }
 
 /// A block that is being written; gone if it is not sealed.
@@ -105,7 +108,7 @@ impl OpenBlock {
         file.store.keep(&file.job, file.id, file.bytes)?;
         file.is_sealed = true;
         let checksum = std::mem::take(&mut file.checksum).finalize();
-        Ok(Sealed { bytes: file.bytes, rows, checksum })
+        Ok(Sealed { bytes: file.bytes, rows, checksum, key: None })
     }
 }
 

@@ -24,11 +24,13 @@ use datafusion::physical_plan::{
 };
 use forebay_engine::unreserved::admit;
 use forebay_engine::{in_order, weight};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::failure::BlockError;
+use super::range::RangeCut;
 use super::service;
 use super::store::{BlockStore, verify};
+use crate::graph::KeyRange;
 use crate::protocol::connection::Peers;
 use crate::protocol::location::BlockLocation;
 
@@ -50,6 +52,8 @@ pub struct BlockReaderExec {
     partitions: Vec<Vec<BlockLocation>>,
     /// The order in which a merge above takes the partitions to be.
     merged_by: Option<LexOrdering>,
+    /// By their keys in that order: the rows that it gives.
+    range: KeyRange,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -64,7 +68,7 @@ impl BlockReaderExec {
             Boundedness::Bounded,
         ));
         let metrics = ExecutionPlanMetricsSet::new();
-        Self { stage, partitions, merged_by: None, properties, metrics }
+        Self { stage, partitions, merged_by: None, range: KeyRange::default(), properties, metrics }
     }
 
     /// Below a merge by this order: checked in debug builds. Does not travel; a worker adds it.
@@ -72,6 +76,18 @@ impl BlockReaderExec {
     pub fn merged_by(mut self, order: LexOrdering) -> Self {
         self.merged_by = Some(order);
         self
+    }
+
+    /// Gives of the rows those in a range of the order by which they are merged.
+    #[must_use]
+    pub fn in_range(mut self, range: KeyRange) -> Self {
+        self.range = range;
+        self
+    }
+
+    /// The range in which it gives rows.
+    pub fn range(&self) -> &KeyRange {
+        &self.range
     }
 
     /// The stage that wrote the blocks.
@@ -88,7 +104,8 @@ impl BlockReaderExec {
 impl DisplayAs for BlockReaderExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blocks: usize = self.partitions.iter().map(Vec::len).sum();
-        write!(f, "BlockReaderExec: stage={}, blocks={blocks}", self.stage)
+        write!(f, "BlockReaderExec: stage={}, blocks={blocks}", self.stage)?;
+        if self.range.is_all() { Ok(()) } else { f.write_str(", in a range") }
     }
 }
 
@@ -160,6 +177,7 @@ impl BlockReaderExec {
         };
         let reader = Arc::new(reader);
         let schema = self.schema();
+        let range = self.cut_range()?;
         // One block is decoded while the next one is fetched.
         let rows = stream::iter(blocks)
             .map(move |block| Arc::clone(&reader).fetch(block))
@@ -167,12 +185,28 @@ impl BlockReaderExec {
             .map_ok(stream::iter)
             .try_flatten()
             .map_ok(move |batch| as_declared(batch, &schema))
+            .map(move |batch| range.within(batch?))
+            // Behind the range there is nothing to read.
+            .try_take_while(|batch| future::ready(Ok(batch.is_some())))
+            .try_filter_map(|batch| future::ready(Ok(batch.filter(|rows| rows.num_rows() > 0))))
             .inspect_ok(move |batch| metrics.record_output(batch.num_rows()));
         let rows = Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows));
         Ok(match &self.merged_by {
             Some(order) => in_order(self.name(), order, rows),
             None => rows,
         })
+    }
+}
+
+impl BlockReaderExec {
+    fn cut_range(&self) -> Result<RangeCut> {
+        match &self.merged_by {
+            _ if self.range.is_all() => Ok(RangeCut::all()),
+            Some(order) => RangeCut::try_new(self.range.clone(), order, &self.schema()),
+            None => {
+                internal_err!("BlockReaderExec: a range of rows that are not merged in an order")
+            }
+        }
     }
 }
 

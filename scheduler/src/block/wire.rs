@@ -14,10 +14,11 @@ use prost::Message;
 use super::cut::BlockSize;
 use super::reader::BlockReaderExec;
 use super::writer::BlockWriterExec;
+use crate::graph::{KeyRange, RowKey};
 use crate::protocol::location::BlockLocation;
 
 /// Before the bytes of our nodes.
-const MAGIC: &[u8] = b"forebay-block-1:";
+const MAGIC: &[u8] = b"forebay-block-2:";
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
@@ -39,6 +40,8 @@ struct Writer {
     size: BlockSize,
     #[prost(uint32, repeated, tag = "2")]
     skipped: Vec<u32>,
+    #[prost(bool, tag = "3")]
+    tells_keys: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -50,6 +53,11 @@ struct Reader {
     schema: Vec<u8>,
     #[prost(message, repeated, tag = "3")]
     partitions: Vec<Partition>,
+    /// The first key of a range, and the first behind it.
+    #[prost(bytes = "vec", optional, tag = "4")]
+    from: Option<Vec<u8>>,
+    #[prost(bytes = "vec", optional, tag = "5")]
+    to: Option<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -92,13 +100,17 @@ impl PhysicalExtensionCodec for BlockCodec {
         match (node.kind, inputs) {
             (Some(Kind::Writer(writer)), [input]) => {
                 let node = BlockWriterExec::new(Arc::clone(input), writer.size);
-                Ok(Arc::new(node.with_skipped(writer.skipped)))
+                let node = node.with_skipped(writer.skipped).with_keys(writer.tells_keys);
+                Ok(Arc::new(node))
             }
             (Some(Kind::Reader(reader)), []) => {
                 let schema = protobuf::Schema::decode(reader.schema.as_slice());
                 let schema = Schema::try_from(&schema.map_err(|e| damaged(&e))?)?;
                 let partitions = reader.partitions.into_iter().map(|part| part.blocks).collect();
-                Ok(Arc::new(BlockReaderExec::new(reader.stage, Arc::new(schema), partitions)))
+                let node = BlockReaderExec::new(reader.stage, Arc::new(schema), partitions);
+                let key = |bytes: Option<Vec<u8>>| bytes.map(|bytes| RowKey::new(&bytes));
+                let range = KeyRange { from: key(reader.from), to: key(reader.to) };
+                Ok(Arc::new(node.in_range(range)))
             }
             (kind, inputs) => internal_err!("a block node {kind:?} of {} inputs", inputs.len()),
         }
@@ -112,13 +124,16 @@ impl PhysicalExtensionCodec for BlockCodec {
     ) -> Result<()> {
         let kind = if let Some(writer) = node.downcast_ref::<BlockWriterExec>() {
             let (size, skipped) = (writer.size(), writer.skipped().to_vec());
-            Kind::Writer(Writer { size, skipped })
+            Kind::Writer(Writer { size, skipped, tells_keys: writer.tells_keys() })
         } else if let Some(reader) = node.downcast_ref::<BlockReaderExec>() {
             let schema = protobuf::Schema::try_from(reader.schema().as_ref())?.encode_to_vec();
             let partitions = reader.partitions().iter();
             let partitions = partitions.map(|blocks| Partition { blocks: blocks.clone() });
-            let stage = reader.stage();
-            Kind::Reader(Reader { stage, schema, partitions: partitions.collect() })
+            let (stage, partitions) = (reader.stage(), partitions.collect());
+            let bytes = |key: &Option<RowKey>| key.as_ref().map(|key| key.bytes().to_vec());
+            let KeyRange { from, to } = reader.range();
+            let (from, to) = (bytes(from), bytes(to));
+            Kind::Reader(Reader { stage, schema, partitions, from, to })
         } else {
             return self.inner.try_encode(node, bytes, converter);
         };

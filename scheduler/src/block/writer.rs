@@ -24,7 +24,10 @@ use tokio::sync::Mutex;
 
 use super::cut::{BlockSize, Cutter};
 use super::open_block::{OpenBlock, Sealed};
+use super::row_keys::RowKeys;
+use super::run_order::run_order;
 use super::store::BlockStore;
+use crate::graph::RowKey;
 use crate::protocol::location::FileId;
 
 /// Writes its input's rows as blocks.
@@ -39,15 +42,17 @@ pub struct BlockWriterExec {
     size: BlockSize,
     /// Blocks that an earlier attempt has sealed and that are still there.
     skipped: Vec<u32>,
+    /// Whether its input is a sort, and it says of each block with which key it begins.
+    tells_keys: bool,
 }
 
 /// Called with each block when it is sealed.
-pub type OnSealed<'a> = &'a (dyn Fn(FileId, Sealed) + Sync);
+pub type OnSealed<'a> = &'a (dyn Fn(FileId, &Sealed) + Sync);
 
 impl BlockWriterExec {
     /// Writes blocks of this size.
     pub fn new(input: Arc<dyn ExecutionPlan>, size: BlockSize) -> Self {
-        Self { input, size, skipped: vec![] }
+        Self { input, size, skipped: vec![], tells_keys: false }
     }
 
     /// Without the blocks that are there already.
@@ -55,6 +60,18 @@ impl BlockWriterExec {
     pub fn with_skipped(mut self, skipped: Vec<u32>) -> Self {
         self.skipped = skipped;
         self
+    }
+
+    /// Of the sorted runs that its input [gives](run_order): with the keys of the blocks' first rows.
+    #[must_use]
+    pub fn with_keys(mut self, tells_keys: bool) -> Self {
+        self.tells_keys = tells_keys;
+        self
+    }
+
+    /// Whether it says with which keys blocks begin.
+    pub fn tells_keys(&self) -> bool {
+        self.tells_keys
     }
 
     /// The plan whose rows it writes.
@@ -85,6 +102,7 @@ impl BlockWriterExec {
         context: Arc<TaskContext>,
         on_sealed: OnSealed<'_>,
     ) -> Result<Vec<(FileId, Sealed)>> {
+        let keys = self.keys()?;
         let output = Output {
             store,
             job,
@@ -93,6 +111,7 @@ impl BlockWriterExec {
             skipped: self.skipped.iter().copied().collect(),
             next: Mutex::new(0),
             memory: MemoryConsumer::new("BlockWriterExec").register(context.memory_pool()),
+            keys,
             on_sealed,
         };
         let partitions = self.input.output_partitioning().partition_count();
@@ -107,6 +126,19 @@ impl BlockWriterExec {
         blocks.sort_by_key(|(id, _)| *id);
         Ok(blocks)
     }
+
+    /// What makes keys of rows, if they are to be told.
+    fn keys(&self) -> Result<Option<RowKeys>> {
+        if !self.tells_keys {
+            return Ok(None);
+        }
+        match run_order(&self.input) {
+            Some(order) => RowKeys::try_new(&order, &self.input.schema()).map(Some),
+            None => {
+                internal_err!("BlockWriterExec tells keys of a sort, found {}", self.input.name())
+            }
+        }
+    }
 }
 
 /// Where the blocks of one task go.
@@ -118,6 +150,7 @@ struct Output<'a> {
     skipped: HashSet<u32>,
     next: Mutex<u32>,
     memory: MemoryReservation,
+    keys: Option<RowKeys>,
     on_sealed: OnSealed<'a>,
 }
 
@@ -139,12 +172,11 @@ impl Output<'_> {
                 if piece.starts_block {
                     sealed.extend(self.seal(open.take()).await?);
                 }
-                let id = match &open {
-                    Some(block) => block.id,
-                    None => self.next_id().await,
+                let block = match &mut open {
+                    Some(block) => block,
+                    None => open.insert(self.begin(&piece.rows).await?),
                 };
-                let block = open.get_or_insert_with(|| Growing::new(id));
-                if self.skipped.contains(&id.seq) {
+                if self.skipped.contains(&block.id.seq) {
                     continue;
                 }
                 if block.joined.add(piece.rows) {
@@ -154,6 +186,13 @@ impl Output<'_> {
         }
         sealed.extend(self.seal(open).await?);
         Ok(sealed)
+    }
+
+    /// A block whose first rows are these.
+    async fn begin(&self, rows: &RecordBatch) -> Result<Growing> {
+        let key = self.keys.as_ref().map(|keys| keys.of(rows, 0)).transpose()?;
+        let key = key.map(|key| RowKey::new(key.as_ref()));
+        Ok(Growing { id: self.next_id().await, key, joined: Joined::default(), file: None })
     }
 
     async fn next_id(&self) -> FileId {
@@ -180,8 +219,8 @@ impl Output<'_> {
         self.flush(&mut block).await?;
         // Without a file it is there already.
         let Some(file) = block.file else { return Ok(None) };
-        let sealed = file.seal()?;
-        (self.on_sealed)(block.id, sealed);
+        let sealed = Sealed { key: block.key, ..file.seal()? };
+        (self.on_sealed)(block.id, &sealed);
         Ok(Some((block.id, sealed)))
     }
 }
@@ -189,14 +228,10 @@ impl Output<'_> {
 /// A block that is being written.
 struct Growing {
     id: FileId,
+    /// Of its first row.
+    key: Option<RowKey>,
     joined: Joined,
     file: Option<OpenBlock>,
-}
-
-impl Growing {
-    fn new(id: FileId) -> Self {
-        Self { id, joined: Joined::default(), file: None }
-    }
 }
 
 /// Small batches, such as a model's, on their way to become one: for each batch a block has a
@@ -241,7 +276,8 @@ impl Joined {
 
 impl DisplayAs for BlockWriterExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockWriterExec: bytes_max={}", self.size.bytes_max)
+        write!(f, "BlockWriterExec: bytes_max={}", self.size.bytes_max)?;
+        if self.tells_keys { f.write_str(", keys=true") } else { Ok(()) }
     }
 }
 

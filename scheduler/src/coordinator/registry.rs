@@ -276,6 +276,8 @@ impl Registry {
             bytes: sealed.bytes,
             rows: sealed.rows,
             checksum: u64::from(sealed.checksum),
+            // Of an output that counts as a whole, told with its end.
+            key: None,
         };
         self.apply(&job, Event::BlockSealed { task, block });
     }

@@ -7,6 +7,7 @@ use thiserror::Error;
 use super::ids::{BlockId, EdgeId, Millis, StageId, TaskId, UnitId, WorkerId};
 use super::job::JobGraph;
 use super::ready::ReadyItem;
+use super::row_key::KeyRange;
 use super::spec::{EdgeKind, Granularity};
 use super::step::Step;
 use super::unit::{Task, TaskState, Unit, UnitInput, UnitState};
@@ -29,6 +30,8 @@ pub struct Bound {
     /// What it reads on that edge. What it reads of whole stages is told by
     /// [`JobGraph::outputs`], once per stage.
     pub inputs: Vec<Input>,
+    /// What it reads of a stage's runs, by [`JobGraph::blocks_in`].
+    pub range: Option<KeyRange>,
     /// Blocks that need not be written again.
     pub skip: Vec<u32>,
 }
@@ -83,6 +86,9 @@ pub enum BindError {
     /// What the unit reads is not sealed, or no longer there.
     #[error("what unit {0} reads is not sealed or not there")]
     InputMissing(UnitId),
+    /// What was written down of a stage's ranges is not what follows here.
+    #[error("stage {0} would read other ranges than those that were written down")]
+    OtherRanges(StageId),
     /// A unit's output is not all there, or the input of another unit.
     #[error("the output of unit {unit} is not free to be read over edge {edge}")]
     OutputTaken {
@@ -257,7 +263,8 @@ impl JobGraph {
         let Unit { partition, edge, .. } = self.unit(id);
         let inputs = self.input_blocks(id).into_iter().map(|block| self.input(block)).collect();
         let (attempt, skip) = (found.attempt, found.skip.clone());
-        Bound { task, unit: id, attempt, partition: *partition, edge: *edge, inputs, skip }
+        let (partition, edge, range) = (*partition, *edge, self.range_of(id));
+        Bound { task, unit: id, attempt, partition, edge, inputs, range, skip }
     }
 
     /// Which blocks need not be written again, and how many bytes are expected of the others.
@@ -283,7 +290,7 @@ impl JobGraph {
         (skip.into_iter().map(|(seq, _)| seq).collect(), expected)
     }
 
-    fn input(&self, id: BlockId) -> Input {
+    pub(super) fn input(&self, id: BlockId) -> Input {
         let block = self.block(id);
         Input {
             block: id,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::event::BlockReport;
 use super::ids::{BlockId, Millis, WorkerId};
+use super::row_key::RowKey;
 
 /// What a block is to its readers, over all edges. See [`graph`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) rows: u64,
     pub(super) checksum: u64,
+    pub(super) key: Option<RowKey>,
     /// The attempt that wrote the copy that counts.
     pub(super) task: u32,
     pub(super) worker: WorkerId,

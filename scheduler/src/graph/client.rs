@@ -8,6 +8,7 @@ use super::bind::Bound;
 use super::ids::{BlockId, EdgeId, Millis, StageId, WorkerId};
 use super::job::JobGraph;
 use super::ready::ReadyItem;
+use super::unit::Unit;
 use super::work::Work;
 use crate::resources::Lease;
 
@@ -63,7 +64,10 @@ impl JobGraph {
         let mut chosen: Option<(EdgeId, Vec<BlockId>)> = None;
         for item in self.ready(stage)?.iter() {
             let (edge, block) = match item {
-                ReadyItem::Unit(unit) => return Some(Work::Unit(stage.unit(unit))),
+                ReadyItem::Unit(unit) => {
+                    let may = !self.reads_ranges(stage) || self.are_read(stage, unit);
+                    return may.then_some(Work::Unit(stage.unit(unit)));
+                }
                 ReadyItem::Output { edge, unit } => {
                     return Some(Work::Outputs { edge, units: vec![unit] });
                 }
@@ -82,6 +86,18 @@ impl JobGraph {
             chosen.get_or_insert_with(|| (edge, vec![])).1.push(block);
         }
         chosen.map(|(edge, blocks)| Work::Blocks { edge, blocks })
+    }
+
+    /// Whether what the client reads was made of ranges: they have an order.
+    fn reads_ranges(&self, client: StageId) -> bool {
+        let mut inputs = self.stages[client.at()].inputs.iter();
+        inputs.any(|edge| self.runs_of(self.edges[edge.at()].spec.from).is_some())
+    }
+
+    /// Whether the client has read all units before this one.
+    fn are_read(&self, client: StageId, unit: u32) -> bool {
+        let units = &self.stages[client.at()].units;
+        units[..unit as usize].iter().all(Unit::is_done)
     }
 
     /// Whether the client has read, or reads as `last`, the block before this one.

@@ -20,6 +20,7 @@ impl JobGraph {
         for stage in self.order.clone() {
             if !self.stages[stage.at()].closed && self.can_close(stage) {
                 self.run_on_nothing(stage);
+                self.make_ranges(stage, now);
                 self.stages[stage.at()].closed = true;
             }
         }
@@ -66,6 +67,7 @@ impl JobGraph {
                 BLOCK => producer.closed && producer.undeclared == 0 && edge.unassigned == 0,
                 UNIT => producer.closed,
                 UNITS => producer.closed && edge.unassigned == 0,
+                EdgeKind::Ranges => producer.closed && producer.unsealed == 0,
                 EdgeKind::Blocking | EdgeKind::Broadcast => true,
             }
         })

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{BlockId, StageId, TaskId, WorkerId};
 use super::kinds;
+use super::row_key::RowKey;
 
 /// Something that happened. May come late, twice or out of order: the graph says what counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ pub enum Event {
 }
 
 /// One sealed block, as its writer describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockReport {
     /// Its number within the output of the unit.
     pub seq: u32,
@@ -62,6 +63,9 @@ pub struct BlockReport {
     pub rows: u64,
     /// CRC-32 of its file.
     pub checksum: u64,
+    /// Of a sorted run: the key of its first row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<RowKey>,
 }
 
 /// No block is larger. Keeps sums over reports, which come from outside, from overflowing.

@@ -74,7 +74,7 @@ impl JobGraph {
                 EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
                     self.unit(id.unit).readers[slot]
                 }
-                EdgeKind::Blocking | EdgeKind::Broadcast => {
+                EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Ranges => {
                     let running = self.stages[to.at()].running.clone();
                     let units: Vec<_> =
                         running.into_iter().map(|task| self.task(to.task(task)).unit).collect();
@@ -156,7 +156,7 @@ impl JobGraph {
     /// What a unit reads that must run again: its producers must too, where that is gone.
     fn touch_inputs(&self, id: UnitId, wave: &mut Wave) {
         match &self.unit(id).input {
-            UnitInput::Partition(_) => {}
+            UnitInput::Partition(_) | UnitInput::Range(_) => {}
             UnitInput::Blocks(blocks) => {
                 let absent = blocks.iter().filter(|block| !self.block(**block).is_alive());
                 absent.for_each(|block| wave.touch(block.unit, Cause::InputOf(id)));

@@ -20,6 +20,9 @@
 //!  Streaming(Units)         a group of the producer's       their whole outputs are there; the group
 //!                           units, made when it is bound    is frozen
 //!  Blocking, Broadcast      one per partition               the producer stage is complete
+//!  Ranges                   one per range of the keys of    the producer stage is complete
+//!                           sorted runs, made when all are
+//!                           there (`ranges.rs`)
 //! ```
 //! A stage may have several edges of each kind. What is blocking holds back all of its units.
 //!
@@ -123,9 +126,11 @@ mod kinds;
 mod learned;
 mod lineage;
 mod output;
+mod ranges;
 mod ready;
 mod replay;
 mod retry;
+mod row_key;
 mod rows;
 mod spec;
 mod stage;
@@ -148,6 +153,7 @@ pub use invariants::{Broken, INVARIANTS, check};
 pub use job::{JobGraph, JobStatus};
 pub use learned::Learned;
 pub use ready::{Ready, ReadyItem};
+pub use row_key::{KeyRange, RowKey};
 pub use rows::{BlockRow, StageRow, TaskRow};
 pub use spec::{EdgeKind, EdgeSpec, Granularity, GraphError, JobSpec, Limits, StageSpec};
 pub use stage::StageState;

@@ -111,6 +111,7 @@ impl JobGraph {
             bytes: report.bytes,
             rows: report.rows,
             checksum: report.checksum,
+            key: report.key.clone(),
             task: task.index,
             worker: self.task(task).worker.clone(),
             place: Place::Lost,

@@ -32,6 +32,10 @@ impl JobGraph {
                 }
                 Ok(None)
             }
+            Step::Ranges { stage, borders, .. } => {
+                self.check_ranges(stage, &borders)?;
+                Ok(None)
+            }
             Step::Bind { work, worker, lease, now } => {
                 self.bind(work, &worker, lease, now).map(Some)
             }

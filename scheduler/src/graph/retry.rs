@@ -156,7 +156,7 @@ impl JobGraph {
             UnitInput::Blocks(blocks) => blocks.contains(&block),
             UnitInput::Output(unit) => *unit == producer,
             UnitInput::Outputs(units) => units.contains(&producer),
-            UnitInput::Partition(_) => false,
+            UnitInput::Partition(_) | UnitInput::Range(_) => false,
         };
         let named = unit.blocks.iter().filter(|(found, _)| seq.is_none_or(|seq| seq == *found));
         let alive = named.filter(|(_, block)| block.is_alive());

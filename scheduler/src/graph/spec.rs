@@ -33,6 +33,8 @@ pub struct StageSpec {
     pub group_bytes_min: u64,
     /// And up to this many rows.
     pub group_rows_max: u64,
+    /// Sorted runs are read in ranges of about so many bytes, as one if there are fewer.
+    pub range_bytes: u64,
     /// Expected output of one unit, until some have been seen.
     pub output_bytes_guess: u64,
     /// Whether it runs once if nothing streams in, as it gives rows for no input: a grand total.
@@ -52,6 +54,7 @@ impl StageSpec {
             group_bytes_max: 128 << 20,
             group_bytes_min: 0,
             group_rows_max: u64::MAX,
+            range_bytes: u64::MAX,
             output_bytes_guess: 128 << 20,
             runs_on_nothing: false,
             is_client: false,
@@ -86,6 +89,12 @@ impl StageSpec {
     /// The same stage with another number of rows in a group.
     pub fn with_group_rows_max(mut self, rows: u64) -> Self {
         self.group_rows_max = rows;
+        self
+    }
+
+    /// The same stage, which reads runs in ranges of this size.
+    pub fn with_range_bytes(mut self, bytes: u64) -> Self {
+        self.range_bytes = bytes;
         self
     }
 
@@ -141,12 +150,15 @@ pub enum EdgeKind {
     Blocking,
     /// Each consumer unit reads the whole output of all producer units.
     Broadcast,
+    /// Each producer unit gives a sorted run, and each consumer unit reads the rows of all runs whose keys
+    /// are in one range. The client of such a consumer reads its units in the order of their ranges.
+    Ranges,
 }
 
 impl EdgeKind {
     /// Whether the consumer waits for the whole producer stage.
     pub fn is_blocking(self) -> bool {
-        matches!(self, Self::Blocking | Self::Broadcast)
+        matches!(self, Self::Blocking | Self::Broadcast | Self::Ranges)
     }
 }
 
@@ -229,6 +241,14 @@ pub enum GraphError {
         /// Its operators, for people.
         name: String,
     },
+    /// A unit cannot be a range of two orders.
+    #[error("stage {stage} '{name}' reads the runs of several stages in ranges, expected one")]
+    SeveralOrders {
+        /// The stage that would read.
+        stage: StageId,
+        /// Its operators, for people.
+        name: String,
+    },
     /// Blocks would be consumed that a re-run may not give again.
     #[error(
         "edge {edge} streams blocks of stage {stage} '{name}', which is not replayable; stream \
@@ -260,6 +280,11 @@ impl JobSpec {
             if streams_blocks && !stage.replayable {
                 let name = stage.name.clone();
                 return Err(GraphError::NotReplayable { edge, stage: from, name });
+            }
+            let ranges = |other: &&EdgeSpec| other.to == to && other.kind == EdgeKind::Ranges;
+            if self.edges.iter().filter(ranges).count() > 1 {
+                let name = self.stages[to.at()].name.clone();
+                return Err(GraphError::SeveralOrders { stage: to, name });
             }
         }
         self.order()

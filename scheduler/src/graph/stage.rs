@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::ids::{EdgeId, Millis, StageId, UnitId};
 use super::learned::Learned;
 use super::ready::Ready;
+use super::row_key::RowKey;
 use super::spec::{EdgeKind, EdgeSpec, Granularity, JobSpec, StageSpec};
 use super::unit::{Task, Unit, UnitInput, UnitState};
 
@@ -32,6 +33,8 @@ pub(super) struct Stage {
     pub(super) tasks: Vec<Task>,
     pub(super) running: BTreeSet<u32>,
     pub(super) ready: Ready,
+    /// Where the ranges begin that it reads, but for the first, once that is known. Never changed then.
+    pub(super) borders: Option<Vec<RowKey>>,
     /// There will be no more units. Never taken back.
     pub(super) closed: bool,
     /// Units that are not done.
@@ -71,6 +74,7 @@ impl Stage {
             tasks: vec![],
             running: BTreeSet::new(),
             ready: Ready::default(),
+            borders: None,
             closed: false,
             undone: 0,
             undeclared: 0,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::Event;
 use super::ids::{Millis, StageId, WorkerId};
+use super::row_key::RowKey;
 use super::work::Work;
 use crate::resources::Lease;
 
@@ -35,6 +36,16 @@ pub enum Step {
         /// When.
         now: Millis,
     },
+    /// What followed from the step before: runs were cut into ranges. It follows again, and is written down as
+    /// another build may choose otherwise.
+    Ranges {
+        /// The stage that reads them.
+        stage: StageId,
+        /// Where ranges begin, but for the first.
+        borders: Vec<RowKey>,
+        /// When.
+        now: Millis,
+    },
 }
 
 impl Step {
@@ -49,7 +60,10 @@ impl Step {
     /// When it was.
     pub fn time(&self) -> Millis {
         match self {
-            Self::Event { now, .. } | Self::Bind { now, .. } | Self::Advance { now, .. } => *now,
+            Self::Event { now, .. }
+            | Self::Bind { now, .. }
+            | Self::Advance { now, .. }
+            | Self::Ranges { now, .. } => *now,
         }
     }
 }

@@ -57,7 +57,7 @@ impl JobGraph {
     /// What a unit reads on its streaming edge.
     pub(super) fn input_blocks(&self, id: UnitId) -> Vec<BlockId> {
         match &self.unit(id).input {
-            UnitInput::Partition(_) => vec![],
+            UnitInput::Partition(_) | UnitInput::Range(_) => vec![],
             UnitInput::Blocks(blocks) => blocks.clone(),
             UnitInput::Output(unit) => self.output_of(*unit).collect(),
             UnitInput::Outputs(units) => {
@@ -105,7 +105,7 @@ impl JobGraph {
     /// Whether all that a unit reads on its streaming edge is sealed and there.
     pub(super) fn inputs_are_alive(&self, id: UnitId) -> bool {
         match &self.unit(id).input {
-            UnitInput::Partition(_) => true,
+            UnitInput::Partition(_) | UnitInput::Range(_) => true,
             UnitInput::Blocks(blocks) => blocks.iter().all(|block| self.block(*block).is_alive()),
             UnitInput::Output(unit) => self.unit(*unit).is_sealed(),
             UnitInput::Outputs(units) => units.iter().all(|unit| self.unit(*unit).is_sealed()),

@@ -17,6 +17,8 @@ pub enum UnitInput {
     Output(UnitId),
     /// The whole outputs of some units of one edge. Frozen like a group of blocks.
     Outputs(Vec<UnitId>),
+    /// A range of the runs of a stage, by its place among all of them.
+    Range(u32),
 }
 
 /// Where a unit stands. The number is that of the attempt that runs, or that counts.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::graph::{Bound, Event, Millis, TaskId, WorkerId};
+use crate::graph::{Bound, Event, Millis, TaskId, UnitInput, WorkerId};
 use crate::placement::WorkerState;
 use crate::resources::Lease;
 
@@ -34,6 +34,14 @@ impl World {
 
     /// The blocks of a unit come in their order, each once it is known that the last was read.
     fn check_order(&self, bound: &Bound) -> Checked {
+        if let UnitInput::Output(from) = self.graph.unit_input(bound.unit)
+            && self.graph.ranges(from.stage).is_some()
+        {
+            let read = self.received.ended.len();
+            ensure(from.index as usize == read, || {
+                format!("range {from} is read as number {read}")
+            })?;
+        }
         let mut next = self.received.blocks.clone();
         for input in &bound.inputs {
             let next = next.entry(input.block.unit).or_default();

@@ -34,15 +34,28 @@ pub(super) struct Reference {
     pub(super) units: BTreeMap<UnitId, Known>,
     pub(super) tasks: BTreeMap<TaskId, Task>,
     readers: BTreeMap<Reader, UnitId>,
+    /// How many units a stage has that reads ranges, once one of them was bound.
+    ranges: BTreeMap<StageId, usize>,
 }
 
 impl Reference {
     pub(super) fn new(spec: JobSpec) -> Self {
-        Self { spec, units: BTreeMap::new(), tasks: BTreeMap::new(), readers: BTreeMap::new() }
+        let (units, tasks) = (BTreeMap::new(), BTreeMap::new());
+        Self { spec, units, tasks, readers: BTreeMap::new(), ranges: BTreeMap::new() }
     }
 
     /// A task was bound. `whole` is what it reads of whole stages.
-    pub(super) fn bound(&mut self, bound: &Bound, producers: &[UnitId], worker: &WorkerId) {
+    pub(super) fn bound(
+        &mut self,
+        bound: &Bound,
+        producers: &[UnitId],
+        worker: &WorkerId,
+        ranges: Option<usize>,
+    ) {
+        if let Some(ranges) = ranges {
+            let earlier = self.ranges.insert(bound.unit.stage, ranges);
+            assert!(earlier.is_none_or(|earlier| earlier == ranges), "other ranges");
+        }
         let unit = self.units.entry(bound.unit).or_default();
         assert!(unit.running.is_none(), "unit {} runs twice", bound.unit);
         unit.stage = bound.unit.stage.0;
@@ -124,6 +137,14 @@ impl Reference {
             && copy.0 == task
         {
             copy.1 = None;
+        }
+    }
+
+    /// All that a worker has of a stage is no longer there.
+    pub(super) fn output_gone(&mut self, stage: StageId, worker: &WorkerId) {
+        let units = self.units.iter_mut().filter(|(id, _)| id.stage == stage);
+        for copy in units.flat_map(|(_, unit)| unit.blocks.values_mut()) {
+            copy.1 = copy.1.take().filter(|place| place != worker);
         }
     }
 
@@ -211,7 +232,12 @@ impl Reference {
     /// How many units a stage has in all; `None` if that is not known yet.
     fn expected_units(&self, stage: StageId) -> Option<usize> {
         let spec = &self.spec.stages[stage.0 as usize];
-        let expected = spec.partitions as usize + self.expected_readers(stage)?;
+        let mut inputs = self.spec.edges.iter().filter(|edge| edge.to == stage);
+        let ranges = match inputs.any(|edge| edge.kind == EdgeKind::Ranges) {
+            true => *self.ranges.get(&stage)?,
+            false => 0,
+        };
+        let expected = spec.partitions as usize + ranges + self.expected_readers(stage)?;
         Some(expected.max(usize::from(spec.runs_on_nothing)))
     }
 

@@ -121,7 +121,8 @@ impl World {
                         (reference, bound, step)
                     {
                         let producers = producers(graph.unit_input(bound.unit));
-                        reference.bound(&bound, &producers, worker);
+                        let ranges = graph.ranges(bound.unit.stage);
+                        reference.bound(&bound, &producers, worker, ranges);
                     }
                 }
             }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use forebay_testkit::random::{Random, mix};
 
 use crate::graph::{
-    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, Limits, StageId, StageSpec, TaskId,
-    UnitInput,
+    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, KeyRange, Limits, RowKey, StageId,
+    StageSpec, TaskId, UnitInput,
 };
 use crate::resources::{AcceleratorNeed, Need};
 
@@ -101,6 +101,7 @@ impl Scenario {
             EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
                 have_units[edge.from.0 as usize]
             }
+            EdgeKind::Ranges => true,
             EdgeKind::Blocking | EdgeKind::Broadcast => false,
         })
     }
@@ -120,7 +121,7 @@ impl Scenario {
         match edge.kind {
             EdgeKind::Broadcast => true,
             EdgeKind::Blocking => partitions == 0,
-            EdgeKind::Streaming(_) => false,
+            EdgeKind::Streaming(_) | EdgeKind::Ranges => false,
         }
     }
 
@@ -139,6 +140,12 @@ impl Scenario {
         rows.iter().flat_map(of).collect()
     }
 
+    /// Where a row stands in the order of runs: among few rows or many that stand there, or all.
+    pub(super) fn key(&self, row: u64) -> RowKey {
+        let places = [1, 4, 1000][(self.seed % 3) as usize];
+        RowKey::new(&(mix(row ^ self.seed) % places).to_be_bytes())
+    }
+
     /// What a task makes of its unit. `side` has the rows of what it reads as whole stages, by
     /// edge; `streamed` those of its blocks.
     pub(super) fn run(
@@ -147,6 +154,7 @@ impl Scenario {
         input: &UnitInput,
         streamed: Rows,
         whole: &BTreeMap<u32, Rows>,
+        range: &KeyRange,
     ) -> Rows {
         if matches!(input, UnitInput::Blocks(blocks) if blocks.is_empty()) {
             return self.for_nothing(stage);
@@ -162,6 +170,13 @@ impl Scenario {
                     let mine = |row: &&u64| mix(**row) % partitions == u64::from(*partition);
                     rows.extend(read.iter().filter(mine));
                 }
+                (false, UnitInput::Range(_)) => {
+                    let is_behind =
+                        |row: &u64| range.to.as_ref().is_some_and(|to| self.key(*row) >= *to);
+                    let is_before =
+                        |row: &u64| range.from.as_ref().is_some_and(|from| self.key(*row) < *from);
+                    rows.extend(read.iter().filter(|row| !is_before(row) && !is_behind(row)));
+                }
                 (false, _) => {}
             }
         }
@@ -175,9 +190,11 @@ impl Scenario {
     /// Cuts an output into blocks: by its rows alone if that was promised, else by the attempt.
     pub(super) fn cut(&self, task: TaskId, rows: Rows) -> Vec<(BlockReport, Rows)> {
         let replayable = self.spec.stages[task.stage.0 as usize].replayable;
+        let gives_runs = self.gives_runs(task.stage);
         let salt = if replayable { 0 } else { mix(u64::from(task.index) + 1) };
         let mut rows = rows;
-        rows.sort_unstable_by_key(|row| mix(row ^ salt));
+        let key = |row: u64| gives_runs.then(|| self.key(row));
+        rows.sort_by_cached_key(|row| (key(*row), mix(row ^ salt)));
         let mut blocks = vec![Rows::new()];
         for row in rows {
             if mix(row ^ salt ^ 7).is_multiple_of(3)
@@ -190,12 +207,19 @@ impl Scenario {
             }
         }
         blocks.retain(|block| !block.is_empty());
-        (0..).zip(blocks).map(|(seq, rows)| (self.report(seq, &rows), rows)).collect()
+        // Of some blocks nobody knows where they begin.
+        let key = |rows: &Rows| key(rows[0]).filter(|_| !rows[0].is_multiple_of(16));
+        let report = |(seq, rows): (u32, Rows)| (self.report(seq, &rows, key(&rows)), rows);
+        (0..).zip(blocks).map(report).collect()
     }
 
-    fn report(&self, seq: u32, rows: &Rows) -> BlockReport {
+    fn gives_runs(&self, stage: StageId) -> bool {
+        self.spec.edges.iter().any(|edge| edge.from == stage && edge.kind == EdgeKind::Ranges)
+    }
+
+    fn report(&self, seq: u32, rows: &Rows, key: Option<RowKey>) -> BlockReport {
         let checksum = rows.iter().fold(1, |sum, row| mix(sum ^ row));
-        BlockReport { seq, bytes: 1 + checksum % 100, rows: rows.len() as u64, checksum }
+        BlockReport { seq, bytes: 1 + checksum % 100, rows: rows.len() as u64, checksum, key }
     }
 }
 
@@ -220,7 +244,11 @@ fn add_client(spec: &mut JobSpec, rng: &mut Random) {
 fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
     let to = StageId(stage);
     let mut kinds = vec![];
-    if stage > 0 && rng.chance(85) {
+    if stage > 0 && rng.chance(15) {
+        // What is sorted reads nothing else.
+        kinds.push(EdgeKind::Ranges);
+        spec.edges.push(EdgeSpec::new(StageId(stage - 1), to, EdgeKind::Ranges));
+    } else if stage > 0 && rng.chance(85) {
         for _ in 0..rng.between(1, 3).min(rng.between(1, 3)) {
             // Mostly the stage before, so that chains are common.
             let from = if rng.chance(60) { stage - 1 } else { rng.below(stage.into()) as u32 };
@@ -243,6 +271,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
     let partitions = match (streams, kinds.contains(&EdgeKind::Blocking)) {
         (true, true) => rng.below(3),
         (true, false) => rng.between(1, 2) * u64::from(rng.chance(15)),
+        (false, _) if kinds.contains(&EdgeKind::Ranges) => 0,
         (false, _) => rng.below(5),
     };
     let mut need = Need::cpus([0, 500, 1000, 1000][rng.index(4)]);
@@ -256,6 +285,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
         .with_group_bytes_max([1, 100, 500][rng.index(3)])
         .with_group_bytes_min([0, 0, 50, 500][rng.index(4)])
         .with_group_rows_max([1, 5, u64::MAX][rng.index(3)])
+        .with_range_bytes([1, 50, 300, u64::MAX][rng.index(4)])
         .with_output_bytes_guess(rng.between(1, 200));
     found.replayable = rng.chance(70);
     found.runs_on_nothing = streams && rng.chance(50);

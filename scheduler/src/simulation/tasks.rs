@@ -28,7 +28,7 @@ pub(super) fn producers(input: &UnitInput) -> Vec<UnitId> {
     match input {
         UnitInput::Output(unit) => vec![*unit],
         UnitInput::Outputs(units) => units.clone(),
-        UnitInput::Partition(_) | UnitInput::Blocks(_) => vec![],
+        UnitInput::Partition(_) | UnitInput::Blocks(_) | UnitInput::Range(_) => vec![],
     }
 }
 
@@ -57,10 +57,14 @@ impl World {
     pub(super) fn start(&mut self, bound: Bound, worker: WorkerId, lease: Lease) -> Checked {
         self.say(|| format!("    {} runs unit {} on {worker}: {bound:?}", bound.task, bound.unit));
         let input = self.graph.unit_input(bound.unit).clone();
-        self.reference.bound(&bound, &producers(&input), &worker);
+        let ranges = self.graph.ranges(bound.unit.stage);
+        self.reference.bound(&bound, &producers(&input), &worker, ranges);
         let edges = (0..).zip(&self.scenario.spec.edges);
         let blocking = edges.filter(|(_, e)| e.to == bound.unit.stage && e.kind.is_blocking());
-        let whole = blocking.map(|(edge, e)| (edge, self.graph.outputs(e.from).collect()));
+        let whole = blocking.map(|(edge, e)| match &bound.range {
+            Some(range) => (edge, self.graph.blocks_in(e.from, range).concat()),
+            None => (edge, self.graph.outputs(e.from).collect()),
+        });
         let whole = whole.collect();
         // A client that fails ends the job; that it cannot read something is seen when it reads.
         let is_client = self.graph.client() == Some(bound.unit.stage);
@@ -137,7 +141,8 @@ impl World {
             return Ok(());
         }
         let running = &self.tasks[&task];
-        let rows = self.scenario.run(task.stage, &running.input, streamed, &whole);
+        let range = running.bound.range.clone().unwrap_or_default();
+        let rows = self.scenario.run(task.stage, &running.input, streamed, &whole, &range);
         let blocks = self.scenario.cut(task, rows);
         let mut time = 0;
         for at in 0..blocks.len() {
@@ -208,7 +213,7 @@ impl World {
         let worker = self.tasks[&task].worker.clone();
         let stored = Stored { rows, is_corrupt, is_freed: false };
         self.with(&worker).store.insert((block, task), stored);
-        self.task_mut(task).sealed.push(report);
+        self.task_mut(task).sealed.push(report.clone());
         self.send(task, Event::BlockSealed { task, block: report });
         // A failing task often does so in the middle.
         if self.tasks[&task].fails.is_some() && self.rng.chance(30) {
@@ -230,7 +235,7 @@ impl World {
                 Event::TaskFailed { task, failure: Failure::new(kind, message) }
             }
             None => {
-                let reports = running.blocks.iter().map(|(report, _)| *report);
+                let reports = running.blocks.iter().map(|(report, _)| report.clone());
                 // What was skipped may be told or left out.
                 let told = |report: &BlockReport| {
                     task.index.is_multiple_of(2) || !running.bound.skip.contains(&report.seq)

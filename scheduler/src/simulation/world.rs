@@ -364,6 +364,12 @@ pub(super) fn tell(
         Event::TaskFinished { task, blocks } => reference.finished(*task, blocks),
         Event::TaskFailed { task, failure } if reference.runs(*task) => {
             reference.stopped(*task);
+            if let (FailureKind::OutputLost { stage, worker }, Some(_)) =
+                (&failure.kind, &tasks[task].bound.range)
+            {
+                // It reads a part of it, and says that all of it cannot be had.
+                reference.output_gone(*stage, worker);
+            }
             let reads = tasks[task].all_inputs();
             for input in reads.filter(|input| match &failure.kind {
                 FailureKind::BlockLost(block) => input.block == *block,

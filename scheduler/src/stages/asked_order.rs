@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
-use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use crate::block::run_order::projected;
 
 /// The order of a plan's only partition: that of its last sort or merge, as far as the columns above
 /// show it, or what it claims if it has none.
@@ -31,14 +31,4 @@ pub(crate) fn asked_order(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> 
         },
         _ => plan.output_ordering().cloned(),
     }
-}
-
-/// The first of the keys that the projection has as columns.
-fn projected(projection: &ProjectionExec, order: LexOrdering) -> Option<LexOrdering> {
-    let column = |key: &PhysicalSortExpr| {
-        let mut columns = projection.expr().iter().enumerate();
-        let (at, shown) = columns.find(|(_, shown)| shown.expr.eq(&key.expr))?;
-        Some(PhysicalSortExpr::new(Arc::new(Column::new(&shown.alias, at)), key.options))
-    };
-    LexOrdering::new(order.iter().map_while(column))
 }

@@ -80,6 +80,8 @@ impl Stages {
         let Piece { plan: root, inputs } = piece;
         let child = root.children().first().copied().cloned();
         let partitions = match child {
+            // As many as there will be ranges.
+            _ if inputs.iter().any(|input| input.kind == EdgeKind::Ranges) => 0,
             _ if streams => own_partitions(&root),
             Some(child) => child.output_partitioning().partition_count(),
             None => 1,
@@ -90,6 +92,7 @@ impl Stages {
             .with_group_bytes_max(file_bytes.unwrap_or(bytes))
             .with_group_bytes_min(file_bytes.unwrap_or(0))
             .with_group_rows_max(model_rows(&root))
+            .with_range_bytes(self.config.range_bytes as u64)
             .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
         spec.replayable = is_replayable(&root);
         spec.runs_on_nothing = streams && gives_rows_for_nothing(&root);

@@ -8,6 +8,8 @@
 //! - below what writes files, so that a task of it has the rows of a file;
 //! - below each operator that needs all rows of a stage of which several tasks run.
 //!
+//! What merges all rows of a query in its order does so range by range (`ranges`).
+//!
 //! A hash shuffle stays Ballista's. All other stages write blocks.
 
 use std::collections::HashMap;
@@ -62,8 +64,10 @@ pub(crate) fn cut(
     let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
     let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };
     stages.orders.extend(writers.last().map(|root| root.stage_id()).zip(order));
+    let last = writers.last().map(|writer| writer.stage_id());
     for writer in writers {
-        stages.add_shuffle_stage(writer.as_ref())?;
+        let is_last = last == Some(writer.stage_id());
+        stages.add_shuffle_stage(writer.as_ref(), is_last)?;
     }
     stages.add_client();
     let job_budget = stages.config.job_budget as u64;
@@ -80,7 +84,7 @@ pub(crate) fn cut(
 const KEPT_PART: u64 = 8;
 
 impl Stages {
-    fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter) -> Result<()> {
+    fn add_shuffle_stage(&mut self, writer: &dyn ShuffleWriter, is_last: bool) -> Result<()> {
         let written = only_child(writer.children())?.transform_up(kept_joins::shown).data()?;
         let written = undisguised(written)?;
         let written = written.transform_up(without_repartition).data()?;
@@ -91,7 +95,11 @@ impl Stages {
             self.add(Piece { plan, inputs })?
         } else {
             let plan = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
-            self.add_block_stage(Piece { plan, inputs }, self.block_size())?
+            let mut piece = Piece { plan, inputs };
+            if is_last {
+                self.merge_in_ranges(&mut piece);
+            }
+            self.add_block_stage(piece, self.block_size())?
         };
         self.staged.shuffles.insert(writer.stage_id(), id);
         Ok(())

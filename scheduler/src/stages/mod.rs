@@ -8,6 +8,7 @@
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
 //! - `joined_stages`: which of its stages are one
+//! - `ranges`: the order of a query, made by several tasks
 //! - [`asked_order`]: the order in which a query asks for its rows
 //!
 //! Ballista's planner cuts at shuffles; everything else here is ours.
@@ -18,6 +19,7 @@ mod cut;
 mod input_wants;
 mod joined_stages;
 mod kept_joins;
+mod ranges;
 mod rewrites;
 mod staged;
 mod traits;

@@ -129,6 +129,11 @@ fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
     found || visited.is_err()
 }
 
+/// Whether an operator of a plan has a volatile function.
+pub(crate) fn holds_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    is_volatile(plan) || plan.children().into_iter().any(holds_volatile)
+}
+
 fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {
     expr.is_volatile_node() || expr.children().into_iter().any(expr_is_volatile)
 }

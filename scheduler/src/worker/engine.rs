@@ -171,7 +171,7 @@ impl QueryStageExecutor for BlockTask {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
-        let on_sealed = |id: FileId, sealed: Sealed| {
+        let on_sealed = |id: FileId, sealed: &Sealed| {
             tracing::debug!(
                 seq = id.seq,
                 rows = sealed.rows,
@@ -194,7 +194,7 @@ impl QueryStageExecutor for BlockTask {
             self.writer.write(&self.store, &self.job, self.stage, task, context, &on_sealed);
         let blocks = written.await.map_err(status::sealed_failure)?;
         used.ended_well(memory.as_ref());
-        Ok(blocks.iter().map(status::to_record).collect())
+        Ok(status::to_records(&blocks))
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {

@@ -71,6 +71,7 @@ const OPTIONS: &[(&str, Allowed)] = &[
     ("forebay.push_limits_below_inference", Allowed::Anything),
     ("forebay.push_semi_joins_below_inference", Allowed::Anything),
     ("forebay.push_topk_below_inference", Allowed::Anything),
+    ("forebay.range_bytes", Allowed::Bytes(0..=1024 * MIB)),
     ("forebay.share_equal_inputs", Allowed::Anything),
     ("forebay.stream_stages", Allowed::Anything),
     ("forebay.weight", Allowed::Number(1..=100)),

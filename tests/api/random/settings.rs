@@ -41,6 +41,8 @@ pub(in crate::api) const OF_CLUSTERS: &[Choice] = &[
     ("forebay.block_bytes", "100"),
     ("forebay.block_bytes", "1"),
     ("forebay.block_bytes", "300"),
+    ("forebay.range_bytes", "1"),
+    ("forebay.range_bytes", "300"),
     ("forebay.stream_stages", "false"),
     ("forebay.dynamic_blocks", "false"),
     ("forebay.edge_budget", "200"),

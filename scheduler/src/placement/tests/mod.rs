@@ -66,13 +66,18 @@ fn told(bindings: &[Binding]) -> Vec<String> {
 }
 
 fn seal(graph: &mut JobGraph, task: TaskId, seq: u32, bytes: u64) {
-    let block = BlockReport { seq, bytes, rows: 1, checksum: 1 };
+    let block = BlockReport { seq, bytes, rows: 1, checksum: 1, key: None };
     graph.apply(Event::BlockSealed { task, block }, Millis(0));
 }
 
 fn finish(graph: &mut JobGraph, task: TaskId, sizes: &[u64]) {
-    let report =
-        |(seq, bytes): (u32, &u64)| BlockReport { seq, bytes: *bytes, rows: 1, checksum: 1 };
+    let report = |(seq, bytes): (u32, &u64)| BlockReport {
+        seq,
+        bytes: *bytes,
+        rows: 1,
+        checksum: 1,
+        key: None,
+    };
     let blocks = (0..).zip(sizes).map(report).collect();
     graph.apply(Event::TaskFinished { task, blocks }, Millis(0));
 }

@@ -24,7 +24,7 @@ pub use jobs::{
 pub use tables::{Analysis, AnalyzeRequest, TableRequest, TableRows};
 
 /// Bumped when a worker and a scheduler could no longer understand each other.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// The version of this process, which travels for people beside [`PROTOCOL`].
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,167 @@
+//! Sorted runs, read range by range.
+
+use super::*;
+
+/// Stages: runs of two partitions, what reads them in ranges of so many bytes, and a client.
+fn spec_of(range_bytes: u64) -> JobSpec {
+    let runs = StageSpec::new("runs", Need::cpus(1000), 2);
+    let ranges = StageSpec::new("ranges", Need::cpus(1000), 0).with_range_bytes(range_bytes);
+    spec(vec![runs, ranges, StageSpec::client()], &[(0, 1, EdgeKind::Ranges), (1, 2, UNIT)])
+}
+
+fn key(byte: u8) -> RowKey {
+    RowKey::new(&[byte])
+}
+
+/// Blocks of 10 bytes that begin with these keys.
+fn run_of(keys: &[u8]) -> Vec<BlockReport> {
+    let block = |(seq, byte): (u32, &u8)| BlockReport { key: Some(key(*byte)), ..report(seq) };
+    (0..).zip(keys).map(block).collect()
+}
+
+impl Fixture {
+    /// Runs a unit of the first stage, which gives a run.
+    fn sort(&mut self, index: u32, on: &str, keys: &[u8]) {
+        let task = self.bind(unit(0, index), on).task;
+        self.apply(Event::TaskFinished { task, blocks: run_of(keys) });
+    }
+
+    /// Binds a range. What it reads: blocks by unit, and where it begins and ends.
+    fn bind_range(&mut self, index: u32) -> (TaskId, Vec<Vec<BlockId>>, [Option<RowKey>; 2]) {
+        let bound = self.bind(unit(1, index), "c");
+        let range = bound.range.unwrap();
+        let read = self.graph.blocks_in(StageId(0), &range).into_iter();
+        let read = read.map(|run| run.into_iter().map(|input| input.block).collect()).collect();
+        (bound.task, read, [range.from, range.to])
+    }
+
+    fn ready_ranges(&self) -> usize {
+        self.graph.ready(StageId(1)).map_or(0, Ready::len)
+    }
+}
+
+fn blocks(run: u32, seqs: &[u32]) -> Vec<BlockId> {
+    seqs.iter().map(|seq| unit(0, run).block(*seq)).collect()
+}
+
+#[test]
+fn ranges_are_there_when_all_runs_are_and_read_what_they_need_of_each() {
+    let mut fixture = Fixture::new(spec_of(20));
+    fixture.sort(0, "a", &[1, 3, 5]);
+    assert_eq!(fixture.graph.ranges(StageId(1)), None);
+    assert_eq!(fixture.ready_ranges(), 0);
+    fixture.sort(1, "b", &[2, 4, 6]);
+    assert_eq!((fixture.graph.ranges(StageId(1)), fixture.ready_ranges()), (Some(3), 3));
+    // What begins before a border may end behind it.
+    let (_, read, ends) = fixture.bind_range(0);
+    assert_eq!((read, ends), (vec![blocks(0, &[0]), blocks(1, &[0])], [None, Some(key(3))]));
+    let (_, read, ends) = fixture.bind_range(1);
+    let expected = vec![blocks(0, &[0, 1]), blocks(1, &[0, 1])];
+    assert_eq!((read, ends), (expected, [Some(key(3)), Some(key(5))]));
+    let (_, read, ends) = fixture.bind_range(2);
+    let expected = vec![blocks(0, &[1, 2]), blocks(1, &[1, 2])];
+    assert_eq!((read, ends), (expected, [Some(key(5)), None]));
+}
+
+#[test]
+fn few_rows_none_or_those_without_keys_are_one_range() {
+    let runs: [&[&[u8]; 2]; 3] = [&[&[1, 3], &[2]], &[&[], &[]], &[&[7; 3], &[7; 3]]];
+    for (keys, range_bytes) in runs.into_iter().zip([31, 1, 61]) {
+        let mut fixture = Fixture::new(spec_of(range_bytes));
+        fixture.sort(0, "a", keys[0]);
+        fixture.sort(1, "b", keys[1]);
+        let (task, read, ends) = fixture.bind_range(0);
+        assert_eq!(ends, [None, None]);
+        assert_eq!(read.concat().len(), keys.concat().len());
+        assert_eq!(fixture.ready_ranges(), 0);
+        fixture.finish(task, 1);
+        assert_eq!(fixture.state(unit(1, 0)), "done");
+    }
+    let mut fixture = Fixture::new(spec_of(1));
+    fixture.run(unit(0, 0), "a", 3);
+    fixture.run(unit(0, 1), "b", 3);
+    assert_eq!(fixture.bind_range(0).1.concat().len(), 6);
+    assert_eq!(fixture.ready_ranges(), 0);
+}
+
+#[test]
+fn a_lost_run_is_made_again_and_cut_where_it_was() {
+    let mut fixture = Fixture::new(spec_of(20));
+    fixture.sort(0, "a", &[1, 3, 5]);
+    fixture.sort(1, "b", &[2, 4, 6]);
+    let (task, ..) = fixture.bind_range(0);
+    fixture.finish(task, 1);
+    let (task, _, ends) = fixture.bind_range(1);
+    let actions = fixture.lose("a");
+    let stopped = Action::CancelTask { task, worker: worker("c") };
+    assert!(actions.contains(&stopped), "{actions:?}");
+    assert_eq!(fixture.recomputed(), [(unit(0, 0), Cause::WorkerLost(worker("a")))]);
+    assert_eq!(fixture.ready_ranges(), 0, "a run is missing");
+    // As many rows, in other blocks.
+    let task = fixture.bind(unit(0, 0), "d").task;
+    let mut again = run_of(&[1, 4]);
+    again[0].rows = 4;
+    fixture.apply(Event::TaskFinished { task, blocks: again });
+    assert_eq!((fixture.graph.ranges(StageId(1)), fixture.ready_ranges()), (Some(3), 2));
+    let (_, read, again) = fixture.bind_range(1);
+    assert_eq!((read, again), (vec![blocks(0, &[0, 1]), blocks(1, &[0, 1])], ends));
+    assert_eq!(fixture.state(unit(1, 0)), "done", "its rows are there");
+}
+
+#[test]
+fn the_client_reads_ranges_in_their_order() {
+    let mut fixture = Fixture::new(spec_of(20));
+    fixture.sort(0, "a", &[1, 3, 5]);
+    fixture.sort(1, "b", &[2, 4, 6]);
+    let (first, ..) = fixture.bind_range(0);
+    for range in [2, 1] {
+        let (task, ..) = fixture.bind_range(range);
+        fixture.finish(task, 1);
+        assert_eq!(fixture.graph.bind_client(NOW), None);
+    }
+    fixture.finish(first, 1);
+    for range in 0..3 {
+        let bound = fixture.graph.bind_client(NOW).unwrap();
+        assert_eq!(bound.inputs[0].block, unit(1, range).block(0));
+        assert_eq!(fixture.graph.bind_client(NOW), None);
+        fixture.finish(bound.task, 0);
+    }
+    assert_eq!(*fixture.graph.status(), JobStatus::Finished);
+}
+
+#[test]
+fn borders_are_written_down_and_others_are_refused() {
+    let mut graph = JobGraph::try_new(spec_of(20)).unwrap();
+    graph.record_steps();
+    let mut fixture = Fixture { graph };
+    fixture.sort(0, "a", &[1, 3, 5]);
+    fixture.sort(1, "b", &[2, 4, 6]);
+    let (stage, borders) = (StageId(1), vec![key(3), key(5)]);
+    let steps = fixture.graph.take_steps();
+    assert_eq!(steps.last(), Some(&Step::Ranges { stage, borders, now: NOW }));
+    let again = |steps: &[Step]| -> Result<JobGraph, BindError> {
+        let mut graph = JobGraph::try_new(spec_of(20)).unwrap();
+        for step in steps {
+            let text = serde_json::to_string(step).unwrap();
+            graph.replay(serde_json::from_str(&text).unwrap())?;
+        }
+        graph.record_steps();
+        graph.take_steps();
+        Ok(graph)
+    };
+    let same = |graph: JobGraph| format!("{graph:?}") == format!("{:?}", fixture.graph);
+    assert!(same(again(&steps).unwrap()));
+    // The last of it was lost with the scheduler.
+    assert!(same(again(&steps[..steps.len() - 1]).unwrap()));
+    let mut other = steps;
+    *other.last_mut().unwrap() = Step::Ranges { stage, borders: vec![key(4)], now: NOW };
+    assert_eq!(again(&other).unwrap_err(), BindError::OtherRanges(stage));
+}
+
+#[test]
+fn a_stage_reads_the_runs_of_one_order() {
+    let ranges = EdgeKind::Ranges;
+    let spec = spec(vec![stage(1), stage(1), stage(0)], &[(0, 2, ranges), (1, 2, ranges)]);
+    let error = JobGraph::try_new(spec).unwrap_err().to_string();
+    assert!(error.contains("the runs of several stages"), "{error}");
+}

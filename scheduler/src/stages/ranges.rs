@@ -1,0 +1,108 @@
+//! The order of a query, made by several tasks: what merges all rows in it merges them range by range.
+//!
+//! ```text
+//!  before   BlockWriter < Projection < SortPreservingMerge < BlockReader        one task, all rows
+//!                                                                │ when it is done
+//!           BlockWriter < Sort < …
+//!
+//!  after    BlockWriter < Projection < SortPreservingMerge < BlockReader        a task per range
+//!                                                                │ in ranges when it is done
+//!           BlockWriter(keys=true) < Sort < …                                   a task per run
+//! ```
+//! The graph makes the ranges when the runs are there, and one range if there are few bytes. A stage stays as it
+//! was where a task per range would be wrong, or could not be made again:
+//!
+//! - above the merge is more than what takes row by row: a limit, a window;
+//! - the runs were not sorted for this: what a table says of the order of its files may be wrong, which costs
+//!   a merge its order and would cost ranges rows;
+//! - a function of the query is volatile: a run that is made again would have other rows, and some ranges would
+//!   have been made of those it had first;
+//! - keys have no form as bytes that compares as the sort does.
+
+use std::sync::Arc;
+
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use forebay_engine::{BoundedProjectionExec, WriteExec};
+
+use crate::block::row_keys::RowKeys;
+use crate::block::run_order::run_order;
+use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
+use crate::graph::{EdgeKind, StageId};
+use crate::stages::assembly::{Piece, Stages};
+use crate::stages::staged::Reads;
+use crate::stages::traits::holds_volatile;
+
+/// Blocks of a run in a range, if there is one run. What a task reads beside its range is a part of two
+/// blocks of each run.
+const BLOCKS_IN_RANGE: u64 = 16;
+
+/// But they are not smaller than this: each is a file, and asked for by itself.
+const RUN_BLOCK_BYTES_MIN: u64 = 64 << 10;
+
+impl Stages {
+    /// Has the last stage, which is not added yet, read the runs below its merge in ranges, if that is right.
+    pub(super) fn merge_in_ranges(&mut self, piece: &mut Piece) {
+        if self.config.range_bytes == 0 || !self.config.dynamic_blocks {
+            return;
+        }
+        let [input] = &mut piece.inputs[..] else { return };
+        let is_merged = input.kind == EdgeKind::Blocking && input.reads == Some(Reads::AllApart);
+        let Some(merge) = merge_below(&piece.plan).filter(|_| is_merged) else { return };
+        let from = input.from;
+        let reads_it = merge
+            .input()
+            .downcast_ref::<BlockReaderExec>()
+            .is_some_and(|reader| reader.stage() == from.0);
+        let has_keys = RowKeys::can_encode(merge.expr(), &merge.input().schema());
+        let is_volatile = holds_volatile(&piece.plan)
+            || self.staged.stages.iter().any(|stage| holds_volatile(&stage.plan));
+        if !reads_it || !has_keys || is_volatile || self.is_read(from) {
+            return;
+        }
+        if self.write_runs(from, merge) {
+            input.kind = EdgeKind::Ranges;
+        }
+    }
+
+    fn is_read(&self, stage: StageId) -> bool {
+        self.staged.spec.edges.iter().any(|edge| edge.from == stage)
+    }
+
+    /// Has a stage tell with which keys the blocks of its runs begin. Says whether it gives runs in the order of
+    /// this merge.
+    fn write_runs(&mut self, stage: StageId, merge: &SortPreservingMergeExec) -> bool {
+        let size = self.run_block_size();
+        let Some(planned) = self.staged.stages.get_mut(stage.0 as usize) else { return false };
+        let Some(writer) = planned.plan.downcast_ref::<BlockWriterExec>() else { return false };
+        if run_order(writer.input()).as_ref() != Some(merge.expr()) {
+            return false;
+        }
+        let writer = BlockWriterExec::new(Arc::clone(writer.input()), size).with_keys(true);
+        planned.plan = Arc::new(writer);
+        true
+    }
+
+    fn run_block_size(&self) -> BlockSize {
+        let range_bytes = self.config.range_bytes as u64;
+        let bytes = (range_bytes / BLOCKS_IN_RANGE).max(RUN_BLOCK_BYTES_MIN);
+        BlockSize::up_to(bytes.min(self.config.block_bytes as u64))
+    }
+}
+
+/// The merge of all rows below operators that take one row after the other, and keep their order.
+fn merge_below(plan: &Arc<dyn ExecutionPlan>) -> Option<&SortPreservingMergeExec> {
+    if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
+        return Some(merge).filter(|merge| merge.fetch().is_none());
+    }
+    let by_row = plan.is::<ProjectionExec>()
+        || plan.is::<BoundedProjectionExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<WriteExec>();
+    match plan.children()[..] {
+        [input] if by_row && plan.fetch().is_none() => merge_below(input),
+        _ => None,
+    }
+}
