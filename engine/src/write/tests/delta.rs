@@ -23,8 +23,11 @@ use super::store::{Fault, Faulty};
 use super::whole::{ROWS, session, staged, staging_folders};
 use crate::ErrorKind;
 use crate::delta::Log;
-use crate::write::clean::clean;
+use crate::write::clean::{OlderThan, clean};
 use crate::write::{DeltaSink, DeltaWrite};
+
+/// All that is left.
+const AT_ONCE: OlderThan = OlderThan { left: Duration::ZERO, resumable: Duration::ZERO };
 
 fn url(folder: &Path) -> ListingTableUrl {
     ListingTableUrl::parse(format!("{}/", folder.display())).unwrap()
@@ -135,7 +138,7 @@ async fn disturbed(overwrites: bool, is_far: bool, fault: Fault) -> Disturbed {
     assert!(stays || lies == files + removed + awaited, "{overwrites} {fault:?}: {said:?}");
     // What is left aside is ended by somebody else, who changes nothing of the table.
     let files: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
-    clean(&files, url(folder).prefix(), true, Duration::ZERO, false).await.unwrap();
+    clean(&files, url(folder).prefix(), true, AT_ONCE, false).await.unwrap();
     assert_eq!(staging_folders(folder), 0, "{overwrites} {fault:?}: {said:?}");
     assert_eq!(state(folder).await.0, found);
     let error = said.err().map(|error| error.to_string());
