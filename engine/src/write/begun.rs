@@ -223,7 +223,8 @@ impl Write {
             if stays {
                 left::note_moves(store, &self.staging, &folder, &moves).await?;
             }
-            return delta_commit::commit(store, &folder, transaction, &written, &moves, stays).await;
+            return delta_commit::commit(store, &folder, transaction, &written, &moves, stays)
+                .await;
         }
         if stays && matches!(self.publication, Publication::Folder(_)) {
             left::note_moves(store, &self.staging, &self.staging.table(), &moves).await?;

@@ -84,7 +84,11 @@ impl Job {
     }
 
     /// A job of an earlier server, which ended so, or has been interrupted.
-    pub(super) fn of_earlier(about: About, begun_ms: i64, ended: Option<(Status, bool, i64)>) -> Self {
+    pub(super) fn of_earlier(
+        about: About,
+        begun_ms: i64,
+        ended: Option<(Status, bool, i64)>,
+    ) -> Self {
         let job = Self { begun_ms, ..Self::new(about, CancellationToken::new()) };
         let interrupted = || {
             let why = format!(

@@ -42,9 +42,8 @@ impl Pins {
     /// The options of a session that change results.
     pub(in crate::flight) fn options_of(options: &ConfigOptions) -> BTreeMap<String, String> {
         let entries = options.entries().into_iter();
-        let entries = entries.filter(|entry| {
-            CHANGES_RESULTS.iter().any(|changes| entry.key.starts_with(changes))
-        });
+        let entries = entries
+            .filter(|entry| CHANGES_RESULTS.iter().any(|changes| entry.key.starts_with(changes)));
         entries.map(|entry| (entry.key, entry.value.unwrap_or_default())).collect()
     }
 
@@ -100,9 +99,8 @@ fn of_names(
 }
 
 fn of_files(which: &str, before: &[Input], now: &[Input]) -> Vec<String> {
-    let find = |all: &[Input], file: &Input| {
-        all.iter().find(|other| other.is_named_as(file)).cloned()
-    };
+    let find =
+        |all: &[Input], file: &Input| all.iter().find(|other| other.is_named_as(file)).cloned();
     let gone = before.iter().filter(|file| find(now, file).is_none());
     let gone = gone.map(|file| format!("the file '{}'{which} is gone", file.url()));
     let others = now.iter().filter_map(|file| match find(before, file) {

@@ -142,7 +142,11 @@ impl Jobs {
     ///
     /// # Errors
     /// As [`Self::find`], and if it runs, has finished, or was not submitted to be resumed.
-    pub(in crate::flight) fn resumable(&self, who: &Identity, id: &str) -> Result<Arc<Job>, Status> {
+    pub(in crate::flight) fn resumable(
+        &self,
+        who: &Identity,
+        id: &str,
+    ) -> Result<Arc<Job>, Status> {
         self.saved()?;
         let job = self.find(who, id)?;
         if !job.is_over() {
@@ -295,8 +299,7 @@ fn runs(id: &str) -> Status {
 fn forget_oldest(known: &mut Known, user: Option<&str>) {
     // What is kept to be resumed goes when somebody says so.
     let is_kept = |job: &Arc<Job>| job.is_resumable() && job.failure().is_some();
-    let over =
-        || known.values().filter(|job| job.user() == user && job.is_over() && !is_kept(job));
+    let over = || known.values().filter(|job| job.user() == user && job.is_over() && !is_kept(job));
     if over().count() < OVER_MAX {
         return;
     }

@@ -144,7 +144,9 @@ impl Saved {
             match read(&path) {
                 Ok(document) => jobs.push(document.job()),
                 Err(error) => {
-                    tracing::warn!("a job is not known any more, and nothing of it is removed: {error}");
+                    tracing::warn!(
+                        "a job is not known any more, and nothing of it is removed: {error}"
+                    );
                 }
             }
         }
@@ -290,7 +292,8 @@ mod tests {
         fs::write(folder.join("0E.json"), other).unwrap();
         let again = open();
         assert_eq!(again.get("0A").unwrap(), document("0A"));
-        let mut states: Vec<_> = again.jobs().iter().map(|job| (job.id().to_owned(), job.state())).collect();
+        let mut states: Vec<_> =
+            again.jobs().iter().map(|job| (job.id().to_owned(), job.state())).collect();
         states.sort_unstable();
         assert_eq!(states, [("0A".to_owned(), "interrupted"), ("0B".to_owned(), "canceled")]);
         for (id, said) in [("0D", "is damaged"), ("0E", "has the format 2")] {

@@ -36,7 +36,8 @@ pub(super) struct Explained {
 pub(super) fn explained(all: &[Explained]) -> Result<RecordBatch> {
     let count = |at: usize| -> ArrayRef {
         let counts = all.iter().map(|row| row.counts[at]);
-        let counts = counts.map(|count| count.map(|count| i64::try_from(count).unwrap_or(i64::MAX)));
+        let counts =
+            counts.map(|count| count.map(|count| i64::try_from(count).unwrap_or(i64::MAX)));
         Arc::new(counts.collect::<Int64Array>())
     };
     let columns: Vec<ArrayRef> = vec![

@@ -98,7 +98,14 @@ pub(super) async fn submit(
 pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Arc<Job>> {
     let Again { own, prepared, planned, saved, document } = again(session, &resume.id).await?;
     let differences = document.pins.differences(&planned.pins);
-    if !differences.is_empty() && !resume.anew {
+    // What is being committed needs none of it, and may be what is read.
+    let is_committed = || async {
+        let (runtime, fingerprint) =
+            (own.context.session().runtime_env(), planned.pins.fingerprint());
+        let found = document.remains.overview(&runtime, &fingerprint, &planned.cut.inputs).await?;
+        Ok::<_, DataFusionError>(found.is_committed)
+    };
+    if !differences.is_empty() && !resume.anew && !is_committed().await? {
         return plan_err!(
             "job '{id}' would not go on with what it began with: {}. RESUME JOB '{id}' ANEW takes it as it is now, \
              and computes again what that changes (EXPLAIN RESUME JOB '{id}' ANEW says how much is kept)",
@@ -146,7 +153,11 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
     }
     let what = if resume.anew { "made anew" } else { "differs" };
     let differs = differences.into_iter();
-    all.extend(differs.map(|detail| Explained { what, detail: Some(detail), ..Explained::default() }));
+    all.extend(differs.map(|detail| Explained {
+        what,
+        detail: Some(detail),
+        ..Explained::default()
+    }));
     explained(&all)
 }
 

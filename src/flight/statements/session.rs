@@ -126,7 +126,9 @@ impl Session {
     /// If there are no such options.
     pub(in crate::flight) fn plan_in_parts(&self) -> Result<()> {
         let state = self.context.session().state_ref();
-        for key in ["enable_dynamic_filter_pushdown", "enable_physical_uncorrelated_scalar_subquery"] {
+        for key in
+            ["enable_dynamic_filter_pushdown", "enable_physical_uncorrelated_scalar_subquery"]
+        {
             let key = format!("datafusion.optimizer.{key}");
             state.write().config_mut().options_mut().set(&key, "false")?;
         }

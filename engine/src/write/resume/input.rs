@@ -66,7 +66,10 @@ impl Input {
         let is_other = now.size != self.size
             || (self.version.starts_with(TAGGED) && now.version != self.version);
         Ok(is_other.then(|| {
-            format!("has {} bytes, {}, and had {}, {}", now.size, now.version, self.size, self.version)
+            format!(
+                "has {} bytes, {}, and had {}, {}",
+                now.size, now.version, self.size, self.version
+            )
         }))
     }
 }

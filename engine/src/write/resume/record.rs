@@ -99,11 +99,8 @@ impl Part {
             sync(self.files.iter().map(|file| file.path.clone()).collect()).await?;
         }
         let pieces = self.pieces.iter().map(|piece| covered(piece, &inputs.files[piece.file]));
-        let record = Record {
-            fingerprint: fingerprint.to_owned(),
-            pieces: pieces.collect(),
-            files,
-        };
+        let record =
+            Record { fingerprint: fingerprint.to_owned(), pieces: pieces.collect(), files };
         let path = staging.parts().join(Uuid::new_v4().simple().to_string());
         store.put(&path, PutPayload::from(record.encode_to_vec())).await?;
         if staging.is_local() {
@@ -120,7 +117,12 @@ impl Part {
 async fn noted(store: &dyn ObjectStore, file: Written) -> Result<File> {
     let meta = store.head(&file.path).await?;
     if meta.size != file.bytes {
-        return exec_err!("'{}' has {} bytes, and {} were written", file.path, meta.size, file.bytes);
+        return exec_err!(
+            "'{}' has {} bytes, and {} were written",
+            file.path,
+            meta.size,
+            file.bytes
+        );
     }
     Ok(File {
         folder: file.folder.to_string(),
@@ -150,7 +152,7 @@ pub(in crate::write) async fn read(
     let mut paths: Vec<Path> =
         store.list(Some(&staging.parts())).map_ok(|meta| meta.location).try_collect().await?;
     paths.sort_unstable();
-    let records = stream::iter(paths).map(|path| async {
+    let records = stream::iter(paths).map(|path| async move {
         let record = get(store.as_ref(), &path).await?;
         let is_whole = is_whole(store.as_ref(), staging, &record).await?;
         Ok::<_, DataFusionError>((path, record, is_whole))

@@ -62,8 +62,9 @@ impl Remains {
 
     pub(in crate::write) fn staging(&self) -> Result<Staging> {
         let store = ObjectStoreUrl::parse(&self.store)?;
-        let folder = Path::parse(&self.folder)
-            .map_err(|error| exec_datafusion_err!("the staging folder '{}': {error}", self.folder))?;
+        let folder = Path::parse(&self.folder).map_err(|error| {
+            exec_datafusion_err!("the staging folder '{}': {error}", self.folder)
+        })?;
         Ok(Staging::at(folder, is_local(&store)))
     }
 

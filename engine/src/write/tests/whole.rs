@@ -154,7 +154,8 @@ async fn disturbed(kind: Kind, fault: Fault) -> (usize, Result<u64>) {
     let files: Arc<dyn ObjectStore> = Arc::new(object_store::local::LocalFileSystem::new());
     let path = object_store::path::Path::from_absolute_path(&folder).unwrap();
     let age = Duration::from_secs(3600);
-    let young = clean(&files, &path, true, OlderThan { left: age, resumable: age }, false).await.unwrap();
+    let young =
+        clean(&files, &path, true, OlderThan { left: age, resumable: age }, false).await.unwrap();
     assert!(young.iter().all(|left| left.fate == Fate::Kept));
     assert_eq!(rows(&visible(&folder)), found);
     let left = clean(&files, &path, true, AT_ONCE, false).await.unwrap();

@@ -76,8 +76,9 @@ impl<'a> Walk<'a> {
         if let Some((join, [left, right])) = join(plan.as_ref()) {
             return self.of_join(join, left, right);
         }
-        let passes =
-            OF_ONE_ROW.contains(&plan.name()) || plan.name() == "WriteExec" || (self.passes)(plan.as_ref());
+        let passes = OF_ONE_ROW.contains(&plan.name())
+            || plan.name() == "WriteExec"
+            || (self.passes)(plan.as_ref());
         let [child] = children.as_slice() else {
             return Err(of_operator(plan.as_ref()));
         };
@@ -150,7 +151,10 @@ fn may_drive(join: JoinType) -> (bool, bool) {
 fn pinned_model(model: &ModelDeclaration) -> Result<String> {
     if model.counts_its_failures() {
         return Err(refused(
-            &format!("of model '{}' it is counted how many of all rows fail (max_error_ratio)", model.name),
+            &format!(
+                "of model '{}' it is counted how many of all rows fail (max_error_ratio)",
+                model.name
+            ),
             &format!("ALTER MODEL {} RESET ('max_error_ratio')", model.name),
         ));
     }

@@ -58,7 +58,10 @@ pub struct Cut {
 /// Why it cannot be resumed, and what to do.
 pub fn cut(plan: &Plan, passes: &dyn Fn(&dyn ExecutionPlan) -> bool) -> Result<Cut> {
     let Some(commit) = plan.downcast_ref::<CommitExec>() else {
-        return Err(refused("it writes no files", "COPY its rows, or INSERT them into a table of files"));
+        return Err(refused(
+            "it writes no files",
+            "COPY its rows, or INSERT them into a table of files",
+        ));
     };
     let target = Arc::clone(commit.target());
     if target.is_file() {

@@ -57,14 +57,18 @@ fn check(plan: &dyn ExecutionPlan) -> Result<()> {
     }
     if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
         return Err(refused(
-            &format!("each of its parts would compute model '{}' for all that it joins with", inference.model().name),
+            &format!(
+                "each of its parts would compute model '{}' for all that it joins with",
+                inference.model().name
+            ),
             "write that side of the join to a table first",
         ));
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
-        let depends = aggregate.aggr_expr().iter().find(|one| {
-            !matches!(one.order_sensitivity(), AggregateOrderSensitivity::Insensitive)
-        });
+        let depends = aggregate
+            .aggr_expr()
+            .iter()
+            .find(|one| !matches!(one.order_sensitivity(), AggregateOrderSensitivity::Insensitive));
         if let Some(depends) = depends {
             return Err(joins_with(depends.fun().name()));
         }

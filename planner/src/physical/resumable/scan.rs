@@ -140,10 +140,9 @@ pub(super) fn reads(config: &FileScanConfig) -> String {
 fn can_be_cut(config: &FileScanConfig, files: &[PartitionedFile]) -> Result<bool> {
     let largest = files.iter().max_by_key(|file| file.object_meta.size).cloned();
     let Some(largest) = largest else { return Ok(false) };
-    let one = FileScanConfig {
-        file_groups: vec![FileGroup::new(vec![largest])],
-        output_ordering: vec![],
-        ..config.clone()
-    };
+    let one = FileScanConfigBuilder::from(config.clone())
+        .with_file_groups(vec![FileGroup::new(vec![largest])])
+        .with_output_ordering(vec![])
+        .build();
     Ok(config.file_source.repartitioned(2, 0, None, &one)?.is_some())
 }
