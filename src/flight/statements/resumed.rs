@@ -106,11 +106,11 @@ pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Ar
         Ok::<_, DataFusionError>(found.is_committed)
     };
     if !differences.is_empty() && !resume.anew && !is_committed().await? {
+        let id = &resume.id;
         return plan_err!(
             "job '{id}' would not go on with what it began with: {}. RESUME JOB '{id}' ANEW takes it as it is now, \
              and computes again what that changes (EXPLAIN RESUME JOB '{id}' ANEW says how much is kept)",
-            differences.join("; "),
-            id = resume.id
+            differences.join("; ")
         );
     }
     let Some(submitted) = prepared.submits() else {

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use datafusion::common::{Result, plan_err};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use forebay_engine::CommitExec;
 use forebay_engine::write::resume::{Input, Inputs, Piece};
 use forebay_engine::write::{PartPlans, Target};
@@ -108,7 +108,7 @@ fn replaced(plan: Plan, path: &[usize], by: Plan) -> Result<Plan> {
         return plan_err!("{} has no input {first}", plan.name());
     };
     *child = replaced(Arc::clone(child), rest, by)?;
-    plan.with_new_children(children)
+    replace_children_if_necessary(plan, children)
 }
 
 /// The files of a scan, if it is one.
