@@ -24,7 +24,7 @@ use super::statement::{Planned, Prepared};
 use crate::flight::jobs::pins::Pins;
 use crate::flight::jobs::saved::{Begun, Document, Saved};
 use crate::flight::jobs::{About, Job};
-use crate::flight::status::as_error;
+use crate::flight::status::{self, as_error};
 
 /// What names of options begin with whose values open a store.
 const KEYS_OF_STORES: [&str; 5] = ["aws.", "gcp.", "azure.", "oss.", "cos."];
@@ -102,7 +102,8 @@ pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Ar
     let is_committed = || async {
         let (runtime, fingerprint) =
             (own.context.session().runtime_env(), planned.pins.fingerprint());
-        let found = document.remains.overview(&runtime, &fingerprint, &planned.cut.inputs).await?;
+        let inputs = &planned.cut.inputs;
+        let found = document.remains.overview(&runtime, &fingerprint, inputs, 1).await?;
         Ok::<_, DataFusionError>(found.is_committed)
     };
     if !differences.is_empty() && !resume.anew && !is_committed().await? {
@@ -129,8 +130,8 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
     let runtime = own.context.session().runtime_env();
     let inputs = &planned.cut.inputs;
     let fingerprint = planned.pins.fingerprint();
-    let found = document.remains.overview(&runtime, &fingerprint, inputs).await?;
-    let left = inputs.bytes().saturating_sub(found.bytes);
+    let (remains, part_bytes) = (&document.remains, planned.part_bytes);
+    let found = remains.overview(&runtime, &fingerprint, inputs, part_bytes).await?;
     let place = if found.is_there {
         format!("in {}", document.remains.url())
     } else {
@@ -142,8 +143,7 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
         let detail = "it was being committed, and RESUME JOB completes that".to_owned();
         all.push(Explained { what: "committed", detail: Some(detail), ..Explained::default() });
     } else {
-        let parts = left.div_ceil(planned.part_bytes.max(1));
-        let counts = [Some(parts), None, None, Some(left)];
+        let counts = [Some(found.missing as u64), None, None, Some(found.missing_bytes)];
         all.push(Explained { what: "to run", counts, detail: None });
     }
     if found.unfit > 0 {
@@ -201,9 +201,11 @@ async fn again(session: &Arc<Session>, id: &str) -> Result<Again> {
         let planned = planned(&own, submitted).await?;
         Ok((prepared, planned))
     };
-    let planned = planned.await;
-    let (prepared, planned) =
-        planned.map_err(|error| error.context(format!("job '{id}' cannot be resumed")))?;
+    let (prepared, planned) = planned.await.map_err(|error| {
+        let why = status::of(&error);
+        let said = format!("job '{id}' cannot be resumed: {}", why.message());
+        as_error(Status::new(why.code(), said))
+    })?;
     Ok(Again { own, prepared, planned, saved, document })
 }
 
@@ -283,7 +285,7 @@ fn run(
     let work = move |job| async move {
         let (id, remains) = (document.id.clone(), document.remains.clone());
         let document = document.begun_again(planned.pins.clone());
-        let failed = |error: DataFusionError| crate::flight::status::of(&error);
+        let failed = |error: DataFusionError| status::of(&error);
         saved.put(&document).map_err(failed)?;
         let execution = Planned::Rows(planned.execution(remains.clone()));
         match detached::run(Arc::clone(&own), submitted, execution, job).await {

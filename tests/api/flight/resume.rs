@@ -375,8 +375,10 @@ async fn what_could_not_be_resumed_is_refused_before_any_work() {
         ("SELECT n FROM numbers UNION ALL SELECT k FROM names".to_owned(), "UNION"),
         ("SELECT n FROM numbers FULL JOIN names ON n = k".to_owned(), "FULL JOIN"),
         (
-            format!("SELECT numbers.n FROM numbers JOIN (SELECT n AS m FROM names JOIN {model} p ON p.n = k) \
-                     ON n = m"),
+            format!(
+                "SELECT numbers.n FROM numbers LEFT JOIN \
+                 (SELECT digest AS m FROM names JOIN {model} p ON p.n = k) ON n = m"
+            ),
             "would compute model 'slow'",
         ),
         (

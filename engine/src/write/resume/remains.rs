@@ -42,6 +42,10 @@ pub struct Overview {
     pub bytes: u64,
     /// Parts that are there, and not kept.
     pub unfit: usize,
+    /// Parts that are missing.
+    pub missing: usize,
+    /// Bytes of the inputs that these would cover.
+    pub missing_bytes: u64,
 }
 
 impl Remains {
@@ -72,7 +76,7 @@ impl Remains {
         runtime.object_store(ObjectStoreUrl::parse(&self.store)?)
     }
 
-    /// What would be kept; changes nothing.
+    /// What would be kept, and what would be computed in parts of so many bytes; changes nothing.
     ///
     /// # Errors
     /// Those of the store.
@@ -81,6 +85,7 @@ impl Remains {
         runtime: &RuntimeEnv,
         fingerprint: &str,
         inputs: &Inputs,
+        part_bytes: u64,
     ) -> Result<Overview> {
         let (store, staging) = (self.store(runtime)?, self.staging()?);
         if !staging.is_resumable(store.as_ref()).await? {
@@ -91,6 +96,7 @@ impl Remains {
             || is_there(store.as_ref(), &staging.committed()).await?;
         let found = record::read(&store, &staging, fingerprint, inputs).await?;
         let kept = &found.kept;
+        let missing = inputs.missing(kept.iter().flat_map(|part| part.pieces.iter().copied()));
         Ok(Overview {
             is_there: true,
             is_committed,
@@ -99,6 +105,8 @@ impl Remains {
             rows: kept.iter().map(record::Part::rows).sum(),
             bytes: kept.iter().flat_map(|part| &part.pieces).map(Piece::bytes).sum(),
             unfit: found.unfit.len(),
+            missing_bytes: missing.iter().map(Piece::bytes).sum(),
+            missing: inputs.parts(missing, part_bytes).len(),
         })
     }
 
