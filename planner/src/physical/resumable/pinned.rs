@@ -65,10 +65,9 @@ fn check(plan: &dyn ExecutionPlan) -> Result<()> {
         ));
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
-        let depends = aggregate
-            .aggr_expr()
-            .iter()
-            .find(|one| !matches!(one.order_sensitivity(), AggregateOrderSensitivity::Insensitive));
+        let depends = aggregate.aggr_expr().iter().find(|one| {
+            !matches!(one.fun().order_sensitivity(), AggregateOrderSensitivity::Insensitive)
+        });
         if let Some(depends) = depends {
             return Err(joins_with(depends.fun().name()));
         }
