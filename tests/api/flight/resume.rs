@@ -490,3 +490,44 @@ async fn without_a_state_nothing_can_be_resumed() {
         assert!(status.message().contains("--state DIR"), "{status}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_files_are_cut_and_all_of_their_rows_come_once() {
+    let stage = Stage::new();
+    let (_server, mut client) = stage.serve(EMBEDDED).await;
+    // No format makes them small.
+    let mut numbers: Vec<u64> =
+        (0..200_000_u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 4).collect();
+    let text: String = numbers.iter().map(|n| format!("{n}\n")).collect();
+    fs::write(stage.path("big.csv"), format!("v\n{text}")).unwrap();
+    numbers.sort_unstable();
+    let at = stage.folder.path().display();
+    for (format, of_table, of_copy) in [
+        ("csv", "('format.has_header' 'true')", ""),
+        ("json", "", ""),
+        ("parquet", "", "OPTIONS ('format.max_row_group_size' '10000')"),
+        ("arrow", "", ""),
+    ] {
+        if format != "csv" {
+            run(&mut client, "SET forebay.resumable = false").await;
+            let copy = format!("COPY big_csv TO '{at}/big.{format}' STORED AS {format} {of_copy}");
+            run(&mut client, &copy).await;
+        }
+        let options = if of_table.is_empty() { "" } else { "OPTIONS " };
+        let table = format!(
+            "CREATE EXTERNAL TABLE big_{format} (v BIGINT) STORED AS {format} \
+             LOCATION '{at}/big.{format}' {options}{of_table}"
+        );
+        run(&mut client, &table).await;
+        let copy =
+            format!("COPY (SELECT v FROM big_{format}) TO '{at}/out_{format}/' STORED AS PARQUET");
+        let id = submit(&mut client, &copy).await;
+        assert_eq!(finishes(&mut client, &id).await, numbers.len(), "{format}");
+        let out = stage.path(&format!("out_{format}"));
+        let mut found: Vec<u64> = rows(&out).iter().map(|row| row.parse().unwrap()).collect();
+        found.sort_unstable();
+        assert!(found == numbers, "{format}: {} rows, or others", found.len());
+        // A part that no row begins in has no file.
+        assert!(files(&out).len() > 1, "{format}: {} files", files(&out).len());
+    }
+}
