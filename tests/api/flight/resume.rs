@@ -352,16 +352,10 @@ async fn another_model_is_named_and_what_is_forgotten_is_gone() {
     assert!(fs::read_dir(stage.path("state/jobs")).unwrap().next().is_none());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_resumed_is_refused_before_any_work() {
-    let stage = Stage::new();
-    let (_server, mut client) = stage.serve(EMBEDDED).await;
-    run(&mut client, "CREATE TABLE few AS SELECT n FROM numbers LIMIT 3").await;
-    run(&mut client, "SET forebay.resumable = true").await;
-    let at = stage.path("out");
-    let to = format!("TO '{}/' STORED AS PARQUET", at.display());
+/// Queries whose rows cannot be made in parts, and what is said of them.
+fn what_cannot() -> Vec<(String, &'static str)> {
     let model = "ml_predict(TABLE numbers, MODEL slow, DESCRIPTOR(n))";
-    for (query, said) in [
+    vec![
         ("SELECT n FROM numbers LIMIT 5".to_owned(), "LIMIT"),
         (format!("SELECT digest FROM {model} LIMIT 5"), "LIMIT"),
         ("SELECT n FROM numbers ORDER BY n".to_owned(), "ORDER BY"),
@@ -393,7 +387,18 @@ async fn what_could_not_be_resumed_is_refused_before_any_work() {
             "array_agg",
         ),
         ("VALUES (1)".to_owned(), "no files"),
-    ] {
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_resumed_is_refused_before_any_work() {
+    let stage = Stage::new();
+    let (_server, mut client) = stage.serve(EMBEDDED).await;
+    run(&mut client, "CREATE TABLE few AS SELECT n FROM numbers LIMIT 3").await;
+    run(&mut client, "SET forebay.resumable = true").await;
+    let at = stage.path("out");
+    let to = format!("TO '{}/' STORED AS PARQUET", at.display());
+    for (query, said) in what_cannot() {
         let status = refused(&mut client, &format!("SUBMIT COPY ({query}) {to}")).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{query}: {status}");
         let message = status.message();
@@ -419,7 +424,14 @@ async fn what_could_not_be_resumed_is_refused_before_any_work() {
     assert!(
         !left.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("_forebay"))
     );
-    // What could be is not refused: an aggregate that is the same for all parts, too.
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregate_that_is_the_same_for_all_parts_is_not_refused() {
+    let stage = Stage::new();
+    let (_server, mut client) = stage.serve(EMBEDDED).await;
+    let at = stage.path("out");
+    let to = format!("TO '{}/' STORED AS PARQUET", at.display());
     let query = "SELECT n, c FROM numbers JOIN (SELECT k, count(*) AS c FROM names GROUP BY k) ON n % 7 = k \
                  WHERE n > (SELECT min(k) FROM names)";
     let id = submit(&mut client, &format!("COPY ({query}) {to}")).await;
