@@ -97,19 +97,26 @@ impl<'a> Walk<'a> {
     /// The larger side drives, of those that may: each of its rows meets all rows of the other one.
     fn of_join(&mut self, join: JoinType, left: &Plan, right: &Plan) -> Result<Driving> {
         let (left_may, right_may) = may_drive(join);
-        let mut found: Vec<Result<Driving>> = vec![];
+        let mut found: Vec<(u64, Result<Driving>)> = vec![];
         for (at, may, drives, other) in [(0, left_may, left, right), (1, right_may, right, left)] {
             if !may {
                 continue;
             }
-            found.push(self.found(drives).and_then(|mut driving| {
-                driving.pinned.extend(pinned::inputs(other)?);
-                driving.path.push(at);
-                Ok(driving)
-            }));
+            // Of what keeps both from it, the side that could is nearer to it.
+            found.push(match self.found(drives) {
+                Err(error) => (0, Err(error)),
+                Ok(mut driving) => match pinned::inputs(other) {
+                    Err(error) => (1, Err(error)),
+                    Ok(inputs) => {
+                        driving.pinned.extend(inputs);
+                        driving.path.push(at);
+                        (driving.bytes().saturating_add(2), Ok(driving))
+                    }
+                },
+            });
         }
-        let largest = |one: &Result<Driving>| one.as_ref().map_or(0, |found| found.bytes() + 1);
-        found.into_iter().max_by_key(largest).unwrap_or_else(|| {
+        let best = found.into_iter().max_by_key(|(rank, _)| *rank);
+        best.map(|(_, found)| found).unwrap_or_else(|| {
             Err(refused(
                 "of a FULL JOIN the rows without a partner depend on all rows of both sides",
                 "write the two sides of it one after the other",
