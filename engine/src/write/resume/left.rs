@@ -14,9 +14,11 @@ use crate::delta::Transaction;
 use crate::write::publish::{Move, below, complete, decision};
 use crate::write::staging::{Staging, delete, is_there};
 
+/// Whose turn it is, by staging folders.
+type Turns = HashMap<Path, Weak<tokio::sync::Mutex<()>>>;
+
 /// Staging folders in which somebody of this process is at work, or waits to be.
-static AT_WORK: LazyLock<Mutex<HashMap<Path, Weak<tokio::sync::Mutex<()>>>>> =
-    LazyLock::new(Mutex::default);
+static AT_WORK: LazyLock<Mutex<Turns>> = LazyLock::new(Mutex::default);
 
 /// Waits until nobody else is at work in this staging folder: a commit that nobody waits for may be.
 pub(in crate::write) async fn alone(staging: &Staging) -> OwnedMutexGuard<()> {

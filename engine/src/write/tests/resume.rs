@@ -144,7 +144,7 @@ impl Home {
     ) -> (Result<u64>, usize) {
         let session = session(store);
         let target = self.target(&session).await;
-        let schema = session.table("rows").await.unwrap().schema().inner().clone();
+        let schema = Arc::clone(session.table("rows").await.unwrap().schema().inner());
         let numbers = Arc::new(Numbers {
             target: Arc::clone(&target),
             schema,
