@@ -366,8 +366,8 @@ fn what_cannot() -> Vec<(String, &'static str)> {
         ("SELECT n, uuid() AS r FROM numbers".to_owned(), "uuid()"),
         ("SELECT n, now() AS r FROM numbers".to_owned(), "now()"),
         ("SELECT n FROM numbers WHERE random() < 0.5".to_owned(), "random()"),
-        ("SELECT n FROM few".to_owned(), "table in memory"),
-        ("SELECT numbers.n FROM numbers JOIN few ON few.n = numbers.n".to_owned(), "table in memory"),
+        ("SELECT n FROM few".to_owned(), "in memory"),
+        ("SELECT numbers.n FROM numbers JOIN few ON few.n = numbers.n".to_owned(), "in memory"),
         ("SELECT n FROM numbers UNION ALL SELECT k FROM names".to_owned(), "UNION"),
         ("SELECT n FROM numbers FULL JOIN names ON n = k".to_owned(), "FULL JOIN"),
         (
@@ -386,7 +386,8 @@ fn what_cannot() -> Vec<(String, &'static str)> {
                 .to_owned(),
             "array_agg",
         ),
-        ("VALUES (1)".to_owned(), "no files"),
+        ("VALUES (1)".to_owned(), "in memory"),
+        ("SELECT 1 AS n".to_owned(), "no files"),
     ]
 }
 

@@ -34,8 +34,8 @@ pub(super) fn of_operator(plan: &dyn ExecutionPlan) -> DataFusionError {
             "SET datafusion.optimizer.prefer_hash_join = true",
         ),
         "DataSourceExec" => refused(
-            "it reads a table in memory, of which nothing is left when the server ends",
-            "write the table to files first",
+            "it reads rows that are in memory, of which nothing is left when the server ends",
+            "write them to files first",
         ),
         "ReadFilesExec" => refused(
             "it reads read_files, whose files are not cut into parts",
