@@ -9,7 +9,7 @@ use datafusion::common::exec_err;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::Result;
 use forebay::stores::Stores;
-use forebay_engine::write::clean::{Fate, Left, clean};
+use forebay_engine::write::clean::{Fate, Left, OlderThan, clean};
 
 use crate::args::gc::GcArgs;
 use crate::terminal::errors;
@@ -39,14 +39,18 @@ async fn end(args: &GcArgs) -> Result<Vec<Left>> {
             args.location
         );
     }
-    let age = Duration::from_secs(args.older_than);
-    clean(&store, location.prefix(), is_local, age, args.dry_run).await
+    let older_than = OlderThan {
+        left: Duration::from_secs(args.older_than),
+        resumable: Duration::from_secs(args.resumable_older_than),
+    };
+    clean(&store, location.prefix(), is_local, older_than, args.dry_run).await
 }
 
 /// `removed  data/_forebay-7c0e…  3 files, 12.0 MiB, written 2 h ago`
 fn line(left: &Left, is_dry_run: bool) -> String {
     let done = match (left.fate, is_dry_run) {
         (Fate::Kept, _) => "in use",
+        (Fate::Resumable, _) => "resumable",
         (Fate::Removed, false) => "removed",
         (Fate::Removed, true) => "to remove",
         (Fate::Completed, false) => "completed",

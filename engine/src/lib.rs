@@ -56,7 +56,7 @@ pub use files::ReadFilesExec;
 pub use inference::{InferenceExec, TransformExec};
 pub use projection::BoundedProjectionExec;
 pub use report::{InferenceReport, RunReport};
-pub use write::{CommitExec, WriteExec};
+pub use write::{CommitExec, InPartsExec, WriteExec};
 
 /// The column that holds a row's length in tokens, as the length of its list.
 pub const TOKENS_COLUMN: &str = "__forebay_tokens";

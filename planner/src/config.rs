@@ -60,6 +60,12 @@ extensions_options! {
         /// Bytes of Arrow data in one file that COPY or INSERT writes into a folder.
         pub file_bytes: usize, default = 256 * 1024 * 1024
 
+        /// Whether COPY and INSERT that are submitted can be resumed, when they fail or their server does.
+        pub resumable: bool, default = false
+
+        /// Bytes of input files whose rows such a job writes and keeps at a time.
+        pub part_bytes: usize, default = 64 * 1024 * 1024
+
         /// On a cluster: whether workers write the files of COPY and INSERT; if not, the session does.
         pub write_on_workers: bool, default = true
 
@@ -169,7 +175,13 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
     let entry = default_entry(key)?;
     let is_size = matches!(
         key,
-        "byte_budget" | "block_bytes" | "edge_budget" | "file_bytes" | "job_budget" | "range_bytes"
+        "byte_budget"
+            | "block_bytes"
+            | "edge_budget"
+            | "file_bytes"
+            | "job_budget"
+            | "part_bytes"
+            | "range_bytes"
     );
     let value = match value.parse::<ByteSize>() {
         Ok(size) if is_size => size.as_u64().to_string(),

@@ -10,6 +10,9 @@ pub(crate) struct GcArgs {
     /// every minute
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     pub(crate) older_than: u64,
+    /// The same of what jobs have left that can be resumed (RESUME JOB): after it they cannot be any more
+    #[arg(long, default_value_t = 604_800, value_name = "SECONDS")]
+    pub(crate) resumable_older_than: u64,
     /// Say what would be done, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -35,8 +35,9 @@ pub(crate) struct ServeArgs {
           value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) worker_timeout: u64,
     /// Folder for a journal of what runs: a server that starts with it after this one was killed goes on
-    /// with the jobs of other processes; one that starts earlier waits until this one is gone
-    #[arg(long, value_name = "DIR", conflicts_with = "embedded")]
+    /// with the jobs of other processes, and can resume its own; one that starts earlier waits until this
+    /// one is gone
+    #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     /// Seconds that workers keep what they have, and clients wait, for a server to go on with --state
     #[arg(long, default_value_t = 60, value_name = "SECONDS", requires = "state")]

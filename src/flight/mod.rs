@@ -26,7 +26,7 @@ mod stream;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +88,7 @@ pub struct FlightServer {
     directory: Option<Directory>,
     roots: Roots,
     limits: Limits,
+    state: Option<PathBuf>,
     tls: Option<FlightTls>,
 }
 
@@ -96,7 +97,7 @@ impl FlightServer {
     /// run. Everyone who can reach the port may do everything, unless [`Self::with_users`] says who.
     pub fn new(context: ForebayContext) -> Self {
         let (roots, limits) = (Roots::Anything, Limits::default());
-        Self { context, directory: None, roots, limits, tls: None }
+        Self { context, directory: None, roots, limits, state: None, tls: None }
     }
 
     /// Only these may connect, and do what their roles allow.
@@ -132,6 +133,13 @@ impl FlightServer {
         self
     }
 
+    /// Keeps what is needed to resume jobs in this folder, which no other server uses.
+    #[must_use]
+    pub fn with_state(mut self, folder: PathBuf) -> Self {
+        self.state = Some(folder);
+        self
+    }
+
     /// Encrypts all connections; without this, passwords and tokens can be read on the way.
     #[must_use]
     pub fn with_tls(mut self, tls: FlightTls) -> Self {
@@ -142,7 +150,7 @@ impl FlightServer {
     /// Listens; port 0 takes a free one.
     ///
     /// # Errors
-    /// If the port is taken, or the certificate is none.
+    /// If the port is taken, or the certificate is none, or the folder of the state cannot be used.
     pub async fn bind(self, address: SocketAddr) -> Result<Listening> {
         let said = |problem: &dyn fmt::Display| {
             exec_datafusion_err!("Flight SQL cannot listen on {address}: {problem}")
@@ -163,7 +171,8 @@ impl FlightServer {
             }
             server = server.tls_config(config).map_err(|error| said(&error))?;
         }
-        let clients = Clients::new(self.context, self.directory, self.roots, self.limits)?;
+        let state = self.state.as_deref();
+        let clients = Clients::new(self.context, self.directory, self.roots, self.limits, state)?;
         let clients = Arc::new(clients);
         let service = Front(Service { clients: Arc::clone(&clients) });
         let service = FlightServiceServer::new(service)

@@ -13,6 +13,7 @@ use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
 use forebay::{ForebayBuilder, ForebayContext, RunningScheduler, Scheduler, Tls};
+use forebay_scheduler::journal::Folder;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +57,12 @@ async fn serve_embedded(
     let builder = if args.private { builder } else { builder.without_url_tables() };
     let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
     let owner = args.private.then(private_users).transpose()?;
-    let mut flight = open(context, &args.flight, owner).await?;
+    let _alone = tokio::select! {
+        alone = alone_in(args.state.as_deref()) => alone?,
+        // It may wait for another one to end.
+        () = stop.cancelled() => return Ok(()),
+    };
+    let mut flight = open(context, &args.flight, owner, args.state.as_deref()).await?;
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
         () = stop.cancelled() => {}
@@ -68,6 +74,14 @@ async fn serve_embedded(
         return Ok(());
     }
     in_time(args.resources.drain_limit, flight.drain()).await
+}
+
+/// Waits until no other server has the folder of the state. A scheduler does so by itself.
+async fn alone_in(state: Option<&Path>) -> Result<Option<Folder>> {
+    match state {
+        Some(state) => Ok(Some(Folder::lock(state).await?)),
+        None => Ok(None),
+    }
 }
 
 /// Waits for what runs, but not for ever.
@@ -133,7 +147,7 @@ async fn serve_cluster(
             () = stop.cancelled() => return Ok(()),
         }
     }
-    let mut flight = open(context, &args.flight, None).await?;
+    let mut flight = open(context, &args.flight, None, args.state.as_deref()).await?;
     say(&format!("listening on {}", scheduler.address()));
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
@@ -201,6 +215,7 @@ async fn open(
     context: ForebayContext,
     args: &FlightArgs,
     owner: Option<Users>,
+    state: Option<&Path>,
 ) -> Result<Listening> {
     if let Some(path) = &args.init {
         run_file(&context, path).await?;
@@ -220,6 +235,9 @@ async fn open(
         ..Limits::default()
     };
     let mut server = FlightServer::new(context).with_limits(limits);
+    if let Some(state) = state {
+        server = server.with_state(state.to_owned());
+    }
     if let Some(owner) = owner {
         server = server.with_users(owner);
     } else if let Some(users) = &args.users {

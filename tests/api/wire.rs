@@ -497,6 +497,9 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     // In what writes, which this query does not.
     ("file_bytes", "12345", Kept::Planner),
     ("write_on_workers", "false", Kept::Planner),
+    // In what cuts a submitted write into parts.
+    ("resumable", "true", Kept::Planner),
+    ("part_bytes", "12345", Kept::Planner),
     ("block_bytes", "12345", Kept::Scheduler),
     ("range_bytes", "12345", Kept::Scheduler),
     ("edge_budget", "12345", Kept::Scheduler),

@@ -34,14 +34,25 @@ pub struct Left {
 pub enum Fate {
     /// A write may be at work in it.
     Kept,
+    /// A job may be resumed that has left it.
+    Resumable,
     /// Its commit had not been decided: nothing of it is visible, and it is removed.
     Removed,
     /// Its commit had been decided: it is completed, and the folder removed.
     Completed,
 }
 
+/// How old what crashes have left must be to be removed.
+#[derive(Clone, Copy, Debug)]
+pub struct OlderThan {
+    /// Since something was last written there.
+    pub left: Duration,
+    /// The same of what jobs have left that can be resumed.
+    pub resumable: Duration,
+}
+
 /// Looks for staging folders in a folder and in all that are in it. Those in which nothing was written for
-/// `older_than` are removed, or their commit completed; nothing changes if `only_looks`.
+/// so long are removed, or their commit completed; nothing changes if `only_looks`.
 ///
 /// # Errors
 /// Those of the store.
@@ -49,7 +60,7 @@ pub async fn clean(
     store: &Arc<dyn ObjectStore>,
     folder: &Path,
     is_local: bool,
-    older_than: Duration,
+    older_than: OlderThan,
     only_looks: bool,
 ) -> Result<Vec<Left>> {
     let found = match is_local {
@@ -65,7 +76,10 @@ pub async fn clean(
         // A clock that is behind the store's takes files for new.
         let age = newest.and_then(|newest| newest.elapsed().ok()).unwrap_or_default();
         let staging = Staging::at(folder.clone(), is_local);
-        let fate = match age >= older_than {
+        let fate = match age >= older_than.left {
+            true if age < older_than.resumable && staging.is_resumable(store.as_ref()).await? => {
+                Fate::Resumable
+            }
             true => end(store, &staging, only_looks).await?,
             false => Fate::Kept,
         };

@@ -29,13 +29,15 @@ pub(super) async fn begin(
 }
 
 /// Moves files to where they stay, and has the log name them. After an error none counts; what was moved is
-/// removed, unless nobody knows whether it counts, or will.
+/// removed, unless nobody knows whether it counts, or will, or the staging folder `stays`: then whoever goes on
+/// moves it back.
 pub(super) async fn commit(
     store: &dyn ObjectStore,
     folder: &Path,
     transaction: &Transaction,
     written: &[Written],
     moves: &[Move],
+    stays: bool,
 ) -> Result<(), PublishError> {
     // What is staged goes with the staging folder.
     if transaction.is_done().await? {
@@ -56,7 +58,7 @@ pub(super) async fn commit(
         Ok(()) => Ok(()),
         Err(CommitError::Unknown(error)) => Err(PublishError::Unknown(error)),
         Err(CommitError::Undone(error)) => {
-            for moved in moves {
+            for moved in moves.iter().filter(|_| !stays) {
                 // Nobody sees what is left; VACUUM of any engine removes it.
                 store.delete(&below(folder, &moved.name)).await.ok();
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{
@@ -200,6 +200,34 @@ async fn write(
     attempt.finish().await.map_err(|error| error.context(name))
 }
 
+/// Runs a plan of writes, which are the session's in this staging folder; gives back their files.
+pub(super) async fn written_by(
+    plan: Arc<dyn ExecutionPlan>,
+    staging: &Staging,
+    context: Arc<TaskContext>,
+) -> Result<Vec<Written>> {
+    let mut rows = placed(plan, staging)?.execute(0, context)?;
+    let mut written = vec![];
+    while let Some(batch) = rows.next().await {
+        written.extend(files(&batch?)?);
+    }
+    Ok(written)
+}
+
+/// The plan with a staging folder for what it writes.
+fn placed(plan: Arc<dyn ExecutionPlan>, staging: &Staging) -> Result<Arc<dyn ExecutionPlan>> {
+    let place = |node: Arc<dyn ExecutionPlan>| {
+        Ok(match node.downcast_ref::<WriteExec>() {
+            Some(write) => {
+                let placed = write.clone().with_staging(Some(staging.clone()));
+                Transformed::new(Arc::new(placed) as _, true, TreeNodeRecursion::Jump)
+            }
+            None => Transformed::no(node),
+        })
+    };
+    plan.transform_down(place).data()
+}
+
 fn batch(written: &[Written]) -> Result<RecordBatch> {
     let texts = |of: fn(&Written) -> &Path| -> ArrayRef {
         Arc::new(written.iter().map(|file| Some(of(file).as_ref())).collect::<StringArray>())
@@ -218,7 +246,7 @@ fn batch(written: &[Written]) -> Result<RecordBatch> {
 }
 
 /// The files of a batch of rows.
-pub(super) fn files(batch: &RecordBatch) -> Result<Vec<Written>> {
+fn files(batch: &RecordBatch) -> Result<Vec<Written>> {
     let unexpected =
         || internal_datafusion_err!("rows of files have other columns than {SCHEMA:?}");
     let columns = <&[ArrayRef; 5]>::try_from(batch.columns()).map_err(|_| unexpected())?;

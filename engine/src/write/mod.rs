@@ -22,18 +22,23 @@
 //! - `delta`, `delta_commit`: the same for the files of a Delta table, which count when its log names them
 //! - `staging`: the folder, its lease, its removal; `publish`: the commit; [`clean`]: what crashes left
 //! - `partitions`: rows by the values of partition columns; `attempt`: rows into files
+//! - `begun`: a write from its staging folder to its commit
 //! - `exec`, `commit`: the two operators
+//! - `in_parts`: a third, in place of the commit, of writes of which what is complete is kept; `resume`: how
 
 mod arrow;
 mod attempt;
+mod begun;
 pub mod clean;
 mod commit;
 mod delta;
 mod delta_commit;
 mod exec;
 mod format;
+mod in_parts;
 mod partitions;
 mod publish;
+pub mod resume;
 mod staging;
 mod target;
 pub mod wire;
@@ -46,5 +51,6 @@ pub use commit::CommitExec;
 pub use delta::{DeltaSink, DeltaWrite, WriteId};
 pub use exec::WriteExec;
 pub use format::Format;
+pub use in_parts::{InPartsExec, PartPlans, Parts};
 pub use staging::is_staged;
 pub use target::Target;

@@ -22,7 +22,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use prost::Message;
 
-use super::staging::{Staging, is_staged};
+use super::staging::{Staging, delete, is_staged, is_there};
 
 /// An empty file that says that all files of a folder are there, as writers of tables have it since Hadoop.
 pub(super) const SUCCESS: &str = "_SUCCESS";
@@ -70,12 +70,14 @@ struct Moved {
 }
 
 /// Makes files visible. After an error none is, and the staging folder can be removed; unless it says
-/// otherwise ([`PublishError::Halfway`]).
+/// otherwise ([`PublishError::Halfway`]). If the staging folder `stays`, what has been decided is not taken back:
+/// whoever goes on completes it.
 pub(super) async fn publish(
     store: &dyn ObjectStore,
     staging: &Staging,
     publication: &Publication,
     moves: &[Move],
+    stays: bool,
 ) -> Result<(), PublishError> {
     match publication {
         Publication::File(name) => {
@@ -85,7 +87,7 @@ pub(super) async fn publish(
             Ok(())
         }
         Publication::Folder(folder) => Ok(rename(store, staging, folder, moves).await?),
-        Publication::Into(folder) => move_into(store, staging, folder, moves).await,
+        Publication::Into(folder) => move_into(store, staging, folder, moves, stays).await,
     }
 }
 
@@ -134,6 +136,7 @@ async fn move_into(
     staging: &Staging,
     folder: &Path,
     moves: &[Move],
+    stays: bool,
 ) -> Result<(), PublishError> {
     let moved = |file: &Move| Moved {
         from: file.from.to_string(),
@@ -149,6 +152,9 @@ async fn move_into(
         complete(store, staging, &decided).await
     };
     let Err(error) = done.await else { return Ok(()) };
+    if stays {
+        return Err(PublishError::Halfway(error));
+    }
     let decided = Decided { is_taken_back: true, ..decided };
     let taken_back = async {
         decide(store, staging, &decided).await?;
@@ -231,21 +237,6 @@ impl Decided {
     /// Whether files stay.
     pub(super) fn stays(&self) -> bool {
         !self.is_taken_back
-    }
-}
-
-async fn is_there(store: &dyn ObjectStore, path: &Path) -> Result<bool> {
-    match store.head(path).await {
-        Ok(_) => Ok(true),
-        Err(object_store::Error::NotFound { .. }) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-async fn delete(store: &dyn ObjectStore, path: &Path) -> Result<()> {
-    match store.delete(path).await {
-        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -25,6 +25,12 @@ const DECIDED: &str = "decided";
 const EMPTY: &str = "empty";
 const TABLE: &str = "table";
 
+/// What a write has in its staging folder that stays until it is committed, whatever becomes of its process.
+const RESUMABLE: &str = "resumable";
+const PARTS: &str = "parts";
+const MOVING: &str = "moving";
+const COMMITTED: &str = "committed";
+
 /// What a lease says to people who find it.
 const LEASE_TEXT: &str = "A write of forebay is at work here, and writes this file anew every minute. What a \
                           write has left that is no more, `forebay gc` removes.\n";
@@ -91,6 +97,33 @@ impl Staging {
         self.folder.clone().join(TABLE)
     }
 
+    /// Says that all of it stays until somebody goes on with it.
+    pub(super) fn resumable(&self) -> Path {
+        self.folder.clone().join(RESUMABLE)
+    }
+
+    /// The records of parts that are complete.
+    pub(super) fn parts(&self) -> Path {
+        self.folder.clone().join(PARTS)
+    }
+
+    /// What is moved where by a commit that can be taken back by moving it again.
+    pub(super) fn moving(&self) -> Path {
+        self.folder.clone().join(MOVING)
+    }
+
+    /// Says that the write has been committed.
+    pub(super) fn committed(&self) -> Path {
+        self.folder.clone().join(COMMITTED)
+    }
+
+    /// Whether a file of the folder is none that an attempt has written.
+    pub(super) fn is_own(&self, path: &Path) -> bool {
+        let own = [LEASE, DECIDED, EMPTY, RESUMABLE, MOVING, COMMITTED];
+        path.prefix_matches(&self.parts())
+            || own.iter().any(|name| *path == self.folder.clone().join(*name))
+    }
+
     /// The folder of a new attempt.
     pub(super) fn attempt(&self) -> Path {
         self.folder.clone().join(Uuid::new_v4().simple().to_string())
@@ -116,20 +149,34 @@ impl Staging {
 
     /// Whether the lease is there: it is removed first of all.
     pub(super) async fn is_leased(&self, store: &dyn ObjectStore) -> Result<bool> {
-        match store.head(&self.lease()).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        is_there(store, &self.lease()).await
+    }
+
+    /// Whether all of it stays until somebody goes on with it.
+    pub(super) async fn is_resumable(&self, store: &dyn ObjectStore) -> Result<bool> {
+        is_there(store, &self.resumable()).await
     }
 
     /// Removes all of it.
     pub(super) async fn remove(&self, store: &Arc<dyn ObjectStore>) -> Result<()> {
-        match store.delete(&self.lease()).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        delete(store.as_ref(), &self.lease()).await?;
         remove(store, &self.folder, self.is_local).await
+    }
+}
+
+pub(super) async fn is_there(store: &dyn ObjectStore, path: &Path) -> Result<bool> {
+    match store.head(path).await {
+        Ok(_) => Ok(true),
+        Err(object_store::Error::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes a file, if it is there.
+pub(super) async fn delete(store: &dyn ObjectStore, path: &Path) -> Result<()> {
+    match store.delete(path).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

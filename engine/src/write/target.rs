@@ -66,6 +66,37 @@ impl Target {
         is_file && self.config.table_partition_cols.is_empty()
     }
 
+    /// In a few words.
+    pub(super) fn kind(&self) -> &'static str {
+        let delta = self.delta.as_ref().map(|write| write.overwrites);
+        match (self.is_file(), self.is_new, delta) {
+            (_, _, Some(true)) => "Delta table, overwritten",
+            (_, _, Some(false)) => "Delta table",
+            (true, _, None) => "file",
+            (false, true, None) => "new folder",
+            (false, false, None) => "folder",
+        }
+    }
+
+    /// What is written, in words that differ if it does: to have parts of it written by one plan and parts by
+    /// another, both must be the same here.
+    pub fn identity(&self) -> String {
+        let overwritten = self.delta.as_ref().filter(|write| write.overwrites);
+        let version = overwritten.map(|write| format!(", version {}", write.version));
+        let columns = self.schema().fields().iter();
+        let columns: Vec<String> =
+            columns.map(|field| format!("{} {}", field.name(), field.data_type())).collect();
+        format!(
+            "{} in '{}' as {}, partitioned by {:?}, of {}{}",
+            self.kind(),
+            self.url(),
+            self.format.name(),
+            self.config.table_partition_cols,
+            columns.join(", "),
+            version.unwrap_or_default()
+        )
+    }
+
     /// In which rows must come, if they must.
     pub fn order(&self) -> Option<&LexOrdering> {
         self.order.as_ref()
@@ -116,7 +147,7 @@ impl Target {
     }
 
     /// As whoever wrote the statement knows it.
-    pub(super) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         match self.config.original_url.as_str() {
             "" => self.url().as_str(),
             name => name,

@@ -1,5 +1,6 @@
 //! Writes into file systems that fail, and what readers see of them.
 
 mod delta;
+mod resume;
 mod store;
 mod whole;

@@ -15,6 +15,8 @@
 //! one. Whoever runs DataFusion's rules once more asks for
 //! `disguised` plans.
 //!
+//! `resumable` cuts a write into parts, each of which is kept when the others fail.
+//!
 //! `describe` answers `DESCRIBE` for tensors, `precision` whether devices have a model's, and `verdict` puts the last line under
 //! `EXPLAIN ANALYZE`.
 
@@ -29,6 +31,7 @@ pub(crate) mod meet_requirements;
 mod noted;
 mod ordered_joins;
 mod precision;
+pub mod resumable;
 pub(crate) mod stage_writes;
 mod verdict;
 

@@ -20,6 +20,19 @@ pub enum JobStatement {
     Wait(String),
     /// `FORGET JOB 'id'`: drops what is kept of a job that is over.
     Forget(String),
+    /// `RESUME JOB 'id'`: goes on with a job where it ended.
+    Resume(Resume),
+    /// `EXPLAIN RESUME JOB 'id'`: says what would be kept of it.
+    ExplainResume(Resume),
+}
+
+/// How a job is gone on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The id of the job.
+    pub id: String,
+    /// `ANEW`: what was made of inputs, models or options that are others by now is made again.
+    pub anew: bool,
 }
 
 impl JobStatement {
@@ -34,8 +47,18 @@ impl JobStatement {
         if words(p, &["FORGET", "JOB"]) {
             return id(p).map(Self::Forget).map(Some);
         }
+        if words(p, &["RESUME", "JOB"]) {
+            return resume(p).map(Self::Resume).map(Some);
+        }
+        if words(p, &["EXPLAIN", "RESUME", "JOB"]) {
+            return resume(p).map(Self::ExplainResume).map(Some);
+        }
         Ok(None)
     }
+}
+
+fn resume(p: &mut Parser) -> Result<Resume, ParserError> {
+    Ok(Resume { id: id(p)?, anew: words(p, &["ANEW"]) })
 }
 
 fn id(p: &mut Parser) -> Result<String, ParserError> {

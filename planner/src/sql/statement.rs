@@ -8,6 +8,7 @@
 //! SHOW MODELS     SHOW CREATE MODEL m     DESCRIBE MODEL m
 //! SHOW JOBS       SHOW WORKERS
 //! SUBMIT statement        CANCEL JOB 'id'     WAIT FOR JOB 'id'       FORGET JOB 'id'
+//! RESUME JOB 'id' [ANEW]  EXPLAIN RESUME JOB 'id' [ANEW]
 //! ```
 
 use datafusion::common::{Result, plan_datafusion_err, plan_err};
@@ -345,6 +346,7 @@ mod tests {
     use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 
     use super::*;
+    use crate::sql::job_statement::Resume;
 
     fn parse_as(sql: &str, dialect: &str) -> Result<Vec<Statement>> {
         let dialect: Box<dyn Dialect> = dialect_from_str(dialect).unwrap();
@@ -381,6 +383,7 @@ mod tests {
             other => panic!("{sql}: {other:?}"),
         };
         let named = |id: &str| id.to_owned();
+        let resume = |anew| Resume { id: named("0A"), anew };
         for (sql, expected) in [
             ("SUBMIT SELECT 1", JobStatement::Submit(query("SELECT 1"))),
             ("submit FROM t", JobStatement::Submit(query("SELECT * FROM t"))),
@@ -392,6 +395,10 @@ mod tests {
             ("CANCEL JOB '0A'", JobStatement::Cancel(named("0A"))),
             ("wait for job '0A'", JobStatement::Wait(named("0A"))),
             ("FORGET JOB '0A';", JobStatement::Forget(named("0A"))),
+            ("resume job '0A'", JobStatement::Resume(resume(false))),
+            ("RESUME JOB '0A' ANEW;", JobStatement::Resume(resume(true))),
+            ("EXPLAIN RESUME JOB '0A'", JobStatement::ExplainResume(resume(false))),
+            ("explain resume job '0A' anew", JobStatement::ExplainResume(resume(true))),
         ] {
             assert_eq!(parse_as(sql, "generic").unwrap(), [Statement::Job(expected)], "{sql}");
         }
@@ -425,6 +432,7 @@ mod tests {
                 "ALTER MODEL m SET ('gpus' = '1'); ALTER MODEL m RESET ('gpus', 'device')",
                 "ALTER MODEL m RESET ALL; ALTER MODEL m RENAME TO n",
                 "SUBMIT SELECT * FROM ml_predict(TABLE t, MODEL m); CANCEL JOB 'a'; WAIT FOR JOB 'a'",
+                "RESUME JOB 'a' ANEW; EXPLAIN RESUME JOB 'a'",
             ] {
                 parse_as(sql, dialect).unwrap_or_else(|e| panic!("{dialect}: {sql}: {e}"));
             }
@@ -445,6 +453,8 @@ mod tests {
             ("CREATE OR REPLACE MODEL IF NOT EXISTS m", "cannot be combined"),
             ("CANCEL JOB 7", "Expected: the id of a job as a quoted string"),
             ("WAIT FOR JOB", "Expected: the id of a job as a quoted string"),
+            ("RESUME JOB", "Expected: the id of a job as a quoted string"),
+            ("EXPLAIN RESUME JOB '0A' AGAIN", "Expected: end of statement"),
             ("SUBMIT", "SQL statement"),
             ("SUBMIT SHOW MODELS", "SUBMIT takes a query, COPY, INSERT"),
             ("SUBMIT SUBMIT SELECT 1", "SQL statement"),

@@ -148,6 +148,11 @@ impl ExecutionPlan for ClusterExec {
         }
     }
 
+    /// Another execution is another job.
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(Arc::clone(&self.input), self.cluster.clone())))
+    }
+
     fn execute(
         &self,
         partition: usize,

@@ -64,6 +64,11 @@ impl Identity {
         let mark = digest.iter().take(8).fold(0, |mark, byte| mark << 8 | u64::from(*byte));
         Self { name: name.to_owned(), role, mark }
     }
+
+    /// Of somebody who had this name, and is not here.
+    pub(in crate::flight) fn of_nobody(name: &str) -> Self {
+        Self { name: name.to_owned(), role: Role::Read, mark: 0 }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

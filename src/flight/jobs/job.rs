@@ -24,13 +24,26 @@ pub(in crate::flight) struct About {
     pub(in crate::flight) name: String,
     /// The session that it runs in.
     pub(in crate::flight) session: String,
+    /// Whether it can be resumed if it does not finish.
+    pub(in crate::flight) is_resumable: bool,
+}
+
+/// What kept a job from finishing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// It failed by itself, if it did not finish.
+    Nothing,
+    /// Somebody canceled it, or the server ended.
+    Canceled,
+    /// All of its server ended before.
+    Interrupted,
 }
 
 /// How a job ended.
 struct End {
     /// The number of rows that it gave or wrote, or why there are none.
     outcome: Result<u64, Status>,
-    is_canceled: bool,
+    cut: Cut,
     at: Instant,
     /// Since 1970.
     at_ms: i64,
@@ -68,6 +81,30 @@ impl Job {
             end: OnceLock::new(),
             over: CancellationToken::new(),
         }
+    }
+
+    /// A job of an earlier server, which ended so, or has been interrupted.
+    pub(super) fn of_earlier(
+        about: About,
+        begun_ms: i64,
+        ended: Option<(Status, bool, i64)>,
+    ) -> Self {
+        let job = Self { begun_ms, ..Self::new(about, CancellationToken::new()) };
+        let interrupted = || {
+            let why = format!(
+                "its server ended before it did; RESUME JOB '{}' goes on with it",
+                job.id()
+            );
+            (Status::unavailable(why), Cut::Interrupted, begun_ms)
+        };
+        let (why, cut, at_ms) = match ended {
+            Some((why, true, at_ms)) => (why, Cut::Canceled, at_ms),
+            Some((why, false, at_ms)) => (why, Cut::Nothing, at_ms),
+            None => interrupted(),
+        };
+        job.end.set(End { outcome: Err(why), cut, at: Instant::now(), at_ms }).ok();
+        job.over.cancel();
+        job
     }
 
     pub(in crate::flight) fn id(&self) -> &str {
@@ -144,7 +181,8 @@ impl Job {
             self.forget();
         }
         self.plan.lock().take();
-        let end = End { outcome, is_canceled, at: Instant::now(), at_ms: Epoch::now().0 };
+        let cut = if is_canceled { Cut::Canceled } else { Cut::Nothing };
+        let end = End { outcome, cut, at: Instant::now(), at_ms: Epoch::now().0 };
         if self.end.set(end).is_ok() {
             tracing::info!(job = %self.id(), "{}", self.state());
             self.over.cancel();
@@ -156,13 +194,27 @@ impl Job {
         self.over.cancelled().await;
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::flight) fn is_over(&self) -> bool {
         self.end.get().is_some()
     }
 
-    /// Whether it has been over for so long.
+    /// Whether it has been over for so long. What can be resumed is kept until it is.
     pub(super) fn is_over_for(&self, time: Duration) -> bool {
-        self.end.get().is_some_and(|end| end.at.elapsed() >= time)
+        self.end.get().is_some_and(|end| {
+            end.at.elapsed() >= time && !(self.about.is_resumable && end.outcome.is_err())
+        })
+    }
+
+    pub(in crate::flight) fn is_resumable(&self) -> bool {
+        self.about.is_resumable
+    }
+
+    /// Why it did not finish, whether it was canceled, and when; nothing of what the server's end cut off.
+    pub(super) fn unfinished(&self) -> Option<(&Status, bool, i64)> {
+        let end = self.end.get()?;
+        let is_canceled = end.cut == Cut::Canceled;
+        let why = end.outcome.as_ref().err()?;
+        (!is_canceled || self.reason.get().is_some()).then_some((why, is_canceled, end.at_ms))
     }
 
     pub(super) fn ended_at(&self) -> Option<Instant> {
@@ -178,7 +230,8 @@ impl Job {
     pub(in crate::flight) fn state(&self) -> &'static str {
         match self.end.get() {
             None => "running",
-            Some(End { is_canceled: true, .. }) => "canceled",
+            Some(End { cut: Cut::Canceled, .. }) => "canceled",
+            Some(End { cut: Cut::Interrupted, .. }) => "interrupted",
             Some(End { outcome: Ok(_), .. }) => "finished",
             Some(End { outcome: Err(_), .. }) => "failed",
         }

@@ -13,6 +13,7 @@ use tonic::Status;
 
 use super::job::{About, Job};
 use super::kept::Kept;
+use super::saved::Saved;
 use crate::flight::access::users::{Identity, Role};
 use crate::flight::limits::Limits;
 use crate::flight::limits::slots::ending;
@@ -32,23 +33,42 @@ pub(in crate::flight) struct Jobs {
     running: Gate,
     /// Canceled then, and with it all jobs.
     ending: CancellationToken,
+    /// What is left of jobs when the server ends, if it keeps anything.
+    saved: Option<Arc<Saved>>,
 }
 
 impl Jobs {
-    pub(in crate::flight) fn new(limits: Limits) -> Arc<Self> {
+    /// Those that an earlier server has saved, and did not finish.
+    pub(in crate::flight) fn new(limits: Limits, saved: Option<Saved>) -> Arc<Self> {
+        let earlier = saved.iter().flat_map(Saved::jobs).map(Arc::new);
+        let known: Known = earlier.map(|job| (job.id().to_owned(), job)).collect();
         Arc::new(Self {
             limits,
-            known: Mutex::default(),
+            known: Mutex::new(known),
             tasks: Mutex::default(),
             running: Gate::default(),
             ending: CancellationToken::new(),
+            saved: saved.map(Arc::new),
+        })
+    }
+
+    /// Where jobs are saved.
+    ///
+    /// # Errors
+    /// If the server does not save any.
+    pub(in crate::flight) fn saved(&self) -> Result<&Arc<Saved>, Status> {
+        self.saved.as_ref().ok_or_else(|| {
+            Status::failed_precondition(
+                "this server keeps nothing of jobs when it ends, so none can be resumed; start it with \
+                 `forebay serve --state DIR`",
+            )
         })
     }
 
     /// Begins a job, whose work gives the number of its rows.
     ///
     /// # Errors
-    /// If as many run as may, or the server ends.
+    /// If as many run as may, or the server ends, or the job runs already.
     pub(in crate::flight) fn submit<W>(
         &self,
         about: About,
@@ -61,6 +81,9 @@ impl Jobs {
         let job = Arc::new(Job::new(about, self.ending.child_token()));
         {
             let mut known = self.known.lock();
+            if known.get(job.id()).is_some_and(|earlier| !earlier.is_over()) {
+                return Err(runs(job.id()));
+            }
             self.check_free(&known, job.user())?;
             forget_oldest(&mut known, job.user());
             known.insert(job.id().to_owned(), Arc::clone(&job));
@@ -68,7 +91,7 @@ impl Jobs {
         tracing::info!(job = %job.id(), "is submitted by '{}'", job.who().name);
         let running = Running { job: Arc::clone(&job), _inside: inside };
         let work = Box::pin(work(Arc::clone(&job)));
-        self.tasks.lock().spawn(run(running, work));
+        self.tasks.lock().spawn(run(running, work, self.saved.clone()));
         Ok(job)
     }
 
@@ -113,6 +136,34 @@ impl Jobs {
                 self.limits.jobs_kept.as_secs()
             ))
         })
+    }
+
+    /// A job that is over and has not finished, so that it can be gone on with.
+    ///
+    /// # Errors
+    /// As [`Self::find`], and if it runs, has finished, or was not submitted to be resumed.
+    pub(in crate::flight) fn resumable(
+        &self,
+        who: &Identity,
+        id: &str,
+    ) -> Result<Arc<Job>, Status> {
+        self.saved()?;
+        let job = self.find(who, id)?;
+        if !job.is_over() {
+            return Err(runs(id));
+        }
+        if job.failure().is_none() {
+            return Err(Status::failed_precondition(format!(
+                "job '{id}' has finished, and what it wrote is visible: there is nothing to resume"
+            )));
+        }
+        if !job.is_resumable() {
+            return Err(Status::failed_precondition(format!(
+                "job '{id}' was submitted without forebay.resumable, so nothing of it was kept; SET \
+                 forebay.resumable = true and submit its statement again"
+            )));
+        }
+        Ok(job)
     }
 
     /// Ends a job. It may end otherwise in the meantime.
@@ -238,9 +289,17 @@ impl fmt::Debug for Jobs {
     }
 }
 
+fn runs(id: &str) -> Status {
+    Status::failed_precondition(format!(
+        "job '{id}' is running, and cannot be resumed; WAIT FOR JOB '{id}' waits for it, CANCEL JOB '{id}' ends it"
+    ))
+}
+
 /// Makes room for another one that will be over.
 fn forget_oldest(known: &mut Known, user: Option<&str>) {
-    let over = || known.values().filter(|job| job.user() == user && job.is_over());
+    // What is kept to be resumed goes when somebody says so.
+    let is_kept = |job: &Arc<Job>| job.is_resumable() && job.failure().is_some();
+    let over = || known.values().filter(|job| job.user() == user && job.is_over() && !is_kept(job));
     if over().count() < OVER_MAX {
         return;
     }
@@ -264,11 +323,18 @@ impl Drop for Running {
 }
 
 /// Does the work of a job, until it is done or the job is canceled, and says how it ended.
-async fn run(running: Running, work: impl Future<Output = Result<u64, Status>>) {
+async fn run(
+    running: Running,
+    work: impl Future<Output = Result<u64, Status>>,
+    saved: Option<Arc<Saved>>,
+) {
     let job = &running.job;
     tokio::select! {
         biased;
         reason = job.canceled() => job.ends(Err(reason), true),
         outcome = work => job.ends(outcome, false),
+    }
+    if let Some(saved) = saved.filter(|_| job.is_resumable()) {
+        saved.note_end(job);
     }
 }

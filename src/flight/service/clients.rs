@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::flight::access::rights::Roots;
 use crate::flight::access::seal::Seal;
 use crate::flight::access::users::{Identity, Role};
 use crate::flight::jobs::registry::Jobs;
+use crate::flight::jobs::saved::Saved;
 use crate::flight::jobs::table::Shown;
 use crate::flight::limits::Limits;
 use crate::flight::limits::slots::Slots;
@@ -55,17 +57,20 @@ struct Open {
 }
 
 impl Clients {
-    /// No clients yet.
+    /// No clients yet. Jobs that can be resumed are kept in the folder of the `state`.
     ///
     /// # Errors
-    /// None that a user could cause.
+    /// If that cannot be used.
     pub(in crate::flight) fn new(
         template: ForebayContext,
         directory: Option<Directory>,
         roots: Roots,
         limits: Limits,
+        state: Option<&Path>,
     ) -> datafusion::common::Result<Self> {
-        let jobs = Jobs::new(limits);
+        let config = template.session().copied_config();
+        let saved = state.map(|state| Saved::open(state, config.options())).transpose()?;
+        let jobs = Jobs::new(limits, saved);
         template.show_detached(Shown::new(&jobs))?;
         Ok(Self {
             template: Opaque::new(template),

@@ -1,6 +1,6 @@
 //! What statements on detached jobs give.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -10,10 +10,55 @@ use forebay_planner::sql::job_statement::JobStatement;
 use super::plan::{Kind, Known};
 use crate::flight::jobs::Job;
 
+/// What `EXPLAIN RESUME JOB` says.
+static EXPLAINED: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let count = |name: &str| Field::new(name, DataType::Int64, true);
+    Arc::new(Schema::new(vec![
+        Field::new("what", DataType::Utf8, false),
+        count("parts"),
+        count("files"),
+        count("rows"),
+        count("input_bytes"),
+        Field::new("detail", DataType::Utf8, true),
+    ]))
+});
+
+/// One row of it.
+#[derive(Debug, Default)]
+pub(super) struct Explained {
+    pub(super) what: &'static str,
+    /// Parts, files, rows, and bytes of inputs, as far as they are known.
+    pub(super) counts: [Option<u64>; 4],
+    pub(super) detail: Option<String>,
+}
+
+/// These rows.
+pub(super) fn explained(all: &[Explained]) -> Result<RecordBatch> {
+    let count = |at: usize| -> ArrayRef {
+        let counts = all.iter().map(|row| row.counts[at]);
+        let counts =
+            counts.map(|count| count.map(|count| i64::try_from(count).unwrap_or(i64::MAX)));
+        Arc::new(counts.collect::<Int64Array>())
+    };
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(all.iter().map(|row| Some(row.what)).collect::<StringArray>()),
+        count(0),
+        count(1),
+        count(2),
+        count(3),
+        Arc::new(all.iter().map(|row| row.detail.as_deref()).collect::<StringArray>()),
+    ];
+    Ok(RecordBatch::try_new(Arc::clone(&EXPLAINED), columns)?)
+}
+
 /// What is known of such a statement before it runs.
 pub(super) fn known(statement: &JobStatement) -> Known {
     let (kind, columns) = match statement {
-        JobStatement::Submit(_) => (Kind::Act, 1),
+        JobStatement::Submit(_) | JobStatement::Resume(_) => (Kind::Act, 1),
+        JobStatement::ExplainResume(_) => {
+            let (schema, parameters) = (Arc::clone(&EXPLAINED), Arc::new(Schema::empty()));
+            return Known { kind: Kind::Query, schema, parameters };
+        }
         JobStatement::Cancel(_) | JobStatement::Forget(_) => (Kind::Act, 2),
         JobStatement::Wait(_) => (Kind::Query, 4),
     };

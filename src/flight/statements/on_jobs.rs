@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::{Result, ScalarValue, internal_err};
@@ -18,7 +19,7 @@ use tonic::Status;
 use super::plan::{self, Execution};
 use super::session::Session;
 use super::statement::Prepared;
-use super::{detached, job_rows};
+use super::{detached, job_rows, resumed};
 use crate::flight::jobs::{About, Job};
 use crate::flight::status::as_error;
 
@@ -47,19 +48,28 @@ pub(super) async fn execution(
         return prepared.execute(session, values).await;
     };
     let (jobs, who) = (&session.jobs, &session.who);
+    let schema = Arc::clone(&prepared.schema);
     let job = match statement {
         JobStatement::Submit(_) => submit(session, prepared, values).await?,
         JobStatement::Wait(id) => jobs.find(who, id).map_err(as_error)?,
-        JobStatement::Forget(id) => jobs.forget(who, id).map_err(as_error)?,
+        JobStatement::Forget(id) => resumed::forget(session, id).await?,
+        JobStatement::Resume(resume) => resumed::resume(session, resume).await?,
+        JobStatement::ExplainResume(resume) => {
+            let rows = resumed::explain(session, resume).await?;
+            return answered(session, schema, Said::Rows(rows)).await;
+        }
         JobStatement::Cancel(id) => {
             let job = jobs.cancel(who, id).map_err(as_error)?;
             job.ended().await;
             job
         }
     };
-    let schema = Arc::clone(&prepared.schema);
     let waits = matches!(statement, JobStatement::Wait(_));
-    let answer = Answer { schema: Arc::clone(&schema), job, waits };
+    answered(session, schema, Said::Job { job, waits }).await
+}
+
+async fn answered(session: &Arc<Session>, schema: SchemaRef, said: Said) -> Result<Execution> {
+    let answer = Answer { schema: Arc::clone(&schema), said };
     // Not a table in memory: that would travel to a worker.
     let answer = StreamingTable::try_new(schema, vec![Arc::new(answer)])?;
     let rows = session.context.session().read_table(Arc::new(answer))?;
@@ -78,6 +88,9 @@ async fn submit(
     let id = next_job_id();
     let said = format!("{}{values:?}", submitted.text());
     let own = Arc::new(session.detached(&id, &said)?);
+    if own.forebay().resumable {
+        return resumed::submit(session, own, prepared, values, id).await;
+    }
     let planned = submitted.planned(&own, values, |_, rows| Ok(rows)).await?;
     let about = About {
         id,
@@ -85,22 +98,30 @@ async fn submit(
         user: session.slots.user().map(str::to_owned),
         name: job_name(&submitted.text()),
         session: own.context.session().session_id(),
+        is_resumable: false,
     };
     let submitted = Arc::clone(submitted);
     let work = move |job| detached::run(own, submitted, planned, job);
     session.jobs.submit(about, work).map_err(as_error)
 }
 
-/// The row of a job: as it is, or as it will be at its end.
+/// What a statement on jobs gives.
 struct Answer {
     schema: SchemaRef,
-    job: Arc<Job>,
-    waits: bool,
+    said: Said,
+}
+
+#[derive(Clone)]
+enum Said {
+    /// The row of a job: as it is, or as it will be at its end.
+    Job { job: Arc<Job>, waits: bool },
+    /// Rows that are known.
+    Rows(RecordBatch),
 }
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("job", &self.job.id()).finish_non_exhaustive()
+        f.debug_struct("Answer").field("schema", &self.schema).finish_non_exhaustive()
     }
 }
 
@@ -110,8 +131,12 @@ impl PartitionStream for Answer {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let (schema, job, waits) = (Arc::clone(&self.schema), Arc::clone(&self.job), self.waits);
+        let (schema, said) = (Arc::clone(&self.schema), self.said.clone());
         let row = async move {
+            let (job, waits) = match said {
+                Said::Job { job, waits } => (job, waits),
+                Said::Rows(rows) => return Ok(rows),
+            };
             if waits {
                 job.ended().await;
                 if let Some(failure) = job.failure() {

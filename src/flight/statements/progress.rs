@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use forebay_engine::InferenceExec;
+use forebay_engine::{InPartsExec, InferenceExec};
 use forebay_scheduler::client::cluster_exec::ClusterExec;
 
-/// From 0 to 1: of a job its units, of a plan in this process the rows that its models or scans have
+/// From 0 to 1: of a write in parts the bytes of its inputs, of a job its units, of a plan in this process the rows that its models or scans have
 /// given; nothing if nobody knows how many there are.
 pub(super) fn fraction(plan: &Arc<dyn ExecutionPlan>) -> Option<f64> {
-    let (done, all) = match job(plan) {
-        Some(job) => {
-            let progress = job.progress()?;
-            (progress.units_done as f64, progress.units as f64)
-        }
-        None => {
-            let (mut done, mut all) = (0, 0);
-            count(plan, &mut done, &mut all)?;
-            (done as f64, all as f64)
-        }
+    let (done, all) = if let Some(parts) = plan.downcast_ref::<InPartsExec>() {
+        let (done, all) = parts.progress()?;
+        (done as f64, all as f64)
+    } else if let Some(job) = job(plan) {
+        let progress = job.progress()?;
+        (progress.units_done as f64, progress.units as f64)
+    } else {
+        let (mut done, mut all) = (0, 0);
+        count(plan, &mut done, &mut all)?;
+        (done as f64, all as f64)
     };
     (all > 0.0).then(|| (done / all).clamp(0.0, 1.0))
 }

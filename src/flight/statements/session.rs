@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result};
+use datafusion::config::ConfigOptions;
 use datafusion::logical_expr::{LogicalPlan, SetVariable, Statement};
 use forebay_engine::write::WriteId;
+use forebay_planner::ForebayConfig;
 use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::execute_plan;
 use forebay_scheduler::GivenId;
@@ -75,12 +77,68 @@ impl Session {
     /// # Errors
     /// None that a user could cause.
     pub(in crate::flight) fn detached(&self, job: &str, statement: &str) -> Result<Self> {
+        let session = self.for_job(write_id(job, statement))?;
+        let state = session.context.session().state_ref();
+        state.write().config_mut().set_extension(Arc::new(GivenId::new(job)));
+        Ok(session)
+    }
+
+    /// A session for a job that was submitted with these options, and runs once more.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    pub(in crate::flight) fn resumed(
+        &self,
+        write_id: &str,
+        options: &[(String, String)],
+    ) -> Result<Self> {
+        let session = self.for_job(WriteId(write_id.to_owned()))?;
+        let state = session.context.session().state_ref();
+        for (key, value) in options {
+            // One that there is no more, or that has no such value any more, is as the session has it.
+            state.write().config_mut().options_mut().set(key, value).ok();
+        }
+        Ok(session)
+    }
+
+    fn for_job(&self, write_id: WriteId) -> Result<Self> {
         let context = self.context.new_session()?;
         let state = context.session().state_ref();
-        state.write().config_mut().set_extension(Arc::new(GivenId::new(job)));
-        state.write().config_mut().set_extension(Arc::new(write_id(job, statement)));
+        state.write().config_mut().set_extension(Arc::new(write_id));
         let (who, roots, jobs) = (self.who.clone(), self.roots.clone(), Arc::clone(&self.jobs));
         Self::new(who, context, roots, self.limits, self.slots.for_another(), jobs)
+    }
+
+    /// Its options.
+    pub(in crate::flight) fn options(&self) -> ConfigOptions {
+        ConfigOptions::clone(self.context.session().copied_config().options())
+    }
+
+    /// Its options under `forebay.`.
+    pub(in crate::flight) fn forebay(&self) -> ForebayConfig {
+        self.options().extensions.get::<ForebayConfig>().cloned().unwrap_or_default()
+    }
+
+    /// Lets its next plans be such that each part of them gives what it would give in the whole: operators tell
+    /// each other nothing of the rows of an execution.
+    ///
+    /// # Errors
+    /// If there are no such options.
+    pub(in crate::flight) fn plan_in_parts(&self) -> Result<()> {
+        let state = self.context.session().state_ref();
+        for key in
+            ["enable_dynamic_filter_pushdown", "enable_physical_uncorrelated_scalar_subquery"]
+        {
+            let key = format!("datafusion.optimizer.{key}");
+            state.write().config_mut().options_mut().set(&key, "false")?;
+        }
+        Ok(())
+    }
+
+    /// Under which id a Delta table takes what it writes once.
+    pub(in crate::flight) fn write_id(&self) -> Option<String> {
+        let config = self.context.session().copied_config();
+        config.get_extension::<WriteId>().map(|id| id.0.clone())
     }
 
     /// The right to run a query for as long as it is held.

@@ -7,6 +7,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::DataFrame;
+use datafusion::sql::parser::Statement as SqlStatement;
 use forebay_planner::sql::StatementText;
 use forebay_planner::sql::execute::execute_plan;
 use forebay_planner::sql::job_statement::JobStatement;
@@ -26,6 +27,8 @@ use crate::flight::status;
 #[derive(Debug)]
 pub(in crate::flight) struct Prepared {
     statement: Opaque<Statement>,
+    /// As its client wrote it.
+    source: String,
     /// What `SUBMIT` submits.
     submits: Option<Arc<Prepared>>,
     pub(in crate::flight) kind: Kind,
@@ -52,9 +55,11 @@ pub(super) enum Planned {
 impl Prepared {
     /// Parses and plans a text of one statement; runs nothing.
     pub(in crate::flight) async fn new(session: &Arc<Session>, text: &str) -> Result<Self, Status> {
-        let text = text.to_owned();
-        let made =
-            planning::run(session, |session| async move { Ok(Self::made(&session, &text).await) });
+        let source = text.to_owned();
+        let made = planning::run(session, |session| async move {
+            let made = Self::made(&session, &source).await;
+            Ok(made.map(|made| Self { source, ..made }))
+        });
         made.await.map_err(|error| status::of(&error))?
     }
 
@@ -101,8 +106,8 @@ impl Prepared {
 
     fn with(statement: Statement, known: Known, submits: Option<Arc<Self>>) -> Self {
         let Known { kind, schema, parameters } = known;
-        let statement = Opaque::new(statement);
-        Self { statement, submits, kind, schema, parameters, bound: Mutex::default() }
+        let (statement, source) = (Opaque::new(statement), String::new());
+        Self { statement, source, submits, kind, schema, parameters, bound: Mutex::default() }
     }
 
     /// The statement, if it is one on detached jobs.
@@ -116,6 +121,19 @@ impl Prepared {
     /// What `SUBMIT` submits, if this is that.
     pub(super) fn submits(&self) -> Option<&Arc<Self>> {
         self.submits.as_ref()
+    }
+
+    /// Its text, as its client wrote it.
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The statement, if it is one of DataFusion's.
+    pub(super) fn sql(&self) -> Option<&SqlStatement> {
+        match &*self.statement {
+            Statement::Sql(sql) => Some(sql),
+            Statement::Model(_) | Statement::Job(_) => None,
+        }
     }
 
     /// Its text, for whoever shows what runs.

@@ -9,6 +9,7 @@ mod logins;
 mod owners;
 mod process;
 mod python;
+mod resume;
 mod shell;
 mod slots;
 mod streams;

@@ -1,6 +1,6 @@
 //! Whatever a store refuses, a Delta table is as it was or as it is to be.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +23,11 @@ use super::store::{Fault, Faulty};
 use super::whole::{ROWS, session, staged, staging_folders};
 use crate::ErrorKind;
 use crate::delta::Log;
-use crate::write::clean::clean;
+use crate::write::clean::{OlderThan, clean};
 use crate::write::{DeltaSink, DeltaWrite};
+
+/// All that is left.
+const AT_ONCE: OlderThan = OlderThan { left: Duration::ZERO, resumable: Duration::ZERO };
 
 fn url(folder: &Path) -> ListingTableUrl {
     ListingTableUrl::parse(format!("{}/", folder.display())).unwrap()
@@ -60,12 +63,36 @@ fn lying(folder: &Path) -> usize {
     found
 }
 
-async fn insert(
+/// A table in this folder.
+pub(super) async fn create(folder: &Path) {
+    let column = |name, kind| Field::new(name, kind, true);
+    let schema = Schema::new(vec![column("n", DataType::Int64), column("name", DataType::Utf8)]);
+    log(folder).create(&schema, &["name".to_owned()]).await.unwrap();
+}
+
+/// The files that count.
+pub(super) async fn counting(folder: &Path) -> Vec<PathBuf> {
+    let snapshot = log(folder).snapshot(None).await.unwrap();
+    let files = snapshot.files(url(folder).prefix()).await.unwrap().into_iter();
+    let paths = files.map(|file| file.into_partitioned().object_meta.location);
+    paths.map(|path| Path::new("/").join(path.as_ref())).collect()
+}
+
+/// What a write to it is planned as.
+pub(super) async fn planned(
+    session: &SessionContext,
+    folder: &Path,
+    overwrites: bool,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    planned_at(session, folder, url(folder), overwrites).await
+}
+
+async fn planned_at(
     session: &SessionContext,
     folder: &Path,
     at: ListingTableUrl,
     overwrites: bool,
-) -> Result<u64> {
+) -> Result<Arc<dyn ExecutionPlan>> {
     let snapshot = log(folder).snapshot(None).await?;
     let input = session.table("rows").await?.create_physical_plan().await?;
     let config = FileSinkConfig {
@@ -82,7 +109,16 @@ async fn insert(
     };
     let write = DeltaWrite { version: snapshot.version(), overwrites };
     let sink = DeltaSink::new(config, TableParquetOptions::default(), write);
-    let plan: Arc<dyn ExecutionPlan> = Arc::new(DataSinkExec::new(input, Arc::new(sink), None));
+    Ok(Arc::new(DataSinkExec::new(input, Arc::new(sink), None)))
+}
+
+async fn insert(
+    session: &SessionContext,
+    folder: &Path,
+    at: ListingTableUrl,
+    overwrites: bool,
+) -> Result<u64> {
+    let plan = planned_at(session, folder, at, overwrites).await?;
     let count = collect(staged(&plan), session.task_ctx()).await?;
     Ok(count[0].column(0).as_primitive::<UInt64Type>().value(0))
 }
@@ -99,9 +135,7 @@ struct Disturbed {
 async fn disturbed(overwrites: bool, is_far: bool, fault: Fault) -> Disturbed {
     let home = TempDir::new().unwrap();
     let folder = home.path();
-    let column = |name, kind| Field::new(name, kind, true);
-    let schema = Schema::new(vec![column("n", DataType::Int64), column("name", DataType::Utf8)]);
-    log(folder).create(&schema, &["name".to_owned()]).await.unwrap();
+    create(folder).await;
     let near = session(Arc::new(LocalFileSystem::new()));
     insert(&near, folder, url(folder), false).await.unwrap();
     let (before, _) = state(folder).await;
@@ -135,7 +169,7 @@ async fn disturbed(overwrites: bool, is_far: bool, fault: Fault) -> Disturbed {
     assert!(stays || lies == files + removed + awaited, "{overwrites} {fault:?}: {said:?}");
     // What is left aside is ended by somebody else, who changes nothing of the table.
     let files: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
-    clean(&files, url(folder).prefix(), true, Duration::ZERO, false).await.unwrap();
+    clean(&files, url(folder).prefix(), true, AT_ONCE, false).await.unwrap();
     assert_eq!(staging_folders(folder), 0, "{overwrites} {fault:?}: {said:?}");
     assert_eq!(state(folder).await.0, found);
     let error = said.err().map(|error| error.to_string());

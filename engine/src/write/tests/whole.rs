@@ -18,8 +18,11 @@ use tempfile::TempDir;
 use url::Url;
 
 use super::store::{Fault, Faulty};
-use crate::write::clean::{Fate, clean};
+use crate::write::clean::{Fate, OlderThan, clean};
 use crate::write::{CommitExec, Target, WriteExec};
+
+/// All that is left.
+const AT_ONCE: OlderThan = OlderThan { left: Duration::ZERO, resumable: Duration::ZERO };
 
 /// The statements of these tests: a file, a folder that was not there, a folder with files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,10 +154,11 @@ async fn disturbed(kind: Kind, fault: Fault) -> (usize, Result<u64>) {
     let files: Arc<dyn ObjectStore> = Arc::new(object_store::local::LocalFileSystem::new());
     let path = object_store::path::Path::from_absolute_path(&folder).unwrap();
     let age = Duration::from_secs(3600);
-    let young = clean(&files, &path, true, age, false).await.unwrap();
+    let young =
+        clean(&files, &path, true, OlderThan { left: age, resumable: age }, false).await.unwrap();
     assert!(young.iter().all(|left| left.fate == Fate::Kept));
     assert_eq!(rows(&visible(&folder)), found);
-    let left = clean(&files, &path, true, Duration::ZERO, false).await.unwrap();
+    let left = clean(&files, &path, true, AT_ONCE, false).await.unwrap();
     let completed = left.iter().any(|left| left.fate == Fate::Completed);
     let expected = if said.is_ok() || completed { before + ROWS as usize } else { before };
     let unheard = matches!(fault, Fault::Unheard(_));

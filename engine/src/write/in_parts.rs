@@ -1,0 +1,221 @@
+//! The operator that writes in parts, each of which is kept if the others fail.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::attempt::Written;
+use super::begun::Write;
+use super::commit::{counted, one_count};
+use super::exec::written_by;
+use super::resume::input::changes;
+use super::resume::record::{self, Part};
+use super::resume::{Input, Inputs, Piece, Remains};
+use super::target::Target;
+
+/// While one part ends, with less and less to do, the next one begins.
+const PARTS_AT_ONCE: usize = 2;
+
+/// Makes the plan of a part.
+pub trait PartPlans: fmt::Debug + Send + Sync {
+    /// A plan of writes, in one partition, of the rows that these pieces give.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    fn plan(&self, pieces: &[Piece]) -> Result<Arc<dyn ExecutionPlan>>;
+}
+
+/// What is written in parts.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// What is written.
+    pub target: Arc<Target>,
+    /// What is cut into pieces.
+    pub inputs: Inputs,
+    /// Other files that all parts read.
+    pub pinned: Vec<Input>,
+    /// Plans of parts.
+    pub plans: Arc<dyn PartPlans>,
+    /// Of all that makes the rows of a piece what they are.
+    pub fingerprint: String,
+    /// Bytes of the inputs of a part.
+    pub part_bytes: u64,
+    /// Where what is complete is kept.
+    pub remains: Remains,
+}
+
+/// Writes what is missing of its parts, two at a time, and makes all of them visible at the end.
+///
+/// - rows: one, with the number of rows that were written, in this and in earlier executions
+/// - memory: that of two parts, and a name for each file
+/// - cancel, errors: nothing has become visible. Parts that are complete stay, until the staging folder is
+///   removed by whoever has its name
+#[derive(Debug)]
+pub struct InPartsExec {
+    /// All parts as one, for people: it never runs.
+    whole: Arc<dyn ExecutionPlan>,
+    parts: Arc<Parts>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+    progress: Arc<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    done: AtomicU64,
+    all: AtomicU64,
+}
+
+impl InPartsExec {
+    /// Writes these parts, of which `whole` is the sum.
+    pub fn new(whole: Arc<dyn ExecutionPlan>, parts: Parts) -> Self {
+        let (metrics, progress) = (ExecutionPlanMetricsSet::new(), Arc::default());
+        Self { whole, parts: Arc::new(parts), properties: one_count(), metrics, progress }
+    }
+
+    /// How many bytes of the inputs are done, and of how many, once that is known.
+    pub fn progress(&self) -> Option<(u64, u64)> {
+        let all = self.progress.all.load(Ordering::Acquire);
+        (all > 0).then(|| (self.progress.done.load(Ordering::Relaxed), all))
+    }
+}
+
+impl DisplayAs for InPartsExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = self.parts.target.kind();
+        match format {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "InPartsExec: {what}, part_bytes={}", self.parts.part_bytes)
+            }
+            DisplayFormatType::TreeRender => writeln!(f, "{what}"),
+        }
+    }
+}
+
+impl ExecutionPlan for InPartsExec {
+    fn name(&self) -> &'static str {
+        "InPartsExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.whole]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match <[_; 1]>::try_from(children) {
+            // Its parts were cut from the plan that it has.
+            Ok([whole]) if Arc::ptr_eq(&whole, &self.whole) => Ok(self),
+            _ => internal_err!("InPartsExec is planned, and then changed no more"),
+        }
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return internal_err!("InPartsExec has one partition, asked for {partition}");
+        }
+        let work = Work {
+            parts: Arc::clone(&self.parts),
+            progress: Arc::clone(&self.progress),
+            metrics: self.metrics.clone(),
+            context,
+        };
+        let schema = self.schema();
+        let rows = stream::once(async move { counted(&schema, work.run().await?) });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// One execution.
+struct Work {
+    parts: Arc<Parts>,
+    progress: Arc<Progress>,
+    metrics: ExecutionPlanMetricsSet,
+    context: Arc<TaskContext>,
+}
+
+impl Work {
+    async fn run(&self) -> Result<u64> {
+        let Parts { target, inputs, fingerprint, remains, .. } = self.parts.as_ref();
+        let staging = remains.staging()?;
+        let write = Write::go_on(Arc::clone(target), &self.context, &staging).await?;
+        let Some(write) = write else {
+            let store = self.context.runtime_env().object_store(target.store())?;
+            return record::rows(store.as_ref(), &staging).await;
+        };
+        let found = record::read(write.store(), &staging, fingerprint, inputs).await?;
+        record::keep_only(write.store(), &staging, &found).await?;
+        let mut parts = found.kept;
+        let missing = inputs.missing(parts.iter().flat_map(|part| part.pieces.iter().copied()));
+        let left: u64 = missing.iter().map(Piece::bytes).sum();
+        self.progress.done.store(inputs.bytes().saturating_sub(left), Ordering::Relaxed);
+        self.progress.all.store(inputs.bytes(), Ordering::Release);
+        let missing = inputs.parts(missing, self.parts.part_bytes);
+        let done = stream::iter(missing).map(|pieces| self.part(&write, pieces));
+        let done: Vec<Part> = done.buffer_unordered(PARTS_AT_ONCE).try_collect().await?;
+        parts.extend(done);
+        // In the order of the inputs, whichever was complete first.
+        parts.sort_by(|one, other| one.pieces.first().cmp(&other.pieces.first()));
+        let written: Vec<Written> = parts.into_iter().flat_map(|part| part.files).collect();
+        let written = write.with_columns(written)?;
+        write.commit_counted(written, &self.metrics).await
+    }
+
+    /// Writes a part, and notes that it is complete.
+    async fn part(&self, write: &Write, pieces: Vec<Piece>) -> Result<Part> {
+        let Parts { inputs, fingerprint, plans, .. } = self.parts.as_ref();
+        let plan = plans.plan(&pieces)?;
+        let files = written_by(plan, write.staging(), Arc::clone(&self.context)).await?;
+        self.check_inputs(&pieces).await?;
+        let bytes = pieces.iter().map(Piece::bytes).sum();
+        let part = Part { pieces, files };
+        let part = part.note(write.store(), write.staging(), fingerprint, inputs).await?;
+        self.progress.done.fetch_add(bytes, Ordering::Relaxed);
+        Ok(part)
+    }
+
+    /// Looks whether what was read is what was planned for.
+    async fn check_inputs(&self, pieces: &[Piece]) -> Result<()> {
+        let mut read: Vec<Input> =
+            pieces.iter().map(|piece| self.parts.inputs.files[piece.file].clone()).collect();
+        read.dedup();
+        read.extend(self.parts.pinned.iter().cloned());
+        match changes(read, &self.context).await?.first() {
+            None => Ok(()),
+            Some(change) => exec_err!(
+                "{change}: it was changed while the job read it; RESUME JOB … ANEW takes the job's files as they \
+                 are, and keeps what was made of those that have not changed"
+            ),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Pieces of files, and parts of them.
+
+use super::input::Input;
+
+/// Where a piece may begin and end in a file that can be cut: at multiples of it, and at the end. So pieces
+/// of different sizes cover the same.
+const UNIT: u64 = 1 << 20;
+
+/// What is read in pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// The files, in the order of their rows.
+    pub files: Vec<Input>,
+    /// Whether a part of a file can be read alone.
+    pub can_be_cut: bool,
+}
+
+/// Bytes of a file: of formats with rows in groups or in lines those that begin there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Piece {
+    /// Which file.
+    pub file: usize,
+    /// The first byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+}
+
+impl Piece {
+    /// Its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.file == other.file && self.start < other.end && other.start < self.end
+    }
+}
+
+impl Inputs {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// What these pieces do not cover, in order.
+    pub(in crate::write) fn missing(&self, covered: impl Iterator<Item = Piece>) -> Vec<Piece> {
+        let mut covered: Vec<Piece> = covered.collect();
+        covered.sort_unstable();
+        let mut covered = covered.into_iter().peekable();
+        let mut missing = vec![];
+        for (file, input) in self.files.iter().enumerate() {
+            let mut start = 0;
+            while let Some(piece) = covered.next_if(|piece| piece.file == file) {
+                missing.push(Piece { file, start, end: piece.start });
+                start = start.max(piece.end);
+            }
+            missing.push(Piece { file, start, end: input.size });
+        }
+        missing.retain(|piece| piece.bytes() > 0);
+        missing
+    }
+
+    /// The same in parts of about so many bytes.
+    pub(in crate::write) fn parts(&self, missing: Vec<Piece>, part_bytes: u64) -> Vec<Vec<Piece>> {
+        let mut parts = vec![];
+        let mut part: Vec<Piece> = vec![];
+        let mut room = part_bytes;
+        for mut piece in missing {
+            while piece.bytes() > 0 {
+                let end = self.end(&piece, room);
+                part.push(Piece { end, ..piece });
+                room = room.saturating_sub(end - piece.start);
+                piece.start = end;
+                if room == 0 || piece.bytes() > 0 {
+                    parts.push(std::mem::take(&mut part));
+                    room = part_bytes;
+                }
+            }
+        }
+        if !part.is_empty() {
+            parts.push(part);
+        }
+        parts
+    }
+
+    /// Where a part ends that begins with a piece and has so much room.
+    fn end(&self, piece: &Piece, room: u64) -> u64 {
+        if !self.can_be_cut {
+            return piece.end;
+        }
+        let last = piece.start.saturating_add(room) / UNIT * UNIT;
+        let least = (piece.start / UNIT + 1) * UNIT;
+        last.max(least).min(piece.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn inputs(sizes: &[u64], can_be_cut: bool) -> Inputs {
+        let file = |(at, size): (usize, &u64)| Input {
+            store: "file:///".to_owned(),
+            path: at.to_string(),
+            size: *size,
+            version: String::new(),
+        };
+        Inputs { files: sizes.iter().enumerate().map(file).collect(), can_be_cut }
+    }
+
+    #[test]
+    fn parts_have_about_the_size_that_they_are_to_have() {
+        let inputs = inputs(&[3 * UNIT + 5, 10, 0, UNIT], true);
+        let all = inputs.missing([].into_iter());
+        let told = |parts: Vec<Vec<Piece>>| {
+            let piece = |piece: &Piece| (piece.file, piece.start, piece.end);
+            parts.iter().map(|part| part.iter().map(piece).collect()).collect::<Vec<Vec<_>>>()
+        };
+        assert_eq!(
+            told(inputs.parts(all.clone(), 2 * UNIT)),
+            [vec![(0, 0, 2 * UNIT)], vec![(0, 2 * UNIT, 3 * UNIT + 5), (1, 0, 10), (3, 0, UNIT)]]
+        );
+        assert_eq!(told(inputs.parts(all.clone(), 1)).len(), 6);
+        assert_eq!(told(inputs.parts(all, u64::MAX)).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_covered_the_rest_is_computed_once(
+            sizes in prop::collection::vec(0..5 * UNIT, 1..6),
+            can_be_cut: bool,
+            earlier in 1..6 * UNIT,
+            later in 1..6 * UNIT,
+            kept in prop::collection::vec(any::<bool>(), 40),
+        ) {
+            let inputs = inputs(&sizes, can_be_cut);
+            let all = inputs.parts(inputs.missing([].into_iter()), earlier);
+            let kept = all.into_iter().zip(&kept).filter(|(_, kept)| **kept);
+            let kept: Vec<Piece> = kept.flat_map(|(part, _)| part).collect();
+            let missing = inputs.missing(kept.iter().copied());
+            let rest = inputs.parts(missing, later);
+            prop_assert!(rest.iter().all(|part| !part.is_empty()));
+            let mut pieces: Vec<Piece> = rest.into_iter().flatten().chain(kept).collect();
+            pieces.sort_unstable();
+            // Each byte is in one of them.
+            for (file, size) in sizes.iter().enumerate() {
+                let of_file = pieces.iter().filter(|piece| piece.file == file);
+                let end = of_file.fold(0, |end, piece| {
+                    assert_eq!(piece.start, end);
+                    piece.end
+                });
+                prop_assert_eq!(end, *size);
+            }
+            let whole = pieces.iter().all(|p| p.start == 0 && p.end == sizes[p.file]);
+            prop_assert!(can_be_cut || whole);
+        }
+    }
+}

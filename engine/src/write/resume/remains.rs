@@ -1,0 +1,127 @@
+//! What a write that can be resumed has left, for whoever keeps its name.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::execution::TaskContext;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use object_store::ObjectStore;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use super::left::alone;
+use super::pieces::{Inputs, Piece};
+use super::record;
+use crate::write::begun::Write;
+use crate::write::publish::{complete, decision};
+use crate::write::staging::{Staging, is_there};
+use crate::write::target::{Target, is_local};
+
+/// The staging folder of a write that can be resumed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remains {
+    store: String,
+    folder: String,
+}
+
+/// What of it would be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Whether there is a folder at all.
+    pub is_there: bool,
+    /// Whether all is visible already, or will be as soon as somebody goes on.
+    pub is_committed: bool,
+    /// Parts that are kept.
+    pub parts: usize,
+    /// Their files.
+    pub files: usize,
+    /// Their rows.
+    pub rows: u64,
+    /// Bytes of the inputs that they cover.
+    pub bytes: u64,
+    /// Parts that are there, and not kept.
+    pub unfit: usize,
+    /// Parts that are missing.
+    pub missing: usize,
+    /// Bytes of the inputs that these would cover.
+    pub missing_bytes: u64,
+}
+
+impl Remains {
+    /// Begins a write that can be resumed, of which nothing is written yet.
+    ///
+    /// # Errors
+    /// Whatever would keep the write from succeeding, as far as it can be known.
+    pub async fn begin(target: &Arc<Target>, context: &Arc<TaskContext>) -> Result<Self> {
+        let staging = Write::begin_resumable(Arc::clone(target), context).await?;
+        let (store, folder) = (target.store().as_str().to_owned(), staging.folder().to_string());
+        Ok(Self { store, folder })
+    }
+
+    /// Where it is, for people.
+    pub fn url(&self) -> String {
+        format!("{}{}", self.store, self.folder)
+    }
+
+    pub(in crate::write) fn staging(&self) -> Result<Staging> {
+        let store = ObjectStoreUrl::parse(&self.store)?;
+        let folder = Path::parse(&self.folder).map_err(|error| {
+            exec_datafusion_err!("the staging folder '{}': {error}", self.folder)
+        })?;
+        Ok(Staging::at(folder, is_local(&store)))
+    }
+
+    fn store(&self, runtime: &RuntimeEnv) -> Result<Arc<dyn ObjectStore>> {
+        runtime.object_store(ObjectStoreUrl::parse(&self.store)?)
+    }
+
+    /// What would be kept, and what would be computed in parts of so many bytes; changes nothing.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn overview(
+        &self,
+        runtime: &RuntimeEnv,
+        fingerprint: &str,
+        inputs: &Inputs,
+        part_bytes: u64,
+    ) -> Result<Overview> {
+        let (store, staging) = (self.store(runtime)?, self.staging()?);
+        if !staging.is_resumable(store.as_ref()).await? {
+            return Ok(Overview::default());
+        }
+        let decided = decision(&store, &staging).await?;
+        let is_committed = decided.is_some_and(|decided| decided.stays())
+            || is_there(store.as_ref(), &staging.committed()).await?;
+        let found = record::read(&store, &staging, fingerprint, inputs).await?;
+        let kept = &found.kept;
+        let missing = inputs.missing(kept.iter().flat_map(|part| part.pieces.iter().copied()));
+        Ok(Overview {
+            is_there: true,
+            is_committed,
+            parts: kept.len(),
+            files: kept.iter().map(|part| part.files.len()).sum(),
+            rows: kept.iter().map(record::Part::rows).sum(),
+            bytes: kept.iter().flat_map(|part| &part.pieces).map(Piece::bytes).sum(),
+            unfit: found.unfit.len(),
+            missing_bytes: missing.iter().map(Piece::bytes).sum(),
+            missing: inputs.parts(missing, part_bytes).len(),
+        })
+    }
+
+    /// Removes all of it, when nobody is at work there. A commit that was decided is completed first.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn remove(&self, runtime: &RuntimeEnv) -> Result<()> {
+        let (store, staging) = (self.store(runtime)?, self.staging()?);
+        let _alone = alone(&staging).await;
+        if let Some(decided) = decision(&store, &staging).await?
+            && !is_there(store.as_ref(), &staging.committed()).await?
+        {
+            complete(store.as_ref(), &staging, &decided).await?;
+        }
+        staging.remove(&store).await
+    }
+}

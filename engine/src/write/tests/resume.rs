@@ -1,0 +1,371 @@
+//! Whatever a store refuses, and whenever a process ends: what goes on keeps the parts that are complete, computes
+//! the others, and gives what an undisturbed write gives.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{Int64Type, SchemaRef, UInt64Type};
+use datafusion::common::Result;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::prelude::SessionContext;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt};
+use tempfile::TempDir;
+
+use super::delta;
+use super::store::{Fault, Faulty};
+use super::whole::{session, staging_folders};
+use crate::write::clean::{Fate, OlderThan, clean};
+use crate::write::resume::{Input, Inputs, Overview, Piece, Remains};
+use crate::write::{InPartsExec, PartPlans, Parts, Target, WriteExec};
+
+const FILES: usize = 5;
+const ROWS_OF_FILE: i64 = 3;
+const ROWS: usize = FILES * ROWS_OF_FILE as usize;
+
+/// What is written: a folder that was not there, one with files, a Delta table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Folder,
+    Into,
+    Delta,
+}
+
+/// Rows of files, of which each has a few that follow from its number.
+#[derive(Debug)]
+struct Numbers {
+    target: Arc<Target>,
+    schema: SchemaRef,
+    computed: AtomicUsize,
+}
+
+impl PartPlans for Numbers {
+    fn plan(&self, pieces: &[Piece]) -> Result<Arc<dyn ExecutionPlan>> {
+        let first = |piece: &Piece| piece.file as i64 * 10;
+        let numbers: Vec<i64> =
+            pieces.iter().flat_map(|piece| first(piece)..first(piece) + ROWS_OF_FILE).collect();
+        self.computed.fetch_add(numbers.len(), Ordering::Relaxed);
+        let names = numbers.iter().map(|n| Some(format!("n{}", n % 2)));
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from(numbers.clone())),
+            Arc::new(names.collect::<StringArray>()),
+        ];
+        let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
+        let rows = MemorySourceConfig::try_new_exec(&[vec![rows]], Arc::clone(&self.schema), None)?;
+        Ok(Arc::new(WriteExec::new(rows, Arc::clone(&self.target))))
+    }
+}
+
+/// A folder to read from and to write to.
+struct Home {
+    kind: Kind,
+    folder: TempDir,
+}
+
+impl Home {
+    async fn new(kind: Kind) -> Self {
+        let home = Self { kind, folder: TempDir::new().unwrap() };
+        fs::create_dir(home.path("in")).unwrap();
+        (0..FILES).for_each(|file| fs::write(home.path(&format!("in/{file}")), "four").unwrap());
+        match kind {
+            Kind::Folder => {}
+            Kind::Into => fs::create_dir(home.path("t")).unwrap(),
+            Kind::Delta => {
+                fs::create_dir(home.path("t")).unwrap();
+                delta::create(&home.path("t")).await;
+            }
+        }
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn inputs(&self) -> Inputs {
+        let store = LocalFileSystem::new();
+        let mut files = vec![];
+        for file in 0..FILES {
+            let path = self.path(&format!("in/{file}"));
+            let path = object_store::path::Path::from_absolute_path(path).unwrap();
+            let meta = store.head(&path).await.unwrap();
+            files.push(Input::of(&ObjectStoreUrl::local_filesystem(), &meta));
+        }
+        Inputs { files, can_be_cut: false }
+    }
+
+    /// What a statement is planned as.
+    async fn target(&self, session: &SessionContext) -> Arc<Target> {
+        let at = self.path("t");
+        let at = at.display();
+        let plan = match self.kind {
+            Kind::Folder => {
+                let sql = format!("COPY rows TO '{at}/' STORED AS PARQUET");
+                session.sql(&sql).await.unwrap().create_physical_plan().await.unwrap()
+            }
+            Kind::Into => {
+                let table = format!(
+                    "CREATE EXTERNAL TABLE IF NOT EXISTS t (n BIGINT, name VARCHAR) STORED AS PARQUET \
+                     LOCATION '{at}/'"
+                );
+                session.sql(&table).await.unwrap().collect().await.unwrap();
+                let sql = "INSERT INTO t SELECT * FROM rows";
+                session.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
+            }
+            Kind::Delta => delta::planned(session, &self.path("t"), false).await.unwrap(),
+        };
+        let sink = plan.downcast_ref::<DataSinkExec>().unwrap();
+        Arc::new(Target::of(sink, u64::MAX).unwrap())
+    }
+
+    async fn remains(&self) -> Remains {
+        let session = session(Arc::new(LocalFileSystem::new()));
+        let target = self.target(&session).await;
+        Remains::begin(&target, &session.task_ctx()).await.unwrap()
+    }
+
+    /// Runs what is missing; says how many rows there are then, and how many were computed now.
+    async fn run(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        remains: &Remains,
+        files_of_part: u64,
+        fingerprint: &str,
+    ) -> (Result<u64>, usize) {
+        let session = session(store);
+        let target = self.target(&session).await;
+        let schema = Arc::clone(session.table("rows").await.unwrap().schema().inner());
+        let numbers = Arc::new(Numbers {
+            target: Arc::clone(&target),
+            schema,
+            computed: AtomicUsize::new(0),
+        });
+        let whole = numbers.plan(&[]).unwrap();
+        let parts = Parts {
+            target,
+            inputs: self.inputs().await,
+            pinned: vec![],
+            plans: Arc::clone(&numbers) as _,
+            fingerprint: fingerprint.to_owned(),
+            part_bytes: files_of_part * 4,
+            remains: remains.clone(),
+        };
+        let plan = Arc::new(InPartsExec::new(whole, parts));
+        let count = collect(plan, session.task_ctx()).await;
+        let rows = count.map(|rows| rows[0].column(0).as_primitive::<UInt64Type>().value(0));
+        (rows, numbers.computed.load(Ordering::Relaxed))
+    }
+
+    /// What would be kept.
+    async fn overview(&self, remains: &Remains) -> Overview {
+        let runtime = session(Arc::new(LocalFileSystem::new())).runtime_env();
+        remains.overview(&runtime, FINGERPRINT, &self.inputs().await, 1).await.unwrap()
+    }
+
+    /// The numbers that a reader sees, in order.
+    async fn seen(&self) -> Vec<i64> {
+        let files = match self.kind {
+            Kind::Delta => delta::counting(&self.path("t")).await,
+            _ => parquet_files(&self.path("t")),
+        };
+        let mut all = vec![];
+        for file in files {
+            let file = fs::File::open(file).unwrap();
+            let rows = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
+            for batch in rows {
+                let batch = batch.unwrap();
+                let numbers =
+                    batch.column_by_name("n").unwrap().as_primitive::<Int64Type>().clone();
+                all.extend(numbers.values().iter());
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+}
+
+const FINGERPRINT: &str = "one";
+
+fn files() -> Arc<dyn ObjectStore> {
+    Arc::new(LocalFileSystem::new())
+}
+
+fn expected() -> Vec<i64> {
+    (0..FILES as i64).flat_map(|file| file * 10..file * 10 + ROWS_OF_FILE).collect()
+}
+
+fn parquet_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_dir() && !name.starts_with('_') {
+            found.extend(parquet_files(&entry.path()));
+        } else if name.ends_with(".parquet") {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// Of all files below a folder.
+fn inodes(folder: &Path) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.path().is_dir() {
+            true => found.extend(inodes(&entry.path())),
+            false => drop(found.insert(entry.metadata().unwrap().ino())),
+        }
+    }
+    found
+}
+
+/// A write meets a fault, and goes on with a store that is sound. Gives back how many changes it made before,
+/// and how many rows it kept.
+async fn disturbed(kind: Kind, fault: Fault) -> (usize, usize) {
+    let home = Home::new(kind).await;
+    let remains = home.remains().await;
+    let faulty = Arc::new(Faulty::new(fault, || ()));
+    let (said, _) = home.run(Arc::clone(&faulty) as _, &remains, 2, FINGERPRINT).await;
+    let seen = home.seen().await;
+    let is_partly_seen = !seen.is_empty() && seen != expected();
+    // One file after the other comes into a folder that is there; a reader is told.
+    assert!(!is_partly_seen || kind == Kind::Into, "{kind:?} {fault:?}: {seen:?}");
+    if said.is_ok() {
+        assert_eq!(seen, expected(), "{kind:?} {fault:?}");
+    }
+    let kept = home.overview(&remains).await;
+    assert!(kept.is_there, "{kind:?} {fault:?}");
+    let before = inodes(home.folder.path());
+    let (resumed, computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
+    let rows =
+        resumed.unwrap_or_else(|error| panic!("{kind:?} {fault:?}: {error}, after {said:?}"));
+    assert_eq!(rows, ROWS as u64, "{kind:?} {fault:?}: after {said:?}");
+    assert_eq!(home.seen().await, expected(), "{kind:?} {fault:?}: after {said:?}");
+    // What was moved by a commit is not where the overview looks for it, and is kept all the same.
+    assert!(computed <= ROWS - kept.rows as usize, "{kind:?} {fault:?}: {computed}, {kept:?}");
+    if computed == ROWS - kept.rows as usize && kept.rows > 0 {
+        let same = inodes(&home.path("t")).intersection(&before).count();
+        assert!(same >= kept.files, "{kind:?} {fault:?}: {same} of {kept:?}");
+    }
+    // Whoever does not know that goes on once more.
+    let (again, computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
+    assert_eq!((again.unwrap(), computed), (ROWS as u64, 0), "{kind:?} {fault:?}");
+    assert_eq!(home.seen().await, expected(), "{kind:?} {fault:?}");
+    let runtime = session(files()).runtime_env();
+    remains.remove(&runtime).await.unwrap();
+    assert_eq!(staging_folders(home.folder.path()), 0, "{kind:?} {fault:?}");
+    assert_eq!(home.seen().await, expected(), "{kind:?} {fault:?}");
+    (faulty.changes(), kept.rows as usize)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_complete_stays_whichever_operation_failed() {
+    for kind in [Kind::Folder, Kind::Into, Kind::Delta] {
+        let (changes, _) = disturbed(kind, Fault::None).await;
+        assert!(changes > 10, "{kind:?} made {changes} changes");
+        let (mut kept_some, mut kept_all) = (0, 0);
+        for at in 0..changes {
+            for fault in [Fault::Once(at), Fault::Unheard(at), Fault::FromThenOn(at)] {
+                let (_, kept) = disturbed(kind, fault).await;
+                kept_some += usize::from(kept > 0 && kept < ROWS);
+                kept_all += usize::from(kept == ROWS);
+            }
+        }
+        assert!(kept_some > 3 && kept_all > 3, "{kind:?}: {kept_some} kept some, {kept_all} all");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_whole_or_not_the_same_is_computed_again() {
+    let store = || Arc::new(Faulty::new(Fault::None, || ()));
+    let changes = {
+        let (home, counting) = (Home::new(Kind::Folder).await, store());
+        let remains = home.remains().await;
+        home.run(Arc::clone(&counting) as _, &remains, 1, FINGERPRINT).await.0.unwrap();
+        counting.changes()
+    };
+    for change in ["a file is cut short", "a file is gone", "an input", "the fingerprint"] {
+        // All parts are complete, and nothing is committed: the last changes are the commit's.
+        let mut found = None;
+        for at in (0..changes).rev() {
+            let home = Home::new(Kind::Folder).await;
+            let remains = home.remains().await;
+            let fault = Faulty::new(Fault::FromThenOn(at), || ());
+            let said = home.run(Arc::new(fault), &remains, 1, FINGERPRINT).await.0;
+            let kept = home.overview(&remains).await;
+            if said.is_err() && kept.rows == ROWS as u64 {
+                found = Some((home, remains, kept));
+                break;
+            }
+        }
+        let (home, remains, kept) = found.unwrap();
+        assert_eq!((kept.parts, kept.files, kept.unfit), (FILES, FILES, 0), "{change}");
+        let staging = home.folder.path().join(remains.url().rsplit('/').next().unwrap());
+        let staged: Vec<PathBuf> = fs::read_dir(&staging)
+            .unwrap()
+            .flatten()
+            .filter(|entry| entry.path().is_dir() && entry.file_name() != "parts")
+            .map(|entry| entry.path().join("0"))
+            .filter(|file| file.exists())
+            .collect();
+        let mut fingerprint = FINGERPRINT;
+        match change {
+            "a file is cut short" => fs::write(&staged[0], "PAR1").unwrap(),
+            "a file is gone" => fs::remove_file(&staged[0]).unwrap(),
+            "an input" => fs::write(home.path("in/2"), "FOUR").unwrap(),
+            _ => fingerprint = "another",
+        }
+        let again = if fingerprint == FINGERPRINT { ROWS_OF_FILE as usize } else { ROWS };
+        let (rows, computed) = home.run(files(), &remains, 1, fingerprint).await;
+        assert_eq!((rows.unwrap(), computed), (ROWS as u64, again), "{change}");
+        assert_eq!(home.seen().await, expected(), "{change}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_be_resumed_outlives_what_cannot() {
+    let home = Home::new(Kind::Into).await;
+    let remains = home.remains().await;
+    let (failed, _) = home
+        .run(Arc::new(Faulty::new(Fault::FromThenOn(4), || ())), &remains, 1, FINGERPRINT)
+        .await;
+    failed.unwrap_err();
+    let path = object_store::path::Path::from_absolute_path(home.folder.path()).unwrap();
+    let day = Duration::from_secs(86_400);
+    let older = |resumable| OlderThan { left: Duration::ZERO, resumable };
+    let left = clean(&files(), &path, true, older(day), false).await.unwrap();
+    assert_eq!(left.iter().map(|left| left.fate).collect::<Vec<_>>(), [Fate::Resumable]);
+    assert!(home.overview(&remains).await.is_there);
+    let left = clean(&files(), &path, true, older(Duration::ZERO), false).await.unwrap();
+    assert_eq!(left.iter().map(|left| left.fate).collect::<Vec<_>>(), [Fate::Removed]);
+    assert!(!home.overview(&remains).await.is_there);
+    // Nobody knows then whether it had been committed.
+    let error = home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap_err().to_string();
+    assert!(error.contains("is gone") && error.contains("FORGET JOB"), "{error}");
+    assert_eq!(home.seen().await, Vec::<i64>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_that_changes_while_it_is_read_ends_the_write() {
+    let home = Home::new(Kind::Folder).await;
+    let remains = home.remains().await;
+    let changed = home.path("in/4");
+    // At the first change that anybody makes.
+    let store = Faulty::new(Fault::None, move || fs::write(&changed, "longer").unwrap());
+    let error =
+        home.run(Arc::new(store), &remains, 1, FINGERPRINT).await.0.unwrap_err().to_string();
+    assert!(error.contains("in/4' has 6 bytes") && error.contains("ANEW"), "{error}");
+    assert_eq!(home.seen().await, Vec::<i64>::new());
+    let (rows, _) = home.run(files(), &remains, 1, FINGERPRINT).await;
+    assert_eq!(rows.unwrap(), ROWS as u64);
+}

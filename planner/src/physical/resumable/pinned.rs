@@ -1,0 +1,102 @@
+//! What all parts join with: it must be the same for each of them.
+
+use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::physical_plan::FileGroup;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use forebay_engine::InferenceExec;
+use forebay_engine::write::resume::Input;
+
+use super::refusals::{of_operator, refused};
+use super::{Plan, file_scan};
+
+/// Made of the same rows they give the same rows, in whichever order.
+const REPEATABLE: [&str; 18] = [
+    "AggregateExec",
+    "BoundedProjectionExec",
+    "CoalesceBatchesExec",
+    "CoalescePartitionsExec",
+    "CooperativeExec",
+    "CrossJoinExec",
+    "EmptyExec",
+    "FilterExec",
+    "HashJoinExec",
+    "NestedLoopJoinExec",
+    "PlaceholderRowExec",
+    "ProjectionExec",
+    "RepartitionExec",
+    "SortExec",
+    "SortMergeJoinExec",
+    "SortPreservingMergeExec",
+    "UnionExec",
+    "UnnestExec",
+];
+
+/// Aggregates that give the same of rows in whichever order, but for the last digits of what is not whole.
+const OF_ANY_ORDER: [&str; 14] = [
+    "avg",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "bool_and",
+    "bool_or",
+    "count",
+    "max",
+    "median",
+    "min",
+    "stddev",
+    "stddev_pop",
+    "sum",
+    "var",
+];
+
+/// The files that a plan reads.
+///
+/// # Errors
+/// If it reads more than files, or gives other rows each time.
+pub(super) fn inputs(plan: &Plan) -> Result<Vec<Input>> {
+    check(plan.as_ref())?;
+    if let Some(scan) = file_scan(plan.as_ref()) {
+        let files = scan.file_groups.iter().flat_map(FileGroup::iter);
+        let store = &scan.object_store_url;
+        return Ok(files.map(|file| Input::of(store, &file.object_meta)).collect());
+    }
+    let mut all = vec![];
+    for child in plan.children() {
+        all.extend(inputs(child)?);
+    }
+    Ok(all)
+}
+
+fn check(plan: &dyn ExecutionPlan) -> Result<()> {
+    if plan.fetch().is_some() {
+        return Err(joins_with("LIMIT"));
+    }
+    if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
+        return Err(refused(
+            &format!(
+                "each of its parts would compute model '{}' for all that it joins with",
+                inference.model().name
+            ),
+            "write that side of the join to a table first",
+        ));
+    }
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        let mut all = aggregate.aggr_expr().iter();
+        let depends = all.find(|one| !OF_ANY_ORDER.contains(&one.fun().name()));
+        if let Some(depends) = depends {
+            return Err(joins_with(depends.fun().name()));
+        }
+    }
+    match REPEATABLE.contains(&plan.name()) || file_scan(plan).is_some() {
+        true => Ok(()),
+        false => Err(of_operator(plan)),
+    }
+}
+
+fn joins_with(what: &str) -> DataFusionError {
+    refused(
+        &format!("it joins with what {what} makes, which may differ from part to part"),
+        "write that side of the join to a table first",
+    )
+}

@@ -1,0 +1,166 @@
+//! What makes the rows of a job what they are, and what of it is another one's by now.
+
+use std::collections::BTreeMap;
+
+use datafusion::config::ConfigOptions;
+use forebay_engine::write::resume::Input;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// What options begin with that change what a statement means or gives. The others say how it is done.
+const CHANGES_RESULTS: [&str; 9] = [
+    "datafusion.catalog.",
+    "datafusion.execution.enable_ansi_mode",
+    "datafusion.execution.keep_partition_by_columns",
+    "datafusion.execution.parquet.binary_as_string",
+    "datafusion.execution.parquet.coerce_int96",
+    "datafusion.execution.parquet.schema_force_view_types",
+    "datafusion.execution.parquet.skip_metadata",
+    "datafusion.execution.time_zone",
+    "datafusion.sql_parser.",
+];
+
+/// What a job was made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::flight) struct Pins {
+    /// Of Forebay.
+    pub(in crate::flight) version: String,
+    /// A digest of the statement's plan, with the views that it names.
+    pub(in crate::flight) plan: String,
+    pub(in crate::flight) target: String,
+    /// How files are read.
+    pub(in crate::flight) reads: String,
+    pub(in crate::flight) models: BTreeMap<String, String>,
+    pub(in crate::flight) options: BTreeMap<String, String>,
+    /// The files that are read in pieces.
+    pub(in crate::flight) inputs: Vec<Input>,
+    /// The files that all parts read.
+    pub(in crate::flight) pinned: Vec<Input>,
+}
+
+impl Pins {
+    /// The options of a session that change results.
+    pub(in crate::flight) fn options_of(options: &ConfigOptions) -> BTreeMap<String, String> {
+        let entries = options.entries().into_iter();
+        let entries = entries
+            .filter(|entry| CHANGES_RESULTS.iter().any(|changes| entry.key.starts_with(changes)));
+        entries.map(|entry| (entry.key, entry.value.unwrap_or_default())).collect()
+    }
+
+    /// A digest of a text.
+    pub(in crate::flight) fn digest(text: &str) -> String {
+        hex::encode(&Sha256::digest(text)[..16])
+    }
+
+    /// Of all but the files that are read in pieces, of which each piece has its own.
+    pub(in crate::flight) fn fingerprint(&self) -> String {
+        let rest = Self { inputs: vec![], ..self.clone() };
+        Self::digest(&format!("{rest:?}"))
+    }
+
+    /// What is another one by now, for people.
+    pub(in crate::flight) fn differences(&self, now: &Self) -> Vec<String> {
+        let mut all = vec![];
+        let mut differs = |what: &str, before: &str, now: &str| {
+            if before != now {
+                all.push(format!("{what} was {before}, and is {now}"));
+            }
+        };
+        differs("the version of Forebay", &self.version, &now.version);
+        differs("what it writes", &self.target, &now.target);
+        differs("how its files are read", &self.reads, &now.reads);
+        if self.plan != now.plan {
+            all.push("a table, a view or a function that it names is another one".to_owned());
+        }
+        all.extend(of_names("model", &self.models, &now.models));
+        all.extend(of_names("option", &self.options, &now.options));
+        all.extend(of_files("", &self.inputs, &now.inputs));
+        all.extend(of_files(", with which all rows are joined,", &self.pinned, &now.pinned));
+        all
+    }
+}
+
+fn of_names(
+    what: &str,
+    before: &BTreeMap<String, String>,
+    now: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let value = |all: &BTreeMap<String, String>, name: &str| {
+        all.get(name).map_or_else(|| "nothing".to_owned(), |value| format!("'{value}'"))
+    };
+    let mut names: Vec<&String> = before.keys().chain(now.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let differs = names.into_iter().filter(|name| before.get(*name) != now.get(*name));
+    let said = differs.map(|name| {
+        format!("{what} {name} was {}, and is {}", value(before, name), value(now, name))
+    });
+    said.collect()
+}
+
+fn of_files(which: &str, before: &[Input], now: &[Input]) -> Vec<String> {
+    let find =
+        |all: &[Input], file: &Input| all.iter().find(|other| other.is_named_as(file)).cloned();
+    let gone = before.iter().filter(|file| find(now, file).is_none());
+    let gone = gone.map(|file| format!("the file '{}'{which} is gone", file.url()));
+    let others = now.iter().filter_map(|file| match find(before, file) {
+        None => Some(format!("the file '{}'{which} is new", file.url())),
+        Some(before) if before != *file => Some(format!(
+            "the file '{}'{which} has changed: it had {} bytes, {}, and has {}, {}",
+            file.url(),
+            before.size,
+            before.version,
+            file.size,
+            file.version
+        )),
+        Some(_) => None,
+    });
+    gone.chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, size: u64) -> Input {
+        let (store, version) = ("file:///".to_owned(), "etag 1".to_owned());
+        Input { store, path: path.to_owned(), size, version }
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let names = |all: &[(&str, &str)]| {
+            all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let before = Pins {
+            version: "1".to_owned(),
+            models: names(&[("a", "x"), ("b", "y")]),
+            options: names(&[("datafusion.execution.time_zone", "UTC")]),
+            inputs: vec![file("t/0", 1), file("t/1", 1), file("t/2", 1)],
+            pinned: vec![file("d/0", 1)],
+            ..Pins::default()
+        };
+        assert_eq!(before.differences(&before), Vec::<String>::new());
+        let now = Pins {
+            models: names(&[("a", "x"), ("b", "z")]),
+            options: names(&[("datafusion.execution.time_zone", "CET")]),
+            inputs: vec![file("t/0", 1), file("t/1", 2), file("t/3", 1)],
+            pinned: vec![file("d/0", 2)],
+            ..before.clone()
+        };
+        let all = before.differences(&now);
+        let expected = [
+            "model b was 'y', and is 'z'",
+            "option datafusion.execution.time_zone was 'UTC', and is 'CET'",
+            "the file 'file:///t/2' is gone",
+            "the file 'file:///t/1' has changed: it had 1 bytes, etag 1, and has 2, etag 1",
+            "the file 'file:///t/3' is new",
+            "the file 'file:///d/0', with which all rows are joined, has changed: it had 1 bytes, etag 1, and \
+             has 2, etag 1",
+        ];
+        assert_eq!(all, expected);
+        let inputs = Pins { inputs: now.inputs.clone(), ..before.clone() };
+        assert_eq!(before.fingerprint(), inputs.fingerprint());
+        assert_ne!(before.fingerprint(), now.fingerprint());
+    }
+}

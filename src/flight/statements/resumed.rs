@@ -1,0 +1,314 @@
+//! Jobs that can be resumed: what is saved when they begin, and how they go on.
+
+use std::sync::{Arc, OnceLock};
+
+use arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, plan_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::sql::parser::Statement as SqlStatement;
+use forebay_engine::InPartsExec;
+use forebay_engine::write::Parts;
+use forebay_engine::write::resume::Remains;
+use forebay_planner::physical::resumable::{Cut, check_repeatable, cut};
+use forebay_planner::sql::job_statement::Resume;
+use forebay_scheduler::client::cluster_exec::ClusterExec;
+use forebay_scheduler::tables::rows::{Epoch, job_name};
+use tonic::Status;
+
+use super::detached;
+use super::job_rows::{Explained, explained};
+use super::plan::{Execution, Kind};
+use super::session::Session;
+use super::statement::{Planned, Prepared};
+use crate::flight::jobs::pins::Pins;
+use crate::flight::jobs::saved::{Begun, Document, Saved};
+use crate::flight::jobs::{About, Job};
+use crate::flight::status::{self, as_error};
+
+/// What names of options begin with whose values open a store.
+const KEYS_OF_STORES: [&str; 5] = ["aws.", "gcp.", "azure.", "oss.", "cos."];
+
+/// A write, planned in parts.
+struct InParts {
+    cut: Cut,
+    pins: Pins,
+    context: Arc<TaskContext>,
+    part_bytes: u64,
+}
+
+impl InParts {
+    /// What runs, with what is left of it in this folder.
+    fn execution(self, remains: Remains) -> Execution {
+        let Cut { whole, target, inputs, pinned, plans, .. } = self.cut;
+        let (fingerprint, part_bytes) = (self.pins.fingerprint(), self.part_bytes);
+        let parts = Parts { target, inputs, pinned, plans, fingerprint, part_bytes, remains };
+        Execution { plan: Arc::new(InPartsExec::new(whole, parts)), context: self.context }
+    }
+}
+
+/// Saves what is submitted, so that it can be resumed, and lets it run.
+///
+/// # Errors
+/// If it could not be resumed, and what keeps it from running.
+pub(super) async fn submit(
+    session: &Arc<Session>,
+    own: Arc<Session>,
+    prepared: &Prepared,
+    values: &[ScalarValue],
+    id: String,
+) -> Result<Arc<Job>> {
+    let saved = Arc::clone(session.jobs.saved().map_err(as_error)?);
+    let Some(submitted) = prepared.submits() else {
+        return internal_err!("SUBMIT has nothing to submit");
+    };
+    if !values.is_empty() {
+        return plan_err!(
+            "a job that can be resumed is saved as its text: write the values into it in place of the \
+             parameters, or SET forebay.resumable = false"
+        );
+    }
+    let planned = planned(&own, submitted).await?;
+    let remains = Remains::begin(&planned.cut.target, &planned.context).await?;
+    let document = Document::new(Begun {
+        id: &id,
+        statement: prepared.source(),
+        name: job_name(&submitted.text()),
+        user: session.slots.user(),
+        begun_ms: Epoch::now().0,
+        options: &own.options(),
+        write_id: own.write_id().unwrap_or_default(),
+        remains,
+        pins: planned.pins.clone(),
+    });
+    saved.put(&document)?;
+    let job = run(session, &own, submitted, planned, &saved, document.clone());
+    if job.is_err() {
+        // Nobody was told that there is such a job.
+        saved.remove(&id).ok();
+        document.remains.remove(&own.context.session().runtime_env()).await.ok();
+    }
+    job
+}
+
+/// Goes on with a job.
+///
+/// # Errors
+/// If there is nothing to go on with, or what it was made of is another one and shall not be.
+pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Arc<Job>> {
+    let Again { own, prepared, planned, saved, document } = again(session, &resume.id).await?;
+    let differences = document.pins.differences(&planned.pins);
+    // What is being committed needs none of it, and may be what is read.
+    let is_committed = || async {
+        let (runtime, fingerprint) =
+            (own.context.session().runtime_env(), planned.pins.fingerprint());
+        let inputs = &planned.cut.inputs;
+        let found = document.remains.overview(&runtime, &fingerprint, inputs, 1).await?;
+        Ok::<_, DataFusionError>(found.is_committed)
+    };
+    if !differences.is_empty() && !resume.anew && !is_committed().await? {
+        let id = &resume.id;
+        return plan_err!(
+            "job '{id}' would not go on with what it began with: {}. RESUME JOB '{id}' ANEW takes it as it is now, \
+             and computes again what that changes (EXPLAIN RESUME JOB '{id}' ANEW says how much is kept)",
+            differences.join("; ")
+        );
+    }
+    let Some(submitted) = prepared.submits() else {
+        return internal_err!("job '{}' has nothing to run", resume.id);
+    };
+    run(session, &own, submitted, planned, &saved, document)
+}
+
+/// Says what would be kept of a job.
+///
+/// # Errors
+/// As [`resume`], but for what is another one by now: that is said.
+pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<RecordBatch> {
+    let Again { own, planned, document, .. } = again(session, &resume.id).await?;
+    let differences = document.pins.differences(&planned.pins);
+    let runtime = own.context.session().runtime_env();
+    let inputs = &planned.cut.inputs;
+    let fingerprint = planned.pins.fingerprint();
+    let (remains, part_bytes) = (&document.remains, planned.part_bytes);
+    let found = remains.overview(&runtime, &fingerprint, inputs, part_bytes).await?;
+    let place = if found.is_there {
+        format!("in {}", document.remains.url())
+    } else {
+        format!("{} is gone, removed by `forebay gc` or by hand", document.remains.url())
+    };
+    let kept = [found.parts as u64, found.files as u64, found.rows, found.bytes];
+    let mut all = vec![Explained { what: "kept", counts: kept.map(Some), detail: Some(place) }];
+    if found.is_committed {
+        let detail = "it was being committed, and RESUME JOB completes that".to_owned();
+        all.push(Explained { what: "committed", detail: Some(detail), ..Explained::default() });
+    } else {
+        let counts = [Some(found.missing as u64), None, None, Some(found.missing_bytes)];
+        all.push(Explained { what: "to run", counts, detail: None });
+    }
+    if found.unfit > 0 {
+        let counts = [Some(found.unfit as u64), None, None, None];
+        let detail = "parts that are not whole, or made of something else".to_owned();
+        all.push(Explained { what: "dropped", counts, detail: Some(detail) });
+    }
+    let what = if resume.anew { "made anew" } else { "differs" };
+    let differs = differences.into_iter();
+    all.extend(differs.map(|detail| Explained {
+        what,
+        detail: Some(detail),
+        ..Explained::default()
+    }));
+    explained(&all)
+}
+
+/// Drops what is kept of a job, also of what it wrote, if that is not committed.
+///
+/// # Errors
+/// If there is no such job, or it runs.
+pub(super) async fn forget(session: &Arc<Session>, id: &str) -> Result<Arc<Job>> {
+    let job = session.jobs.forget(&session.who, id).map_err(as_error)?;
+    if job.is_resumable()
+        && job.failure().is_some()
+        && let Ok(saved) = session.jobs.saved()
+    {
+        let document = saved.get(id)?;
+        document.remains.remove(&session.context.session().runtime_env()).await?;
+        saved.remove(id)?;
+    }
+    Ok(job)
+}
+
+/// A job that is over, planned once more.
+struct Again {
+    own: Arc<Session>,
+    prepared: Prepared,
+    planned: InParts,
+    saved: Arc<Saved>,
+    document: Document,
+}
+
+async fn again(session: &Arc<Session>, id: &str) -> Result<Again> {
+    session.jobs.resumable(&session.who, id).map_err(as_error)?;
+    let saved = Arc::clone(session.jobs.saved().map_err(as_error)?);
+    let document = saved.get(id)?;
+    let options = saved.options(&document, &session.options());
+    let own = Arc::new(session.resumed(&document.write_id, &options)?);
+    let planned = async {
+        let prepared = Prepared::new(&own, &document.statement).await.map_err(as_error)?;
+        let Some(submitted) = prepared.submits() else {
+            return internal_err!("its statement submits nothing");
+        };
+        let planned = planned(&own, submitted).await?;
+        Ok((prepared, planned))
+    };
+    let (prepared, planned) = planned.await.map_err(|error| {
+        let why = status::of(&error);
+        let said = format!("job '{id}' cannot be resumed: {}", why.message());
+        as_error(Status::new(why.code(), said))
+    })?;
+    Ok(Again { own, prepared, planned, saved, document })
+}
+
+/// Plans what is submitted in parts.
+async fn planned(own: &Arc<Session>, submitted: &Prepared) -> Result<InParts> {
+    if submitted.kind != Kind::Update {
+        return plan_err!(
+            "this job could not be resumed: it writes no files; COPY its rows, or SET forebay.resumable = false"
+        );
+    }
+    check_secrets(submitted)?;
+    own.plan_in_parts()?;
+    let text = Arc::new(OnceLock::new());
+    let noted = Arc::clone(&text);
+    let planned = submitted.planned(own, &[], move |_, rows| {
+        check_repeatable(rows.logical_plan())?;
+        noted.set(rows.logical_plan().display_indent().to_string()).ok();
+        Ok(rows)
+    });
+    let Planned::Rows(Execution { plan, context }) = planned.await? else {
+        return plan_err!(
+            "this job could not be resumed: it makes a table in memory, which ends with the server; COPY its \
+             rows, or SET forebay.resumable = false"
+        );
+    };
+    // What runs elsewhere gives the same rows.
+    let cut = cut(&plan, &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>())?;
+    let text = text.get().map_or("", String::as_str);
+    let pins = Pins {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        plan: Pins::digest(text),
+        target: cut.target.identity(),
+        reads: cut.reads.clone(),
+        models: cut.models.clone(),
+        options: Pins::options_of(&own.options()),
+        inputs: cut.inputs.files.clone(),
+        pinned: cut.pinned.clone(),
+    };
+    let part_bytes = own.forebay().part_bytes as u64;
+    Ok(InParts { cut, pins, context, part_bytes })
+}
+
+/// What is saved can be read by whoever can read the server's files.
+fn check_secrets(submitted: &Prepared) -> Result<()> {
+    let Some(SqlStatement::CopyTo(copy)) = submitted.sql() else { return Ok(()) };
+    let is_key = |key: &str| {
+        let key = key.to_lowercase();
+        KEYS_OF_STORES.iter().any(|store| key.starts_with(store))
+    };
+    match copy.options.iter().find(|(key, _)| is_key(key)) {
+        None => Ok(()),
+        Some((key, _)) => plan_err!(
+            "this job could not be resumed: its text would be saved with '{key}' in it; let the server have the \
+             keys of the store in its environment, or SET forebay.resumable = false"
+        ),
+    }
+}
+
+/// Lets a job run that has been saved.
+fn run(
+    session: &Arc<Session>,
+    own: &Arc<Session>,
+    submitted: &Arc<Prepared>,
+    planned: InParts,
+    saved: &Arc<Saved>,
+    document: Document,
+) -> Result<Arc<Job>> {
+    let about = About {
+        id: document.id.clone(),
+        who: session.who.clone(),
+        user: document.user.clone(),
+        name: document.name.clone(),
+        session: own.context.session().session_id(),
+        is_resumable: true,
+    };
+    let (own, submitted, saved) = (Arc::clone(own), Arc::clone(submitted), Arc::clone(saved));
+    let work = move |job| async move {
+        let (id, remains) = (document.id.clone(), document.remains.clone());
+        let document = document.begun_again(planned.pins.clone());
+        let failed = |error: DataFusionError| status::of(&error);
+        saved.put(&document).map_err(failed)?;
+        let execution = Planned::Rows(planned.execution(remains.clone()));
+        match detached::run(Arc::clone(&own), submitted, execution, job).await {
+            Ok(rows) => {
+                ended(&own, &saved, &id, &remains).await;
+                Ok(rows)
+            }
+            Err(why) => Err(Status::new(
+                why.code(),
+                format!("{}; RESUME JOB '{id}' goes on with it", why.message()),
+            )),
+        }
+    };
+    session.jobs.submit(about, work).map_err(as_error)
+}
+
+/// It is committed: first nobody can resume it any more, then nobody needs to.
+async fn ended(own: &Session, saved: &Saved, id: &str, remains: &Remains) {
+    let removed = match saved.remove(id) {
+        Ok(()) => remains.remove(&own.context.session().runtime_env()).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = removed {
+        tracing::warn!(job = %id, "it has finished, and something of it is left: {error}");
+    }
+}
