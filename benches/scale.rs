@@ -4,7 +4,11 @@
 //!
 //! `cargo bench --bench scale`; with `-- 10000` that many tasks alone.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot run should say why at once")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark prints its results, and one that cannot run should say why at once"
+)]
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

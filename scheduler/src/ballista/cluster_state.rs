@@ -169,6 +169,21 @@ impl ForebayClusterState {
     }
 }
 
+tokio::task_local! {
+    /// Who asks gives a worker no tasks.
+    static AT_ONCE: ();
+}
+
+/// Does something that asks for workers and gives them no tasks: with a slow disk, workers whose heartbeats waited for
+/// it would count as lost.
+pub(crate) async fn at_once<T>(asks: impl Future<Output = T>) -> T {
+    AT_ONCE.scope((), asks).await
+}
+
+fn is_at_once() -> bool {
+    AT_ONCE.try_with(|()| ()).is_ok()
+}
+
 /// The job that Ballista has planned, in stages of ours. If there are none, there is nothing of it, and a
 /// reason.
 fn cut(graph: &dyn ExecutionGraph) -> (RunningJob, Option<RemoteError>) {
@@ -235,14 +250,17 @@ impl ClusterState for ForebayClusterState {
     }
 
     /// Asked when tasks that were bound go to a worker, each batch of them in a task of its own: so what must be on
-    /// the disk before that is waited for here, and the event loop goes on meanwhile.
+    /// the disk before that is waited for here, and the event loop goes on meanwhile. Those who ask for another
+    /// reason do not wait ([`at_once`]).
     async fn get_executor_metadata(&self, executor_id: &str) -> Result<ExecutorMetadata> {
         if executor_id == wake::WAKER {
             return Ok(wake::waker());
         }
-        // A successor gives their names to no other tasks.
-        let written = self.registry.written().await;
-        written.map_err(|error| BallistaError::General(error.to_string()))?;
+        if !is_at_once() {
+            // A successor gives their names to no other tasks.
+            let written = self.registry.written().await;
+            written.map_err(|error| BallistaError::General(error.to_string()))?;
+        }
         self.inner.get_executor_metadata(executor_id).await
     }
 

@@ -295,8 +295,8 @@ mod tests {
         let records = to_records(&blocks);
         assert_eq!(from_records(&records), expected);
         // What somebody else may have said is nothing to fail on.
-        let absurd = ShuffleWritePartition { num_batches: u64::MAX, ..records[0].clone() };
-        assert_eq!(from_records(&[absurd, records[0].clone()])[0].key, None);
+        let absurd = ShuffleWritePartition { num_batches: u64::MAX, ..records[0] };
+        assert_eq!(from_records(&[absurd, records[0]])[0].key, None);
         assert_eq!(from_records(&records[..3])[1].key, Some(RowKey::new(&[])));
     }
 

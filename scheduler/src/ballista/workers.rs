@@ -19,6 +19,7 @@ use ballista_core::serde::protobuf::{
 };
 use tonic::{Request, Response, Status};
 
+use crate::ballista::cluster_state::at_once;
 use crate::ballista::{Ballista, status, wake};
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::registry::Registry;
@@ -66,7 +67,7 @@ impl SchedulerGrpc for WorkerReports {
         &self,
         request: Request<HeartBeatParams>,
     ) -> Answer<HeartBeatResult> {
-        SchedulerGrpc::heart_beat_from_executor(&self.scheduler, request).await
+        at_once(SchedulerGrpc::heart_beat_from_executor(&self.scheduler, request)).await
     }
 
     async fn executor_stopped(

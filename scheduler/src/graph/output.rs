@@ -73,7 +73,7 @@ impl JobGraph {
         let Some(edge) = self.unit(unit).edge else { return };
         for block in self.input_blocks(unit) {
             let lay_ms = now.since(self.block(block).sealed);
-            self.edges[edge.at()].learn(lay_ms);
+            self.edges[edge.at()].learn(lay_ms, now);
         }
     }
 

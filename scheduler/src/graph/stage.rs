@@ -148,6 +148,8 @@ pub(super) struct Edge {
     pub(super) is_budgeted: bool,
     /// For how many milliseconds a block lies there before it has been read: of late, on average.
     pub(super) lies_ms: Option<u64>,
+    /// Since when what lies there waits for its reader: the last one was read then, or the first came.
+    pub(super) waits_since: Millis,
 }
 
 impl Edge {
@@ -165,11 +167,20 @@ impl Edge {
             edge.to == spec.to && edge.kind.is_blocking() && depending.contains(&edge.from)
         };
         let is_budgeted = streams(&spec) && !job.edges.iter().any(waits_for_all);
-        Self { spec, slot: earlier, unassigned: 0, unconsumed_bytes: 0, is_budgeted, lies_ms: None }
+        Self {
+            spec,
+            slot: earlier,
+            unassigned: 0,
+            unconsumed_bytes: 0,
+            is_budgeted,
+            lies_ms: None,
+            waits_since: Millis(0),
+        }
     }
 
     /// A block was read that was sealed so long ago.
-    pub(super) fn learn(&mut self, lay_ms: u64) {
+    pub(super) fn learn(&mut self, lay_ms: u64, now: Millis) {
+        self.waits_since = now;
         let before = self.lies_ms.unwrap_or(lay_ms);
         self.lies_ms = Some((7 * before + lay_ms) / 8);
     }

@@ -140,6 +140,12 @@ impl JobGraph {
         let held = self.holdings.entry(worker.clone()).or_default();
         held.blocks.insert(id);
         held.bytes += bytes;
+        for edge in self.stages[id.unit.stage.at()].outputs.clone() {
+            let edge = &mut self.edges[edge.at()];
+            if edge.unconsumed_bytes == 0 {
+                edge.waits_since = now;
+            }
+        }
         self.charge(id, true);
         self.refresh_kept(id);
         self.tell_block_readers(id, Some(worker));

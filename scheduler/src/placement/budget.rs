@@ -11,11 +11,11 @@ use super::workers::WorkerState;
 ///
 /// With nothing in flight on its edges a producer may always start, however large its output:
 /// otherwise nothing would ever fill them.
-pub(super) fn reserve_admits(graph: &JobGraph, stage: StageId) -> bool {
+pub(super) fn reserve_admits(graph: &JobGraph, stage: StageId, now: Millis) -> bool {
     let mut expected = 0;
     let mut is_idle = true;
     let mut has_outputs = false;
-    for edge in graph.budgeted_outputs(stage) {
+    for edge in graph.budgeted_outputs(stage, now) {
         has_outputs = true;
         expected = edge.next_bytes.max(expected);
         let in_flight = edge.unconsumed_bytes.saturating_add(edge.expected_bytes);
@@ -27,12 +27,12 @@ pub(super) fn reserve_admits(graph: &JobGraph, stage: StageId) -> bool {
             return false;
         }
     }
-    !has_outputs || is_idle || buffered(graph).saturating_add(expected) <= share(graph, stage)
+    !has_outputs || is_idle || buffered(graph, now).saturating_add(expected) <= share(graph, stage)
 }
 
 /// What the whole job has in flight.
-fn buffered(graph: &JobGraph) -> u64 {
-    let edges = graph.consumers_first().flat_map(|stage| graph.budgeted_outputs(stage));
+fn buffered(graph: &JobGraph, now: Millis) -> u64 {
+    let edges = graph.consumers_first().flat_map(|stage| graph.budgeted_outputs(stage, now));
     let bytes = edges.map(|edge| edge.unconsumed_bytes.saturating_add(edge.expected_bytes));
     bytes.fold(0, u64::saturating_add)
 }
@@ -43,7 +43,7 @@ fn share(graph: &JobGraph, stage: StageId) -> u64 {
     let max = graph.limits().buffered_bytes_max;
     let is_behind = |stage: &StageId| graph.has_streaming_input(*stage);
     let mut behind = graph.consumers_first().filter(is_behind);
-    let shares = behind.any(|stage| graph.budgeted_outputs(stage).next().is_some());
+    let shares = behind.any(|stage| graph.budgeted_outputs(stage, Millis(0)).next().is_some());
     if shares && !graph.has_streaming_input(stage) { max / 2 } else { max }
 }
 
@@ -104,7 +104,8 @@ impl PaperBudget {
         if is_source(graph, stage) {
             self.bytes >= graph.learned(stage).expected_bytes() as f64
         } else {
-            graph.budgeted_outputs(stage).all(|edge| edge.unconsumed_bytes < edge.budget_bytes)
+            let mut edges = graph.budgeted_outputs(stage, Millis(0));
+            edges.all(|edge| edge.unconsumed_bytes < edge.budget_bytes)
         }
     }
 
@@ -140,7 +141,8 @@ fn pipeline(graph: &JobGraph, source: StageId, workers: &[WorkerState]) -> Vec<O
 /// What a stage has sealed and its consumers have not consumed: the paper runs the operator with
 /// the least first.
 pub(super) fn buffered_output(graph: &JobGraph, stage: StageId) -> u64 {
-    graph.budgeted_outputs(stage).map(|edge| edge.unconsumed_bytes).fold(0, u64::saturating_add)
+    let edges = graph.budgeted_outputs(stage, Millis(0));
+    edges.map(|edge| edge.unconsumed_bytes).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

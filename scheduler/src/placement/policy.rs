@@ -126,7 +126,7 @@ impl Queue {
             if self.stages[at].1.is_closed || job.graph.ready(stage).is_none() {
                 continue;
             }
-            if !self.is_forced && !self.admits(job, stage) {
+            if !self.is_forced && !self.admits(job, stage, now) {
                 continue;
             }
             let candidates = &mut self.stages[at].1;
@@ -148,10 +148,10 @@ impl Queue {
         placed
     }
 
-    fn admits(&self, job: &Job<'_>, stage: StageId) -> bool {
+    fn admits(&self, job: &Job<'_>, stage: StageId, now: Millis) -> bool {
         match job.admission {
             Admission::Off => true,
-            Admission::Reserve => reserve_admits(job.graph, stage),
+            Admission::Reserve => reserve_admits(job.graph, stage, now),
             Admission::Paper => job.paper.admits(job.graph, stage),
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::graph::{
-    Action, Bound, EdgeFill, JobFailure, JobStatus, StageId, TaskId, UnitId, UnitState, WorkerId,
-    check,
+    Action, Bound, EdgeFill, JobFailure, JobStatus, Millis, StageId, TaskId, UnitId, UnitState,
+    WorkerId, check,
 };
 use crate::placement::{Admission, Device};
 
@@ -71,9 +71,10 @@ impl World {
             return vec![];
         }
         let stages = (0..self.scenario.spec.stages.len() as u32).map(StageId);
+        let now = Millis(self.now);
         let fill =
             |edge: EdgeFill| (edge.unconsumed_bytes + edge.expected_bytes, edge.budget_bytes);
-        stages.map(|stage| self.graph.budgeted_outputs(stage).map(fill).collect()).collect()
+        stages.map(|stage| self.graph.budgeted_outputs(stage, now).map(fill).collect()).collect()
     }
 
     /// An edge is only filled above its budget by one producer that found it empty, or that was

@@ -1,7 +1,7 @@
 //! The tasks of a worker: which of them the scheduler wants stopped, and what a scheduler is told that knows
 //! nothing of them: what runs, what it has sealed, and the ends that may not have been written down.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ballista_core::serde::protobuf::TaskStatus;
@@ -30,10 +30,20 @@ pub(crate) struct Account {
 #[derive(Debug, Default)]
 struct Tasks {
     running: BTreeMap<TaskName, Running>,
-    /// Those that were canceled before they came: what starts and what stops tasks comes on two ways.
-    unwanted: BTreeSet<TaskName>,
+    /// Those that were canceled before they came: what starts and what stops tasks comes on two ways. The oldest
+    /// is in front.
+    unwanted: VecDeque<TaskName>,
     /// The last ones, and when they ended.
     ended: VecDeque<(Instant, TaskStatus)>,
+}
+
+impl Tasks {
+    /// Takes a task from those that are not wanted. Whether it was one.
+    fn forget(&mut self, task: &TaskName) -> bool {
+        let before = self.unwanted.len();
+        self.unwanted.retain(|unwanted| unwanted != task);
+        self.unwanted.len() < before
+    }
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +63,7 @@ impl Account {
     pub(crate) fn begins(&self, task: TaskName) -> CancellationToken {
         let mut tasks = self.tasks.lock();
         let canceled = CancellationToken::new();
-        if tasks.unwanted.remove(&task) {
+        if tasks.forget(&task) {
             canceled.cancel();
         }
         let running = Running { canceled: canceled.clone(), sealed: vec![] };
@@ -67,10 +77,10 @@ impl Account {
         if let Some(running) = tasks.running.get(&task) {
             running.canceled.cancel();
         } else if !tasks.ended.iter().any(|(_, status)| name_of(status) == task) {
-            tasks.unwanted.insert(task);
+            tasks.forget(&task);
+            tasks.unwanted.push_back(task);
             if tasks.unwanted.len() > UNWANTED_MAX {
-                // Of the oldest job: ids of jobs grow, and no task of it is on its way any more.
-                tasks.unwanted.pop_first();
+                tasks.unwanted.pop_front();
             }
         }
     }
@@ -96,6 +106,7 @@ impl Account {
             tasks.ended.pop_front();
         }
         tasks.running.remove(&name_of(status));
+        tasks.forget(&name_of(status));
         tasks.ended.push_back((now, status.clone()));
     }
 
@@ -106,8 +117,9 @@ impl Account {
         (tasks.running.keys().cloned().collect(), ended.collect())
     }
 
-    /// There is no scheduler.
+    /// There is no scheduler. The next one may call another task as this one did one that it canceled.
     pub(crate) fn detached(&self) {
+        self.tasks.lock().unwanted.clear();
         self.attached.send_replace(false);
     }
 
@@ -203,9 +215,14 @@ mod tests {
         account.ends(&end(1));
         account.cancels(name(1));
         assert!(account.tasks.lock().unwanted.is_empty());
+        // Another scheduler has other tasks under these names.
+        account.cancels(name(2));
+        account.detached();
+        assert!(!account.begins(name(2)).is_cancelled());
+        account.ends(&end(2));
         let many = u32::try_from(UNWANTED_MAX).unwrap() + 10;
-        (2..2 + many).for_each(|task| account.cancels(name(task)));
+        (3..3 + many).for_each(|task| account.cancels(name(task)));
         assert_eq!(account.tasks.lock().unwanted.len(), UNWANTED_MAX);
-        assert!(account.begins(name(1 + many)).is_cancelled(), "the last one is remembered");
+        assert!(account.begins(name(2 + many)).is_cancelled(), "the last one is remembered");
     }
 }

@@ -63,7 +63,7 @@ fn nothing_of_a_failed_job_stays() {
 fn bytes_are_charged_to_their_producer_until_they_are_consumed() {
     let mut fixture = Fixture::pair();
     let fill = |fixture: &Fixture| {
-        let edge = fixture.graph.budgeted_outputs(StageId(0)).next().unwrap();
+        let edge = fixture.graph.budgeted_outputs(StageId(0), Millis(0)).next().unwrap();
         (edge.unconsumed_bytes, edge.expected_bytes)
     };
     let guess = 128 << 20;
@@ -84,11 +84,11 @@ fn an_edge_has_no_budget_if_its_reader_waits_for_all_of_its_producer() {
     // The scan streams to a join, whose other side is an aggregate of the same scan.
     let edges = [(0, 2, BLOCK), (0, 1, EdgeKind::Blocking), (1, 2, EdgeKind::Broadcast)];
     let fixture = Fixture::new(spec(vec![stage(2), stage(1), stage(0)], &edges));
-    assert_eq!(fixture.graph.budgeted_outputs(StageId(0)).count(), 0);
+    assert_eq!(fixture.graph.budgeted_outputs(StageId(0), Millis(0)).count(), 0);
     // The other side is another scan: waiting for it can be bounded.
     let edges = [(0, 2, BLOCK), (1, 2, EdgeKind::Broadcast)];
     let fixture = Fixture::new(spec(vec![stage(2), stage(1), stage(0)], &edges));
-    assert_eq!(fixture.graph.budgeted_outputs(StageId(0)).count(), 1);
+    assert_eq!(fixture.graph.budgeted_outputs(StageId(0), Millis(0)).count(), 1);
 }
 
 #[test]

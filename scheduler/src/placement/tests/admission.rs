@@ -38,7 +38,7 @@ fn bytes_never_exceed_the_budget_while_a_slow_consumer_drains_them() {
                     _ => consuming = Some(binding.bound.task),
                 }
             }
-            let fill = graph.budgeted_outputs(StageId(0)).next().unwrap();
+            let fill = graph.budgeted_outputs(StageId(0), Millis(0)).next().unwrap();
             seen_most = seen_most.max(fill.unconsumed_bytes + fill.expected_bytes);
             consuming.take().iter().for_each(|task| finish(&mut graph, *task, &[]));
         }

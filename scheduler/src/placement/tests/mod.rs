@@ -3,6 +3,7 @@
 mod admission;
 mod failures;
 mod fit;
+mod fleet;
 mod memory;
 mod order;
 
