@@ -1,5 +1,6 @@
 //! DataFusion's sinks for files, by what they write.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
@@ -17,6 +18,27 @@ use datafusion::physical_expr::expressions::Column;
 
 use super::arrow::ArrowSink;
 use super::delta::DeltaSink;
+
+/// Options of Parquet that are for reading, or say how fast it is written: files are the same with others.
+const NOT_OF_FILES: [&str; 17] = [
+    "allow_single_file_parallelism",
+    "binary_as_string",
+    "bloom_filter_on_read",
+    "coerce_int96",
+    "coerce_int96_tz",
+    "enable_page_index",
+    "force_filter_selections",
+    "max_in_list_size",
+    "max_predicate_cache_size",
+    "maximum_buffered_record_batches_per_stream",
+    "maximum_parallel_row_group_writers",
+    "metadata_size_hint",
+    "pruning",
+    "pushdown_filters",
+    "reorder_filters",
+    "schema_force_view_types",
+    "skip_metadata",
+];
 
 /// A format, and how it is written.
 #[derive(Clone, Debug)]
@@ -71,6 +93,37 @@ impl Format {
         }
     }
 
+    /// What differs if files of the same rows do. Keys of encryption are nobody's to know, and left out.
+    pub(super) fn options(&self) -> BTreeMap<String, String> {
+        let compression = |name: &dyn std::fmt::Debug, level: Option<u32>| {
+            [("compression", format!("{name:?}")), ("compression_level", format!("{level:?}"))]
+        };
+        let named = |all: &[(&str, String)]| {
+            all.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+        };
+        match self {
+            Self::Parquet(options) => {
+                let of_files =
+                    |key: &str| !NOT_OF_FILES.contains(&key) && !key.starts_with("crypto");
+                let entries = options.entries().into_iter();
+                let entries = entries.map(|entry| (entry.key, entry.value.unwrap_or_default()));
+                let metadata = options.key_value_metadata.iter();
+                let metadata = metadata.map(|(key, value)| {
+                    (format!("metadata::{key}"), value.clone().unwrap_or_default())
+                });
+                entries.filter(|(key, _)| of_files(key)).chain(metadata).collect()
+            }
+            Self::Csv(options) => {
+                let [name, level] = compression(&options.compression, options.compression_level);
+                named(&[("writer", format!("{:?}", options.writer_options)), name, level])
+            }
+            Self::Json(options) => {
+                named(&compression(&options.compression, options.compression_level))
+            }
+            Self::Arrow => BTreeMap::new(),
+        }
+    }
+
     /// As people call it.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -97,4 +150,37 @@ fn sorting_columns(order: &LexOrdering, schema: &Schema) -> Option<Vec<SortingCo
         });
     }
     (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::config::CsvOptions;
+
+    use super::*;
+
+    #[test]
+    fn options_differ_if_files_do_and_have_one_order() {
+        let parquet = |change: fn(&mut TableParquetOptions)| {
+            let mut options = TableParquetOptions::default();
+            let names = ["a", "b", "c", "d"];
+            options.key_value_metadata =
+                names.map(|name| (name.to_owned(), Some("x".to_owned()))).into();
+            change(&mut options);
+            format!("{:?}", Format::Parquet(Box::new(options)).options())
+        };
+        let same = parquet(|_| ());
+        for _ in 0..20 {
+            assert_eq!(parquet(|_| ()), same);
+        }
+        assert_eq!(parquet(|options| options.global.pushdown_filters = true), same);
+        assert_ne!(parquet(|options| options.global.compression = Some("snappy".to_owned())), same);
+        assert_ne!(parquet(|options| options.key_value_metadata.clear()), same);
+        let csv_with = |delimiter| {
+            let options = CsvOptions { delimiter, ..CsvOptions::default() };
+            let options = CsvWriterOptions::try_from(&options).unwrap();
+            Format::Csv(Box::new(options)).options()
+        };
+        assert_eq!(csv_with(b';'), csv_with(b';'));
+        assert_ne!(csv_with(b';'), csv_with(b','));
+    }
 }

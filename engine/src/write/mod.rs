@@ -20,7 +20,8 @@
 //!
 //! - `format`: DataFusion's sinks for files of a format, and `arrow`, one of our own; [`Target`]: what is written where
 //! - `delta`, `delta_commit`: the same for the files of a Delta table, which count when its log names them
-//! - `staging`: the folder, its lease, its removal; `publish`: the commit; [`clean`]: what crashes left
+//! - `staging`: the folder, its lease, its removal; `publish`: the commit, `noted`: what it notes
+//!   there; [`clean`]: what crashes left
 //! - `partitions`: rows by the values of partition columns; `attempt`: rows into files
 //! - `begun`: a write from its staging folder to its commit
 //! - `exec`, `commit`: the two operators
@@ -36,6 +37,7 @@ mod delta_commit;
 mod exec;
 mod format;
 mod in_parts;
+mod noted;
 mod partitions;
 mod publish;
 pub mod resume;

@@ -13,15 +13,14 @@
 //! anybody ([`complete`]): if this process does not come so far, `forebay gc` does. If the store refuses to
 //! go on, what was moved is taken back, which is decided in the same way first.
 
-use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use prost::Message;
 
+use super::noted::{damaged, note, noted};
 use super::staging::{Staging, delete, is_staged, is_there};
 
 /// An empty file that says that all files of a folder are there, as writers of tables have it since Hadoop.
@@ -167,9 +166,7 @@ async fn move_into(
 }
 
 async fn decide(store: &dyn ObjectStore, staging: &Staging, decided: &Decided) -> Result<()> {
-    let bytes = Bytes::from(decided.encode_to_vec());
-    store.put(&staging.decided(), PutPayload::from_bytes(bytes)).await?;
-    Ok(())
+    note(store, &staging.decided(), staging.is_local(), decided).await
 }
 
 /// What has been decided of a write, if it came so far.
@@ -180,25 +177,15 @@ pub(super) async fn decision(
     store: &Arc<dyn ObjectStore>,
     staging: &Staging,
 ) -> Result<Option<Decided>> {
-    let bytes = match store.get(&staging.decided()).await {
-        Ok(found) => found.bytes().await?,
-        Err(object_store::Error::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let damaged = |problem: &dyn fmt::Display| {
-        exec_datafusion_err!(
-            "'{}' is damaged: {problem}; look at the folder, and remove it by hand",
-            staging.decided()
-        )
-    };
-    let decided = Decided::decode(bytes.as_ref()).map_err(|error| damaged(&error))?;
+    let path = staging.decided();
+    let Some(decided) = noted::<Decided>(store.as_ref(), &path).await? else { return Ok(None) };
     for file in &decided.moves {
-        let (from, to) = file.paths().map_err(|error| damaged(&error))?;
+        let (from, to) = file.paths().map_err(|error| damaged(&path, &error))?;
         if !from.prefix_matches(staging.folder())
             || !to.prefix_matches(&staging.parent())
             || is_staged(&to)
         {
-            return Err(damaged(&format!("it moves '{from}' to '{to}'")));
+            return Err(damaged(&path, &format!("it moves '{from}' to '{to}'")));
         }
     }
     Ok(Some(decided))
@@ -270,6 +257,9 @@ mod tests {
             let found = decision(&store, &staging).await;
             assert_eq!(found.is_ok(), is_own, "{decided:?}: {found:?}");
         }
+        // A loss of power has left no bytes of it, and nothing was moved.
+        store.put(&staging.decided(), PutPayload::new()).await.unwrap();
+        assert_eq!(decision(&store, &staging).await.unwrap(), None);
         store.put(&staging.decided(), PutPayload::from_static(b"\xff")).await.unwrap();
         let error = decision(&store, &staging).await.unwrap_err().to_string();
         assert!(error.contains("is damaged") && error.contains("remove it by hand"), "{error}");

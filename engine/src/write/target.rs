@@ -1,5 +1,6 @@
 //! What a statement writes, and where.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -95,6 +96,11 @@ impl Target {
             columns.join(", "),
             version.unwrap_or_default()
         )
+    }
+
+    /// How its files are written: the options of its format, by their names.
+    pub fn options(&self) -> BTreeMap<String, String> {
+        self.format.options()
     }
 
     /// In which rows must come, if they must.

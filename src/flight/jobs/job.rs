@@ -1,6 +1,6 @@
 //! One statement that runs on when its client is gone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub(in crate::flight) struct Job {
     plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
     kept: Mutex<Option<Kept>>,
     end: OnceLock<End>,
+    /// Whether somebody is about to forget it.
+    is_taken: AtomicBool,
     /// Canceled when there is an end.
     over: CancellationToken,
 }
@@ -79,6 +81,7 @@ impl Job {
             plan: Mutex::default(),
             kept: Mutex::default(),
             end: OnceLock::new(),
+            is_taken: AtomicBool::new(false),
             over: CancellationToken::new(),
         }
     }
@@ -200,21 +203,34 @@ impl Job {
 
     /// Whether it has been over for so long. What can be resumed is kept until it is.
     pub(super) fn is_over_for(&self, time: Duration) -> bool {
-        self.end.get().is_some_and(|end| {
-            end.at.elapsed() >= time && !(self.about.is_resumable && end.outcome.is_err())
-        })
+        !self.waits_to_be_resumed() && self.end.get().is_some_and(|end| end.at.elapsed() >= time)
+    }
+
+    /// Whether it is over, has not finished, and can be resumed.
+    pub(in crate::flight) fn waits_to_be_resumed(&self) -> bool {
+        self.about.is_resumable && self.end.get().is_some_and(|end| end.outcome.is_err())
+    }
+
+    /// Somebody is about to forget it.
+    pub(super) fn take(&self) {
+        self.is_taken.store(true, Ordering::Release);
+    }
+
+    pub(super) fn give_back(&self) {
+        self.is_taken.store(false, Ordering::Release);
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_taken.load(Ordering::Acquire)
     }
 
     pub(in crate::flight) fn is_resumable(&self) -> bool {
         self.about.is_resumable
     }
 
-    /// Why it did not finish, whether it was canceled, and when; nothing of what the server's end cut off.
-    pub(super) fn unfinished(&self) -> Option<(&Status, bool, i64)> {
-        let end = self.end.get()?;
-        let is_canceled = end.cut == Cut::Canceled;
-        let why = end.outcome.as_ref().err()?;
-        (!is_canceled || self.reason.get().is_some()).then_some((why, is_canceled, end.at_ms))
+    /// Whether somebody has canceled it, and not the server's end.
+    pub(super) fn is_canceled_by_somebody(&self) -> bool {
+        self.reason.get().is_some()
     }
 
     pub(super) fn ended_at(&self) -> Option<Instant> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use datafusion::config::ConfigOptions;
+use datafusion::logical_expr::LogicalPlan;
 use forebay_engine::write::resume::Input;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -28,6 +29,8 @@ pub(in crate::flight) struct Pins {
     /// A digest of the statement's plan, with the views that it names.
     pub(in crate::flight) plan: String,
     pub(in crate::flight) target: String,
+    /// How its files are written.
+    pub(in crate::flight) format: BTreeMap<String, String>,
     /// How files are read.
     pub(in crate::flight) reads: String,
     pub(in crate::flight) models: BTreeMap<String, String>,
@@ -47,8 +50,18 @@ impl Pins {
         entries.map(|entry| (entry.key, entry.value.unwrap_or_default())).collect()
     }
 
-    /// A digest of a text.
-    pub(in crate::flight) fn digest(text: &str) -> String {
+    /// A digest of a plan, which is the same each time that the same statement is planned.
+    pub(in crate::flight) fn digest_of(plan: &LogicalPlan) -> String {
+        let LogicalPlan::Copy(copy) = plan else {
+            return Self::digest(&plan.display_indent().to_string());
+        };
+        // Its own text has its options in another order each time.
+        let options: BTreeMap<_, _> = copy.options.iter().collect();
+        let (to, folders, input) = (&copy.output_url, &copy.partition_by, &copy.input);
+        Self::digest(&format!("{to:?} {folders:?} {options:?}\n{}", input.display_indent()))
+    }
+
+    fn digest(text: &str) -> String {
         hex::encode(&Sha256::digest(text)[..16])
     }
 
@@ -72,6 +85,8 @@ impl Pins {
         if self.plan != now.plan {
             all.push("a table, a view or a function that it names is another one".to_owned());
         }
+        let of_format = "option of the files that it writes";
+        all.extend(of_names(of_format, &self.format, &now.format));
         all.extend(of_names("model", &self.models, &now.models));
         all.extend(of_names("option", &self.options, &now.options));
         all.extend(of_files("", &self.inputs, &now.inputs));
@@ -99,13 +114,15 @@ fn of_names(
 }
 
 fn of_files(which: &str, before: &[Input], now: &[Input]) -> Vec<String> {
-    let find =
-        |all: &[Input], file: &Input| all.iter().find(|other| other.is_named_as(file)).cloned();
-    let gone = before.iter().filter(|file| find(now, file).is_none());
+    let named = |all: &[Input]| -> BTreeMap<String, Input> {
+        all.iter().map(|file| (file.url(), file.clone())).collect()
+    };
+    let (named_before, named_now) = (named(before), named(now));
+    let gone = before.iter().filter(|file| !named_now.contains_key(&file.url()));
     let gone = gone.map(|file| format!("the file '{}'{which} is gone", file.url()));
-    let others = now.iter().filter_map(|file| match find(before, file) {
+    let others = now.iter().filter_map(|file| match named_before.get(&file.url()) {
         None => Some(format!("the file '{}'{which} is new", file.url())),
-        Some(before) if before != *file => Some(format!(
+        Some(before) if before != file => Some(format!(
             "the file '{}'{which} has changed: it had {} bytes, {}, and has {}, {}",
             file.url(),
             before.size,
@@ -120,6 +137,8 @@ fn of_files(which: &str, before: &[Input], now: &[Input]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::prelude::SessionContext;
+
     use super::*;
 
     fn file(path: &str, size: u64) -> Input {
@@ -162,5 +181,22 @@ mod tests {
         let inputs = Pins { inputs: now.inputs.clone(), ..before.clone() };
         assert_eq!(before.fingerprint(), inputs.fingerprint());
         assert_ne!(before.fingerprint(), now.fingerprint());
+    }
+
+    #[tokio::test]
+    async fn a_copy_has_the_same_digest_each_time_that_it_is_planned() {
+        let session = SessionContext::new();
+        let digest = async |options: &str| {
+            let sql = format!("COPY (SELECT 1 AS n) TO 't/' STORED AS CSV OPTIONS ({options})");
+            Pins::digest_of(&session.state().create_logical_plan(&sql).await.unwrap())
+        };
+        let three =
+            "'format.has_header' 'true', 'format.delimiter' ';', 'format.null_value' 'none'";
+        let first = digest(three).await;
+        for _ in 0..50 {
+            assert_eq!(digest(three).await, first);
+        }
+        assert_ne!(digest(&three.replace(';', "|")).await, first);
+        assert_ne!(digest("'format.has_header' 'true'").await, first);
     }
 }

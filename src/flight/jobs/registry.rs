@@ -65,13 +65,14 @@ impl Jobs {
         })
     }
 
-    /// Begins a job, whose work gives the number of its rows.
+    /// Begins a job, whose work gives the number of its rows, in place of an earlier one if it goes on with that.
     ///
     /// # Errors
-    /// If as many run as may, or the server ends, or the job runs already.
+    /// If as many run as may, or the server ends, or the earlier one is not the one that is known any more.
     pub(in crate::flight) fn submit<W>(
         &self,
         about: About,
+        earlier: Option<&Arc<Job>>,
         work: impl FnOnce(Arc<Job>) -> W,
     ) -> Result<Arc<Job>, Status>
     where
@@ -81,10 +82,11 @@ impl Jobs {
         let job = Arc::new(Job::new(about, self.ending.child_token()));
         {
             let mut known = self.known.lock();
-            if known.get(job.id()).is_some_and(|earlier| !earlier.is_over()) {
-                return Err(runs(job.id()));
-            }
+            check_is_known(&known, job.id(), earlier)?;
             self.check_free(&known, job.user())?;
+            if earlier.is_none() && job.is_resumable() {
+                self.check_unfinished(&known, job.user())?;
+            }
             forget_oldest(&mut known, job.user());
             known.insert(job.id().to_owned(), Arc::clone(&job));
         }
@@ -95,12 +97,39 @@ impl Jobs {
         Ok(job)
     }
 
-    fn check_free(&self, known: &Known, user: Option<&str>) -> Result<(), Status> {
+    /// How many jobs this user may have. One is left for the others.
+    fn most_of(&self, user: Option<&str>) -> usize {
         let Limits { jobs_max, jobs_per_user_max, .. } = self.limits;
+        match user {
+            Some(_) => jobs_per_user_max.min(jobs_max.saturating_sub(1)).max(1),
+            None => jobs_max,
+        }
+    }
+
+    /// What of a job is kept to be resumed stays until somebody says so: for each that begins there must be room.
+    fn check_unfinished(&self, known: &Known, user: Option<&str>) -> Result<(), Status> {
+        let own = known.values().filter(|job| job.user() == user && job.waits_to_be_resumed());
+        let ids: Vec<&str> = own.map(|job| job.id()).collect();
+        let most = self.most_of(user);
+        let Some(oldest) = ids.first().filter(|_| ids.len() >= most) else { return Ok(()) };
+        let (who, option) = match user {
+            Some(user) => (format!("'{user}' has"), "--max-jobs-per-user"),
+            None => ("this server has".to_owned(), "--max-jobs"),
+        };
+        Err(Status::resource_exhausted(format!(
+            "{who} {} jobs that have not finished and can be resumed, and may have {most} ({option} of the \
+             server): go on with one, such as RESUME JOB '{oldest}', or drop what is kept of it with FORGET JOB \
+             '{oldest}'; they are {}",
+            ids.len(),
+            ids.join(", ")
+        )))
+    }
+
+    fn check_free(&self, known: &Known, user: Option<&str>) -> Result<(), Status> {
+        let jobs_max = self.limits.jobs_max;
         let running = || known.values().filter(|job| !job.is_over());
         if let Some(user) = user {
-            // One is left for the others.
-            let most = jobs_per_user_max.min(jobs_max.saturating_sub(1)).max(1);
+            let most = self.most_of(Some(user));
             if running().filter(|job| job.user() == Some(user)).count() >= most {
                 return Err(Status::resource_exhausted(format!(
                     "'{user}' runs {most} detached jobs, as many as one user may (--max-jobs-per-user of \
@@ -183,20 +212,26 @@ impl Jobs {
         Ok(job)
     }
 
-    /// Drops what is kept of a job that is over.
+    /// A job that is over and about to be forgotten: until that is done, nobody else resumes or forgets it.
     ///
     /// # Errors
-    /// As [`Self::find`], and if it runs.
-    pub(in crate::flight) fn forget(&self, who: &Identity, id: &str) -> Result<Arc<Job>, Status> {
+    /// As [`Self::find`], and if it runs, or somebody forgets it already.
+    pub(in crate::flight) fn forget(
+        &self,
+        who: &Identity,
+        id: &str,
+    ) -> Result<Forgetting<'_>, Status> {
         let job = self.find(who, id)?;
         if !job.is_over() {
             return Err(Status::failed_precondition(format!(
                 "job '{id}' is running, and cannot be forgotten; CANCEL JOB '{id}' ends it"
             )));
         }
-        self.known.lock().remove(id);
-        job.forget();
-        Ok(job)
+        let known = self.known.lock();
+        check_is_known(&known, id, Some(&job))?;
+        // Under the lock, under which another one begins in its place.
+        job.take();
+        Ok(Forgetting { jobs: self, job })
     }
 
     /// A job that has finished, and what it gave.
@@ -289,6 +324,50 @@ impl fmt::Debug for Jobs {
     }
 }
 
+/// A job that somebody is about to forget. If he does not come so far, it is known as before.
+pub(in crate::flight) struct Forgetting<'a> {
+    jobs: &'a Jobs,
+    job: Arc<Job>,
+}
+
+impl Forgetting<'_> {
+    pub(in crate::flight) fn job(&self) -> &Arc<Job> {
+        &self.job
+    }
+
+    /// Nothing is left of it but its row.
+    pub(in crate::flight) fn done(self) -> Arc<Job> {
+        self.jobs.known.lock().remove(self.job.id());
+        self.job.forget();
+        Arc::clone(&self.job)
+    }
+}
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        self.job.give_back();
+    }
+}
+
+/// Whether the job of this id is still the one that was found before, or there is none if none was.
+fn check_is_known(known: &Known, id: &str, earlier: Option<&Arc<Job>>) -> Result<(), Status> {
+    match (known.get(id), earlier) {
+        (None, None) => Ok(()),
+        (Some(known), Some(earlier)) if Arc::ptr_eq(known, earlier) => match known.is_taken() {
+            true => Err(Status::failed_precondition(format!("job '{id}' is being forgotten"))),
+            false => Ok(()),
+        },
+        (Some(other), _) if !other.is_over() => Err(runs(id)),
+        (Some(other), _) => Err(Status::failed_precondition(format!(
+            "job '{id}' was resumed by somebody else meanwhile, and is {}",
+            other.state()
+        ))),
+        (None, Some(_)) => {
+            Err(Status::not_found(format!("job '{id}' was forgotten by somebody meanwhile")))
+        }
+    }
+}
+
 fn runs(id: &str) -> Status {
     Status::failed_precondition(format!(
         "job '{id}' is running, and cannot be resumed; WAIT FOR JOB '{id}' waits for it, CANCEL JOB '{id}' ends it"
@@ -298,8 +377,8 @@ fn runs(id: &str) -> Status {
 /// Makes room for another one that will be over.
 fn forget_oldest(known: &mut Known, user: Option<&str>) {
     // What is kept to be resumed goes when somebody says so.
-    let is_kept = |job: &Arc<Job>| job.is_resumable() && job.failure().is_some();
-    let over = || known.values().filter(|job| job.user() == user && job.is_over() && !is_kept(job));
+    let is_old = |job: &Arc<Job>| job.is_over() && !job.waits_to_be_resumed();
+    let over = || known.values().filter(|job| job.user() == user && is_old(job));
     if over().count() < OVER_MAX {
         return;
     }
@@ -329,12 +408,130 @@ async fn run(
     saved: Option<Arc<Saved>>,
 ) {
     let job = &running.job;
-    tokio::select! {
+    let (outcome, is_canceled) = tokio::select! {
         biased;
-        reason = job.canceled() => job.ends(Err(reason), true),
-        outcome = work => job.ends(outcome, false),
+        reason = job.canceled() => (Err(reason), true),
+        outcome = work => (outcome, false),
+    };
+    // Before it is known to be over: from then on somebody may resume or forget it. One that the server's end has
+    // cut off has no end.
+    let has_end = !is_canceled || job.is_canceled_by_somebody();
+    if let (Some(saved), Err(why)) = (saved.filter(|_| job.is_resumable() && has_end), &outcome) {
+        saved.note_end(job.id(), why, is_canceled);
     }
-    if let Some(saved) = saved.filter(|_| job.is_resumable()) {
-        saved.note_end(job);
+    job.ends(outcome, is_canceled);
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::config::ConfigOptions;
+    use tempfile::TempDir;
+    use tonic::Code;
+
+    use super::*;
+    use crate::flight::jobs::pins::Pins;
+    use crate::flight::jobs::saved::{Begun, Document};
+
+    const MOST: usize = 3;
+
+    /// A server that finds these jobs of an earlier one.
+    fn jobs(left: &[&str]) -> (TempDir, Arc<Jobs>) {
+        let state = tempfile::tempdir().unwrap();
+        let saved = Saved::open(state.path(), &ConfigOptions::default()).unwrap();
+        left.iter().for_each(|id| saved.put(&document(id)).unwrap());
+        let limits = Limits { jobs_per_user_max: MOST, ..Limits::default() };
+        (state, Jobs::new(limits, Some(saved)))
+    }
+
+    fn document(id: &str) -> Document {
+        let remains = r#"{"store": "file:///", "folder": "t/_forebay-0"}"#;
+        Document::new(Begun {
+            id,
+            statement: "SUBMIT COPY t TO 'u/'",
+            name: "COPY".to_owned(),
+            user: Some("ann"),
+            begun_ms: 7,
+            options: &ConfigOptions::default(),
+            write_id: String::new(),
+            remains: serde_json::from_str(remains).unwrap(),
+            pins: Pins::default(),
+        })
+    }
+
+    fn ann() -> Identity {
+        Identity::of_nobody("ann")
+    }
+
+    fn about(id: &str) -> About {
+        About {
+            id: id.to_owned(),
+            who: ann(),
+            user: Some("ann".to_owned()),
+            name: "COPY".to_owned(),
+            session: String::new(),
+            is_resumable: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn of_all_who_resume_a_job_one_does() {
+        let (_state, jobs) = jobs(&["0A", "0B"]);
+        let found = |id| jobs.resumable(&ann(), id).unwrap();
+        let (first, second) = (found("0A"), found("0A"));
+        let job = jobs.submit(about("0A"), Some(&first), |_| async { Ok(7) }).unwrap();
+        let refuse = |earlier: Option<&Arc<Job>>, id| {
+            jobs.submit(about(id), earlier, |_| async { Ok(7) }).err().unwrap()
+        };
+        let running = refuse(Some(&second), "0A");
+        assert!(running.message().contains("is running"), "{running}");
+        job.ended().await;
+        // It is over again, and not the one that was found.
+        let late = refuse(Some(&second), "0A");
+        assert!(late.message().contains("resumed by somebody else"), "{late}");
+        assert_eq!(refuse(None, "0A").code(), Code::FailedPrecondition);
+
+        let other = found("0B");
+        let forgetting = jobs.forget(&ann(), "0B").unwrap();
+        let taken = refuse(Some(&other), "0B");
+        assert!(taken.message().contains("is being forgotten"), "{taken}");
+        let twice = jobs.forget(&ann(), "0B").err().unwrap();
+        assert!(twice.message().contains("is being forgotten"), "{twice}");
+        // What cannot be done is not done: it is there as before.
+        drop(forgetting);
+        jobs.forget(&ann(), "0B").unwrap().done();
+        assert_eq!(refuse(Some(&other), "0B").code(), Code::NotFound);
+        assert_eq!(jobs.find(&ann(), "0B").err().unwrap().code(), Code::NotFound);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn how_a_job_ended_is_saved_before_anybody_knows() {
+        let (_state, jobs) = jobs(&["0A"]);
+        let states = || jobs.saved().unwrap().jobs().iter().map(Job::state).collect::<Vec<_>>();
+        for _ in 0..20 {
+            let earlier = jobs.resumable(&ann(), "0A").unwrap();
+            let saved = Arc::clone(jobs.saved().unwrap());
+            saved.put(&document("0A")).unwrap();
+            let work = |_| async { Err(Status::internal("it is full")) };
+            let job = jobs.submit(about("0A"), Some(&earlier), work).unwrap();
+            job.ended().await;
+            assert_eq!((states(), job.state()), (vec!["failed"], "failed"));
+        }
+    }
+
+    #[tokio::test]
+    async fn jobs_that_can_be_resumed_are_so_many() {
+        let (_state, jobs) = jobs(&["0A", "0B", "0C"]);
+        let submit = |id| jobs.submit(about(id), None, |_| async { Ok(7) });
+        let refused = submit("0D").err().unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        for said in ["'ann' has 3", "--max-jobs-per-user", "FORGET JOB '0A'", "0A, 0B, 0C"] {
+            assert!(refused.message().contains(said), "{said}: {refused}");
+        }
+        // Others may go on, and so may these.
+        let plain = About { is_resumable: false, ..about("0E") };
+        jobs.submit(plain, None, |_| async { Ok(7) }).unwrap().ended().await;
+        let earlier = jobs.resumable(&ann(), "0B").unwrap();
+        jobs.submit(about("0B"), Some(&earlier), |_| async { Ok(7) }).unwrap().ended().await;
+        submit("0D").unwrap();
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::config::ConfigOptions;
 use forebay_engine::write::resume::Remains;
+use forebay_scheduler::tables::rows::Epoch;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tonic::{Code, Status};
@@ -161,6 +162,14 @@ impl Saved {
         read(&self.path(id))
     }
 
+    /// The same, if there is one: a job may be canceled when it has just been committed.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(in crate::flight) fn find(&self, id: &str) -> Result<Option<Document>> {
+        self.path(id).exists().then(|| self.get(id)).transpose()
+    }
+
     /// Saves a job: afterwards it survives whatever ends the server.
     ///
     /// # Errors
@@ -192,15 +201,14 @@ impl Saved {
         }
     }
 
-    /// Saves how a job ended, if it did not finish and it was not the server's end that ended it.
-    pub(super) fn note_end(&self, job: &Job) {
-        let Some((why, is_canceled, at_ms)) = job.unfinished() else { return };
-        let ended =
-            Ended { is_canceled, code: why.code() as i32, error: why.message().to_owned(), at_ms };
-        let noted = self.get(job.id());
+    /// Saves how a job ends that does not finish. Nobody else knows yet that it ends: the document is its own.
+    pub(super) fn note_end(&self, id: &str, why: &Status, is_canceled: bool) {
+        let (code, error) = (why.code() as i32, why.message().to_owned());
+        let ended = Ended { is_canceled, code, error, at_ms: Epoch::now().0 };
+        let noted = self.get(id);
         let noted = noted.and_then(|found| self.put(&Document { ended: Some(ended), ..found }));
         if let Err(error) = noted {
-            tracing::warn!(job = %job.id(), "how it ended is not saved: {error}");
+            tracing::warn!(job = %id, "how it ended is not saved: {error}");
         }
     }
 

@@ -102,7 +102,7 @@ async fn submit(
     };
     let submitted = Arc::clone(submitted);
     let work = move |job| detached::run(own, submitted, planned, job);
-    session.jobs.submit(about, work).map_err(as_error)
+    session.jobs.submit(about, None, work).map_err(as_error)
 }
 
 /// What a statement on jobs gives.

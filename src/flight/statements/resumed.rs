@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::parser::Statement as SqlStatement;
 use forebay_engine::InPartsExec;
 use forebay_engine::write::Parts;
-use forebay_engine::write::resume::Remains;
+use forebay_engine::write::resume::{Overview, Remains};
 use forebay_planner::physical::resumable::{Cut, check_repeatable, cut};
 use forebay_planner::sql::job_statement::Resume;
 use forebay_scheduler::client::cluster_exec::ClusterExec;
@@ -38,6 +38,13 @@ struct InParts {
 }
 
 impl InParts {
+    /// What of this folder would be kept.
+    async fn overview(&self, remains: &Remains) -> Result<Overview> {
+        let (Cut { target, inputs, .. }, part_bytes) = (&self.cut, self.part_bytes);
+        let fingerprint = self.pins.fingerprint();
+        remains.overview(target, &self.context, &fingerprint, inputs, part_bytes).await
+    }
+
     /// What runs, with what is left of it in this folder.
     fn execution(self, remains: Remains) -> Execution {
         let Cut { whole, target, inputs, pinned, plans, .. } = self.cut;
@@ -81,8 +88,9 @@ pub(super) async fn submit(
         remains,
         pins: planned.pins.clone(),
     });
-    saved.put(&document)?;
-    let job = run(session, &own, submitted, planned, &saved, document.clone());
+    let job = saved
+        .put(&document)
+        .and_then(|()| run(session, &own, submitted, planned, &saved, document.clone(), None));
     if job.is_err() {
         // Nobody was told that there is such a job.
         saved.remove(&id).ok();
@@ -96,15 +104,11 @@ pub(super) async fn submit(
 /// # Errors
 /// If there is nothing to go on with, or what it was made of is another one and shall not be.
 pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Arc<Job>> {
-    let Again { own, prepared, planned, saved, document } = again(session, &resume.id).await?;
+    let Again { job, own, prepared, planned, saved, document } = again(session, &resume.id).await?;
     let differences = document.pins.differences(&planned.pins);
     // What is being committed needs none of it, and may be what is read.
     let is_committed = || async {
-        let (runtime, fingerprint) =
-            (own.context.session().runtime_env(), planned.pins.fingerprint());
-        let inputs = &planned.cut.inputs;
-        let found = document.remains.overview(&runtime, &fingerprint, inputs, 1).await?;
-        Ok::<_, DataFusionError>(found.is_committed)
+        Ok::<_, DataFusionError>(planned.overview(&document.remains).await?.is_committed)
     };
     if !differences.is_empty() && !resume.anew && !is_committed().await? {
         let id = &resume.id;
@@ -117,7 +121,7 @@ pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Ar
     let Some(submitted) = prepared.submits() else {
         return internal_err!("job '{}' has nothing to run", resume.id);
     };
-    run(session, &own, submitted, planned, &saved, document)
+    run(session, &own, submitted, planned, &saved, document, Some(&job))
 }
 
 /// Says what would be kept of a job.
@@ -125,13 +129,9 @@ pub(super) async fn resume(session: &Arc<Session>, resume: &Resume) -> Result<Ar
 /// # Errors
 /// As [`resume`], but for what is another one by now: that is said.
 pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<RecordBatch> {
-    let Again { own, planned, document, .. } = again(session, &resume.id).await?;
+    let Again { planned, document, .. } = again(session, &resume.id).await?;
     let differences = document.pins.differences(&planned.pins);
-    let runtime = own.context.session().runtime_env();
-    let inputs = &planned.cut.inputs;
-    let fingerprint = planned.pins.fingerprint();
-    let (remains, part_bytes) = (&document.remains, planned.part_bytes);
-    let found = remains.overview(&runtime, &fingerprint, inputs, part_bytes).await?;
+    let found = planned.overview(&document.remains).await?;
     let place = if found.is_there {
         format!("in {}", document.remains.url())
     } else {
@@ -166,20 +166,21 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
 /// # Errors
 /// If there is no such job, or it runs.
 pub(super) async fn forget(session: &Arc<Session>, id: &str) -> Result<Arc<Job>> {
-    let job = session.jobs.forget(&session.who, id).map_err(as_error)?;
-    if job.is_resumable()
-        && job.failure().is_some()
+    let forgetting = session.jobs.forget(&session.who, id).map_err(as_error)?;
+    if forgetting.job().waits_to_be_resumed()
         && let Ok(saved) = session.jobs.saved()
+        && let Some(document) = saved.find(id)?
     {
-        let document = saved.get(id)?;
         document.remains.remove(&session.context.session().runtime_env()).await?;
         saved.remove(id)?;
     }
-    Ok(job)
+    // If something of it could not be removed, somebody tries again.
+    Ok(forgetting.done())
 }
 
 /// A job that is over, planned once more.
 struct Again {
+    job: Arc<Job>,
     own: Arc<Session>,
     prepared: Prepared,
     planned: InParts,
@@ -188,7 +189,7 @@ struct Again {
 }
 
 async fn again(session: &Arc<Session>, id: &str) -> Result<Again> {
-    session.jobs.resumable(&session.who, id).map_err(as_error)?;
+    let job = session.jobs.resumable(&session.who, id).map_err(as_error)?;
     let saved = Arc::clone(session.jobs.saved().map_err(as_error)?);
     let document = saved.get(id)?;
     let options = saved.options(&document, &session.options());
@@ -206,7 +207,7 @@ async fn again(session: &Arc<Session>, id: &str) -> Result<Again> {
         let said = format!("job '{id}' cannot be resumed: {}", why.message());
         as_error(Status::new(why.code(), said))
     })?;
-    Ok(Again { own, prepared, planned, saved, document })
+    Ok(Again { job, own, prepared, planned, saved, document })
 }
 
 /// Plans what is submitted in parts.
@@ -218,11 +219,11 @@ async fn planned(own: &Arc<Session>, submitted: &Prepared) -> Result<InParts> {
     }
     check_secrets(submitted)?;
     own.plan_in_parts()?;
-    let text = Arc::new(OnceLock::new());
-    let noted = Arc::clone(&text);
+    let digest = Arc::new(OnceLock::new());
+    let noted = Arc::clone(&digest);
     let planned = submitted.planned(own, &[], move |_, rows| {
         check_repeatable(rows.logical_plan())?;
-        noted.set(rows.logical_plan().display_indent().to_string()).ok();
+        noted.set(Pins::digest_of(rows.logical_plan())).ok();
         Ok(rows)
     });
     let Planned::Rows(Execution { plan, context }) = planned.await? else {
@@ -233,11 +234,11 @@ async fn planned(own: &Arc<Session>, submitted: &Prepared) -> Result<InParts> {
     };
     // What runs elsewhere gives the same rows.
     let cut = cut(&plan, &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>())?;
-    let text = text.get().map_or("", String::as_str);
     let pins = Pins {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        plan: Pins::digest(text),
+        plan: digest.get().cloned().unwrap_or_default(),
         target: cut.target.identity(),
+        format: cut.target.options(),
         reads: cut.reads.clone(),
         models: cut.models.clone(),
         options: Pins::options_of(&own.options()),
@@ -264,7 +265,7 @@ fn check_secrets(submitted: &Prepared) -> Result<()> {
     }
 }
 
-/// Lets a job run that has been saved.
+/// Lets a job run that has been saved, in place of an earlier one if it goes on with that.
 fn run(
     session: &Arc<Session>,
     own: &Arc<Session>,
@@ -272,6 +273,7 @@ fn run(
     planned: InParts,
     saved: &Arc<Saved>,
     document: Document,
+    earlier: Option<&Arc<Job>>,
 ) -> Result<Arc<Job>> {
     let about = About {
         id: document.id.clone(),
@@ -299,7 +301,7 @@ fn run(
             )),
         }
     };
-    session.jobs.submit(about, work).map_err(as_error)
+    session.jobs.submit(about, earlier, work).map_err(as_error)
 }
 
 /// It is committed: first nobody can resume it any more, then nobody needs to.

@@ -344,6 +344,18 @@ async fn another_model_is_named_and_what_is_forgotten_is_gone() {
     run(&mut client, &sql.replace("CREATE", "CREATE OR REPLACE")).await;
     let changed = refused(&mut client, &format!("RESUME JOB '{id}'")).await;
     assert!(changed.message().contains("model slow was 'package"), "{changed}");
+    // The side that all parts read is read in another way.
+    run(&mut client, "DROP TABLE names").await;
+    let sql = format!(
+        "CREATE EXTERNAL TABLE names STORED AS CSV LOCATION '{}' \
+         OPTIONS ('format.has_header' 'true', 'format.comment' '#')",
+        stage.path("names.csv").display()
+    );
+    run(&mut client, &sql).await;
+    let changed = refused(&mut client, &format!("RESUME JOB '{id}'")).await;
+    for said in ["how its files are read", "comment=Some('#')"] {
+        assert!(changed.message().contains(said), "{said}: {changed}");
+    }
     let forgotten = format!("{id},interrupted\n");
     assert_eq!(run(&mut client, &format!("FORGET JOB '{id}'")).await, forgotten);
     assert!(!staging.exists());
@@ -438,6 +450,36 @@ async fn an_aggregate_that_is_the_same_for_all_parts_is_not_refused() {
     let id = submit(&mut client, &format!("COPY ({query}) {to}")).await;
     assert_eq!(finishes(&mut client, &id).await, ROWS - 1);
     assert_eq!(rows(&at).len(), ROWS - 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_one_array_are_read_as_they_are_and_options_stay_the_same() {
+    let stage = Stage::new();
+    let (_server, mut client) = stage.serve(EMBEDDED).await;
+    let objects: Vec<String> = (0..ROWS).map(|n| format!("{{\"n\": {n}}}")).collect();
+    fs::write(stage.path("array.json"), format!("[{}]", objects.join(",\n"))).unwrap();
+    let table = format!(
+        "CREATE EXTERNAL TABLE listed (n BIGINT) STORED AS JSON LOCATION '{}' \
+         OPTIONS ('format.newline_delimited' 'false')",
+        stage.path("array.json").display()
+    );
+    run(&mut client, &table).await;
+    // The options are in another order each time that the statement is planned.
+    let copy = format!(
+        "COPY (SELECT n, digest FROM ml_predict(TABLE listed, MODEL slow, DESCRIPTOR(n))) TO '{}/' \
+         STORED AS PARQUET OPTIONS ('format.compression' 'snappy', 'format.max_row_group_size' '7', \
+         'format.dictionary_enabled' 'false')",
+        stage.path("out").display()
+    );
+    let id = submit(&mut client, &copy).await;
+    run(&mut client, &format!("CANCEL JOB '{id}'")).await;
+    for _ in 0..5 {
+        let explained = run(&mut client, &format!("EXPLAIN RESUME JOB '{id}'")).await;
+        assert!(!explained.contains("differs"), "{explained}");
+    }
+    run(&mut client, &format!("RESUME JOB '{id}'")).await;
+    assert_eq!(finishes(&mut client, &id).await, ROWS);
+    assert_eq!(rows(&stage.path("out")).len(), ROWS);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

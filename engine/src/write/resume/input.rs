@@ -47,11 +47,6 @@ impl Input {
         format!("{}{}", self.store, self.path)
     }
 
-    /// Whether it has the same name, whatever is in it.
-    pub fn is_named_as(&self, other: &Self) -> bool {
-        (&self.store, &self.path) == (&other.store, &other.path)
-    }
-
     /// How the file is now, if it is another one.
     async fn change(&self, context: &TaskContext) -> Result<Option<String>> {
         let store = ObjectStoreUrl::parse(&self.store)?;

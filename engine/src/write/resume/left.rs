@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::delta::Transaction;
-use crate::write::publish::{Move, below, complete, decision};
+use crate::write::noted::{damaged, note, noted};
+use crate::write::publish::{Decided, Move, below, complete, decision};
 use crate::write::staging::{Staging, delete, is_there};
 
 /// Whose turn it is, by staging folders.
@@ -64,38 +65,60 @@ pub(in crate::write) async fn is_committed(
     place: &Path,
     transaction: Option<&Transaction>,
 ) -> Result<bool> {
-    if is_there(store.as_ref(), &staging.committed()).await? {
-        return Ok(true);
-    }
-    if let Some(transaction) = transaction
-        && transaction.is_done().await?
-    {
-        return Ok(true);
-    }
-    if let Some(decided) = decision(store, staging).await? {
-        complete(store.as_ref(), staging, &decided).await?;
-        if decided.stays() {
-            return Ok(true);
+    let decided = decision(store, staging).await?;
+    if stands(store, staging, place, transaction, decided.as_ref()).await? {
+        let is_noted = is_there(store.as_ref(), &staging.committed()).await?;
+        if let Some(decided) = decided.filter(|_| !is_noted) {
+            complete(store.as_ref(), staging, &decided).await?;
         }
+        return Ok(true);
+    }
+    if let Some(decided) = decided {
+        complete(store.as_ref(), staging, &decided).await?;
         delete(store.as_ref(), &staging.decided()).await?;
     }
     let Some(moves) = noted_moves(store.as_ref(), staging).await? else { return Ok(false) };
-    let mut is_elsewhere = true;
     for (from, to) in moves {
-        if is_there(store.as_ref(), &from).await? {
-            is_elsewhere = false;
-        } else if is_there(store.as_ref(), &to).await? {
-            is_elsewhere = false;
+        if !is_there(store.as_ref(), &from).await? && is_there(store.as_ref(), &to).await? {
             store.rename(&to, &from).await?;
         }
     }
-    // A folder that was renamed as a whole.
-    let on_disk = std::path::Path::new("/").join(place.as_ref());
-    if is_elsewhere && staging.is_local() && transaction.is_none() && on_disk.is_dir() {
-        return Ok(true);
-    }
     delete(store.as_ref(), &staging.moving()).await?;
     Ok(false)
+}
+
+/// Whether a commit has come so far that nothing takes it back; changes nothing.
+///
+/// # Errors
+/// Those of the store.
+pub(in crate::write) async fn stands(
+    store: &Arc<dyn ObjectStore>,
+    staging: &Staging,
+    place: &Path,
+    transaction: Option<&Transaction>,
+    decided: Option<&Decided>,
+) -> Result<bool> {
+    if is_there(store.as_ref(), &staging.committed()).await? {
+        return Ok(true);
+    }
+    if let Some(transaction) = transaction {
+        return transaction.is_done().await;
+    }
+    if let Some(decided) = decided {
+        return Ok(decided.stays());
+    }
+    // A folder that was renamed as a whole.
+    let on_disk = std::path::Path::new("/").join(place.as_ref());
+    if !staging.is_local() || !on_disk.is_dir() {
+        return Ok(false);
+    }
+    let Some(moves) = noted_moves(store.as_ref(), staging).await? else { return Ok(false) };
+    for (from, to) in moves {
+        if is_there(store.as_ref(), &from).await? || is_there(store.as_ref(), &to).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -120,28 +143,17 @@ pub(in crate::write) async fn note_moves(
         from: moves.iter().map(|moved| moved.from.to_string()).collect(),
         to: moves.iter().map(|moved| below(folder, &moved.name).to_string()).collect(),
     };
-    store.put(&staging.moving(), PutPayload::from(noted.encode_to_vec())).await?;
-    Ok(())
+    note(store, &staging.moving(), staging.is_local(), &noted).await
 }
 
 async fn noted_moves(
     store: &dyn ObjectStore,
     staging: &Staging,
 ) -> Result<Option<Vec<(Path, Path)>>> {
-    let bytes = match store.get(&staging.moving()).await {
-        Ok(found) => found.bytes().await?,
-        Err(object_store::Error::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let damaged = || {
-        exec_datafusion_err!(
-            "'{}' is damaged; look at the folder, and remove it by hand",
-            staging.moving()
-        )
-    };
-    let Moves { from, to } = Moves::decode(bytes).map_err(|_| damaged())?;
+    let path = staging.moving();
+    let Some(Moves { from, to }) = noted(store, &path).await? else { return Ok(None) };
     if from.len() != to.len() {
-        return Err(damaged());
+        return Err(damaged(&path, &"it does not say where all of it goes"));
     }
     let moved = |(from, to): (&String, &String)| {
         let (from, to) = (Path::parse(from).ok()?, Path::parse(to).ok()?);
@@ -150,5 +162,5 @@ async fn noted_moves(
         is_own.then_some((from, to))
     };
     let moves: Option<Vec<_>> = from.iter().zip(&to).map(moved).collect();
-    moves.map(Some).ok_or_else(damaged)
+    moves.map(Some).ok_or_else(|| damaged(&path, &"it moves what is not the write's"))
 }

@@ -1,8 +1,8 @@
 //! Records of parts that are complete.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::input::Input;
 use super::pieces::{Inputs, Piece};
 use crate::write::attempt::Written;
+use crate::write::noted::sync;
 use crate::write::staging::{Staging, delete};
 
 /// Files that are asked for at a time.
@@ -65,9 +66,33 @@ struct File {
     bytes: u64,
     #[prost(string, optional, tag = "5")]
     stats: Option<String>,
-    /// As the store has it.
-    #[prost(string, optional, tag = "6")]
-    tag: Option<String>,
+}
+
+/// Which file of the inputs it is.
+type Places<'a> = BTreeMap<&'a Input, usize>;
+
+/// What parts cover that are kept: the first byte of a piece, and where that ends.
+#[derive(Default)]
+struct Taken(BTreeMap<(usize, u64), u64>);
+
+impl Taken {
+    /// Takes these pieces, if nothing of them is taken.
+    fn takes(&mut self, pieces: &[Piece]) -> bool {
+        let mut own = pieces.to_vec();
+        own.sort_unstable();
+        let is_twice = own.windows(2).any(|two| two[0].overlaps(&two[1]));
+        if is_twice || own.iter().any(|piece| self.has(piece)) {
+            return false;
+        }
+        self.0.extend(own.into_iter().map(|piece| ((piece.file, piece.start), piece.end)));
+        true
+    }
+
+    fn has(&self, piece: &Piece) -> bool {
+        // None that is taken overlaps another one: the last that begins before its end ends last.
+        let mut before = self.0.range((piece.file, 0)..(piece.file, piece.end));
+        before.next_back().is_some_and(|(_, end)| *end > piece.start)
+    }
 }
 
 /// What is there, of which some can be kept.
@@ -130,7 +155,6 @@ async fn noted(store: &dyn ObjectStore, file: Written) -> Result<File> {
         rows: file.rows,
         bytes: file.bytes,
         stats: file.stats,
-        tag: meta.e_tag,
     })
 }
 
@@ -159,13 +183,11 @@ pub(in crate::write) async fn read(
     });
     let mut records = records.buffered(ASKED_MAX);
     let mut found = Found::default();
+    let mut taken = Taken::default();
+    let files: Places = inputs.files.iter().enumerate().map(|(at, file)| (file, at)).collect();
     while let Some((path, record, is_whole)) = records.try_next().await? {
-        let part = (is_whole && record.fingerprint == fingerprint).then(|| record.part(inputs));
-        let is_twice = |part: &Part| {
-            let kept = found.kept.iter().flat_map(|kept| &kept.pieces);
-            kept.into_iter().any(|kept| part.pieces.iter().any(|piece| piece.overlaps(kept)))
-        };
-        match part.flatten().filter(|part| !is_twice(part)) {
+        let part = (is_whole && record.fingerprint == fingerprint).then(|| record.part(&files));
+        match part.flatten().filter(|part| taken.takes(&part.pieces)) {
             Some(part) => found.kept.push(part),
             None => found.unfit.push(path),
         }
@@ -201,7 +223,7 @@ pub(in crate::write) async fn keep_only(
         delete(store.as_ref(), record).await?;
     }
     let files = found.kept.iter().flat_map(|part| &part.files).map(|file| &file.path);
-    let files: std::collections::HashSet<&Path> = files.collect();
+    let files: HashSet<&Path> = files.collect();
     let all: Vec<ObjectMeta> = store.list(Some(staging.folder())).try_collect().await?;
     for meta in all {
         if !staging.is_own(&meta.location) && !files.contains(&meta.location) {
@@ -225,7 +247,8 @@ async fn is_whole(store: &dyn ObjectStore, staging: &Staging, record: &Record) -
             return Ok(false);
         }
         match store.head(&path).await {
-            Ok(meta) if meta.size == file.bytes && meta.e_tag == file.tag => {}
+            // Nobody writes a name twice, and a store has another tag for what a commit has moved and moved back.
+            Ok(meta) if meta.size == file.bytes => {}
             Ok(_) | Err(object_store::Error::NotFound { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
@@ -235,11 +258,11 @@ async fn is_whole(store: &dyn ObjectStore, staging: &Staging, record: &Record) -
 
 impl Record {
     /// The part, if all of its pieces are still what they were.
-    fn part(&self, inputs: &Inputs) -> Option<Part> {
+    fn part(&self, files: &Places) -> Option<Part> {
         let piece = |covered: &Covered| {
             let Covered { store, path, size, version, start, end } = covered.clone();
             let input = Input { store, path, size, version };
-            let file = inputs.files.iter().position(|file| *file == input)?;
+            let file = *files.get(&input)?;
             let fits = start < end && end <= size;
             fits.then_some(Piece { file, start, end })
         };
@@ -254,18 +277,28 @@ impl Record {
     }
 }
 
-/// Lets a file system write these files where they survive a loss of power.
-async fn sync(paths: Vec<Path>) -> Result<()> {
-    let synced = SpawnedTask::spawn_blocking(move || {
-        for path in paths {
-            let path = std::path::Path::new("/").join(path.as_ref());
-            std::fs::File::open(&path)?.sync_all()?;
-            if let Some(folder) = path.parent() {
-                std::fs::File::open(folder)?.sync_all()?;
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_is_covered_twice() {
+        let piece = |file, start, end| Piece { file, start, end };
+        let mut taken = Taken::default();
+        assert!(taken.takes(&[piece(0, 10, 20), piece(1, 0, 5)]));
+        assert!(taken.takes(&[piece(1, 5, 9), piece(0, 0, 10), piece(0, 20, 30)]));
+        for twice in [
+            piece(0, 0, 1),
+            piece(0, 29, 40),
+            piece(0, 15, 16),
+            piece(0, 5, 25),
+            piece(1, 4, 6),
+            piece(1, 8, 10),
+        ] {
+            // All of it or nothing.
+            assert!(!taken.takes(&[piece(2, 0, 1), twice]), "{twice:?}");
         }
-        Ok::<_, std::io::Error>(())
-    });
-    let synced = synced.join().await;
-    Ok(synced.map_err(|error| DataFusionError::External(Box::new(error)))??)
+        assert!(!taken.takes(&[piece(2, 0, 2), piece(2, 1, 3)]));
+        assert!(taken.takes(&[piece(2, 0, 1), piece(0, 30, 31), piece(1, 9, 10)]));
+    }
 }

@@ -10,10 +10,11 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-use super::left::alone;
+use super::left::{alone, stands};
 use super::pieces::{Inputs, Piece};
 use super::record;
 use crate::write::begun::Write;
+use crate::write::delta_commit;
 use crate::write::publish::{complete, decision};
 use crate::write::staging::{Staging, is_there};
 use crate::write::target::{Target, is_local};
@@ -82,18 +83,20 @@ impl Remains {
     /// Those of the store.
     pub async fn overview(
         &self,
-        runtime: &RuntimeEnv,
+        target: &Target,
+        context: &TaskContext,
         fingerprint: &str,
         inputs: &Inputs,
         part_bytes: u64,
     ) -> Result<Overview> {
-        let (store, staging) = (self.store(runtime)?, self.staging()?);
+        let (store, staging) = (self.store(&context.runtime_env())?, self.staging()?);
         if !staging.is_resumable(store.as_ref()).await? {
             return Ok(Overview::default());
         }
         let decided = decision(&store, &staging).await?;
-        let is_committed = decided.is_some_and(|decided| decided.stays())
-            || is_there(store.as_ref(), &staging.committed()).await?;
+        let transaction = delta_commit::begin(target, &staging, context).await?;
+        let (place, transaction) = (target.place(), transaction.as_ref());
+        let is_committed = stands(&store, &staging, place, transaction, decided.as_ref()).await?;
         let found = record::read(&store, &staging, fingerprint, inputs).await?;
         let kept = &found.kept;
         let missing = inputs.missing(kept.iter().flat_map(|part| part.pieces.iter().copied()));

@@ -1,24 +1,24 @@
 //! From a write down to the scan whose files are cut into pieces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use datafusion::common::{JoinType, Result};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use forebay_engine::InferenceExec;
-use forebay_engine::write::resume::Input;
 use forebay_udf::model::ModelDeclaration;
 
+use super::pinned::Pinned;
 use super::refusals::{of_all_rows, of_operator, refused};
-use super::{Plan, file_scan, pinned};
+use super::{Plan, file_scan};
 
 /// The scan that drives a plan.
 pub(super) struct Driving {
     /// Which child, from the plan to the scan, the first one last while it is looked for.
     pub(super) path: Vec<usize>,
     pub(super) scan: FileScanConfig,
-    pub(super) pinned: Vec<Input>,
+    pub(super) pinned: Pinned,
 }
 
 impl Driving {
@@ -31,7 +31,7 @@ impl Driving {
 /// Looks for it.
 pub(super) struct Walk<'a> {
     passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool,
-    pub(super) models: BTreeMap<String, String>,
+    models: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Of each row they make rows that depend on nothing else.
@@ -55,6 +55,12 @@ impl<'a> Walk<'a> {
         Self { passes, models: BTreeMap::new() }
     }
 
+    /// What the models are that were found, by their names.
+    pub(super) fn models(self) -> BTreeMap<String, String> {
+        let said = |all: BTreeSet<String>| all.into_iter().collect::<Vec<_>>().join("; and ");
+        self.models.into_iter().map(|(name, all)| (name, said(all))).collect()
+    }
+
     /// The scan that drives a plan.
     ///
     /// # Errors
@@ -70,7 +76,7 @@ impl<'a> Walk<'a> {
             return Err(of_all_rows("LIMIT"));
         }
         if let Some(scan) = file_scan(plan.as_ref()) {
-            return Ok(Driving { path: vec![], scan: scan.clone(), pinned: vec![] });
+            return Ok(Driving { path: vec![], scan: scan.clone(), pinned: Pinned::default() });
         }
         let children = plan.children();
         if let Some((join, [left, right])) = join(plan.as_ref()) {
@@ -87,7 +93,8 @@ impl<'a> Walk<'a> {
         }
         if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
             let model = inference.model();
-            self.models.insert(model.name.clone(), pinned_model(model)?);
+            // Calls of one name may be of several models: another one may have taken its place meanwhile.
+            self.models.entry(model.name.clone()).or_default().insert(pinned_model(model)?);
         }
         let mut driving = self.found(child)?;
         driving.path.push(0);
@@ -105,10 +112,9 @@ impl<'a> Walk<'a> {
             // Of what keeps both from it, the side that could is nearer to it.
             found.push(match self.found(drives) {
                 Err(error) => (0, Err(error)),
-                Ok(mut driving) => match pinned::inputs(other) {
+                Ok(mut driving) => match driving.pinned.add(other) {
                     Err(error) => (1, Err(error)),
-                    Ok(inputs) => {
-                        driving.pinned.extend(inputs);
+                    Ok(()) => {
                         driving.path.push(at);
                         (driving.bytes().saturating_add(2), Ok(driving))
                     }

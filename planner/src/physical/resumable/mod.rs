@@ -74,13 +74,12 @@ pub fn cut(plan: &Plan, passes: &dyn Fn(&dyn ExecutionPlan) -> bool) -> Result<C
     let whole = Arc::clone(commit.input());
     let driving = walk.driving(&whole)?;
     let scan = Scan::try_new(driving.scan)?;
-    let reads = scan.reads();
+    let all_reads = std::iter::once(scan.reads()).chain(driving.pinned.reads);
+    let reads = all_reads.collect::<Vec<_>>().join("; joined with ");
     let inputs = scan.inputs();
-    let mut pinned = driving.pinned;
-    pinned.sort_unstable();
-    pinned.dedup();
+    let pinned = driving.pinned.files.into_iter().collect();
     let plans = Plans { whole: Arc::clone(&whole), path: driving.path, scan };
-    let models = walk.models;
+    let models = walk.models();
     Ok(Cut { whole, target, inputs, pinned, models, reads, plans: Arc::new(plans) })
 }
 

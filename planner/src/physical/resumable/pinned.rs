@@ -1,5 +1,7 @@
 //! What all parts join with: it must be the same for each of them.
 
+use std::collections::BTreeSet;
+
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::physical_plan::FileGroup;
 use datafusion::physical_plan::ExecutionPlan;
@@ -8,7 +10,7 @@ use forebay_engine::InferenceExec;
 use forebay_engine::write::resume::Input;
 
 use super::refusals::{of_operator, refused};
-use super::{Plan, file_scan};
+use super::{Plan, file_scan, scan};
 
 /// Made of the same rows they give the same rows, in whichever order.
 const REPEATABLE: [&str; 18] = [
@@ -50,22 +52,29 @@ const OF_ANY_ORDER: [&str; 14] = [
     "var",
 ];
 
-/// The files that a plan reads.
-///
-/// # Errors
-/// If it reads more than files, or gives other rows each time.
-pub(super) fn inputs(plan: &Plan) -> Result<Vec<Input>> {
-    check(plan.as_ref())?;
-    if let Some(scan) = file_scan(plan.as_ref()) {
-        let files = scan.file_groups.iter().flat_map(FileGroup::iter);
-        let store = &scan.object_store_url;
-        return Ok(files.map(|file| Input::of(store, &file.object_meta)).collect());
+/// What all parts read.
+#[derive(Default)]
+pub(super) struct Pinned {
+    pub(super) files: BTreeSet<Input>,
+    /// How, in words that differ if that does.
+    pub(super) reads: BTreeSet<String>,
+}
+
+impl Pinned {
+    /// The files that a plan reads, too.
+    ///
+    /// # Errors
+    /// If it reads more than files, or gives other rows each time.
+    pub(super) fn add(&mut self, plan: &Plan) -> Result<()> {
+        check(plan.as_ref())?;
+        if let Some(config) = file_scan(plan.as_ref()) {
+            let files = config.file_groups.iter().flat_map(FileGroup::iter);
+            let store = &config.object_store_url;
+            self.files.extend(files.map(|file| Input::of(store, &file.object_meta)));
+            self.reads.insert(scan::reads(config));
+        }
+        plan.children().into_iter().try_for_each(|child| self.add(child))
     }
-    let mut all = vec![];
-    for child in plan.children() {
-        all.extend(inputs(child)?);
-    }
-    Ok(all)
 }
 
 fn check(plan: &dyn ExecutionPlan) -> Result<()> {

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use datafusion::common::{Result, Statistics};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::{
+    CsvSource, FileGroup, FileScanConfig, FileScanConfigBuilder,
+};
 use datafusion::physical_plan::DisplayFormatType;
 use forebay_engine::write::resume::{Input, Inputs, Piece};
+use object_store::memory::InMemory;
 
 use super::refusals::refused;
 
@@ -133,16 +137,108 @@ pub(super) fn reads(config: &FileScanConfig) -> String {
         columns.map(|field| format!("{} {}", field.name(), field.data_type())).collect();
     // Of Parquet it is what is left out, which changes no row.
     let extra = if kind == "parquet" { String::new() } else { Extra(config).to_string() };
-    format!("{kind} {compression:?} of {}{extra}", columns.join(", "))
+    let of_csv = config.file_source.downcast_ref::<CsvSource>().map(of_csv).unwrap_or_default();
+    let whole = if takes_ranges(config) { "" } else { ", each file as one value" };
+    format!("{kind} {compression:?} of {}{extra}{of_csv}{whole}", columns.join(", "))
+}
+
+/// What DataFusion does not say of CSV files.
+fn of_csv(source: &CsvSource) -> String {
+    let sign = |sign: u8| char::from(sign);
+    format!(
+        ", delimiter={:?}, quote={:?}, escape={:?}, comment={:?}, terminator={:?}, newlines_in_values={}, \
+         truncated_rows={}",
+        sign(source.delimiter()),
+        sign(source.quote()),
+        source.escape().map(sign),
+        source.comment().map(sign),
+        source.terminator().map(sign),
+        source.newlines_in_values(),
+        source.truncate_rows()
+    )
+}
+
+/// Whether its reader begins with a part of a file at all. That of JSON does not if a file is one array, and says so
+/// only then.
+fn takes_ranges(config: &FileScanConfig) -> bool {
+    if config.file_source.file_type() != "json" {
+        return true;
+    }
+    let source = config.file_source.with_batch_size(1);
+    let range = FileRange { start: 0, end: 1 };
+    let part = PartitionedFile { range: Some(range), ..PartitionedFile::new("part", 2) };
+    // Nothing is read before what this gives is waited for.
+    let opener = source.create_file_opener(Arc::new(InMemory::new()), config, 0);
+    opener.and_then(|opener| opener.open(part)).is_ok()
 }
 
 /// Whether its format can read a part of a file.
 fn can_be_cut(config: &FileScanConfig, files: &[PartitionedFile]) -> Result<bool> {
     let largest = files.iter().max_by_key(|file| file.object_meta.size).cloned();
-    let Some(largest) = largest else { return Ok(false) };
+    let Some(largest) = largest.filter(|_| takes_ranges(config)) else { return Ok(false) };
     let one = FileScanConfigBuilder::from(config.clone())
         .with_file_groups(vec![FileGroup::new(vec![largest])])
         .with_output_ordering(vec![])
         .build();
     Ok(config.file_source.repartitioned(2, 0, None, &one)?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::common::config::CsvOptions;
+    use datafusion::datasource::physical_plan::{FileSource, JsonSource};
+    use datafusion::execution::object_store::ObjectStoreUrl;
+
+    use super::*;
+
+    fn schema() -> Arc<Schema> {
+        Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]))
+    }
+
+    fn scan(source: impl Into<Arc<dyn FileSource>>) -> FileScanConfig {
+        let url = ObjectStoreUrl::local_filesystem();
+        let files = FileGroup::new(vec![PartitionedFile::new("t/0", 1 << 24)]);
+        FileScanConfigBuilder::new(url, source.into()).with_file_group(files).build()
+    }
+
+    fn json(newline_delimited: bool) -> FileScanConfig {
+        scan(JsonSource::new(schema()).with_newline_delimited(newline_delimited))
+    }
+
+    #[test]
+    fn a_file_that_is_one_array_is_not_cut() {
+        for lines in [true, false] {
+            let config = json(lines);
+            let scan = Scan::try_new(config).unwrap();
+            assert_eq!(scan.inputs().can_be_cut, lines);
+            let parts = scan.of(&[Piece { file: 0, start: 0, end: 1 << 24 }]);
+            let files = parts.file_groups.iter().flat_map(FileGroup::iter);
+            assert!(lines || files.into_iter().all(|file| file.range.is_none()));
+        }
+        assert_ne!(reads(&json(true)), reads(&json(false)));
+    }
+
+    #[test]
+    fn how_csv_is_read_is_told_apart() {
+        let csv = |change: fn(&mut CsvOptions)| {
+            let mut options = CsvOptions::default();
+            change(&mut options);
+            reads(&scan(CsvSource::new(schema()).with_csv_options(options)))
+        };
+        let all = [
+            csv(|_| ()),
+            csv(|options| options.has_header = Some(false)),
+            csv(|options| options.delimiter = b';'),
+            csv(|options| options.quote = b'\''),
+            csv(|options| options.escape = Some(b'\\')),
+            csv(|options| options.comment = Some(b'#')),
+            csv(|options| options.terminator = Some(b'|')),
+            csv(|options| options.newlines_in_values = Some(true)),
+            csv(|options| options.truncated_rows = Some(true)),
+        ];
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:#?}");
+        assert_eq!(csv(|_| ()), all[0]);
+    }
 }

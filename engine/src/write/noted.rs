@@ -1,0 +1,116 @@
+//! Notes in a staging folder, by which others know how far a commit has come.
+
+use std::fmt;
+
+use bytes::{BufMut, BytesMut};
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use prost::Message;
+
+/// What a note ends with: a part of one can be read as a shorter one.
+const END: &[u8] = b"\nforebay\n";
+
+/// Writes a note. Of a file system it survives a loss of power, so that nothing that is done afterwards can be
+/// there without it.
+///
+/// # Errors
+/// Those of the store.
+pub(super) async fn note(
+    store: &dyn ObjectStore,
+    path: &Path,
+    is_local: bool,
+    what: &impl Message,
+) -> Result<()> {
+    let mut bytes = BytesMut::from(what.encode_to_vec().as_slice());
+    bytes.put_slice(END);
+    store.put(path, PutPayload::from_bytes(bytes.freeze())).await?;
+    match is_local {
+        true => sync(vec![path.clone()]).await,
+        false => Ok(()),
+    }
+}
+
+/// Reads a note, if it was written. One that a loss of power has left without its bytes was not: nothing has been
+/// done after it.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) async fn noted<M: Message + Default>(
+    store: &dyn ObjectStore,
+    path: &Path,
+) -> Result<Option<M>> {
+    let bytes = match store.get(path).await {
+        Ok(found) => found.bytes().await?,
+        Err(object_store::Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let Some(note) = bytes.strip_suffix(END) else {
+        return Err(damaged(path, &"its end is missing"));
+    };
+    M::decode(note).map(Some).map_err(|error| damaged(path, &error))
+}
+
+/// What is said of a note that is there and makes no sense.
+pub(super) fn damaged(path: &Path, problem: &dyn fmt::Display) -> DataFusionError {
+    exec_datafusion_err!(
+        "'{path}' is damaged: {problem}; look at the folder, and remove it by hand"
+    )
+}
+
+/// Lets a file system write these files where they survive a loss of power.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) async fn sync(paths: Vec<Path>) -> Result<()> {
+    let synced = SpawnedTask::spawn_blocking(move || {
+        for path in paths {
+            let path = std::path::Path::new("/").join(path.as_ref());
+            std::fs::File::open(&path)?.sync_all()?;
+            if let Some(folder) = path.parent() {
+                std::fs::File::open(folder)?.sync_all()?;
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    let synced = synced.join().await;
+    Ok(synced.map_err(|error| DataFusionError::External(Box::new(error)))??)
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Names {
+        #[prost(string, repeated, tag = "1")]
+        names: Vec<String>,
+    }
+
+    #[tokio::test]
+    async fn a_note_without_its_end_is_none_or_damaged() {
+        let (store, path) = (InMemory::new(), Path::from("a/note"));
+        let read = || noted::<Names>(&store, &path);
+        assert_eq!(read().await.unwrap(), None);
+        let names = Names { names: vec!["one".to_owned(), "other".to_owned()] };
+        note(&store, &path, false, &names).await.unwrap();
+        assert_eq!(read().await.unwrap(), Some(names));
+        let whole = store.get(&path).await.unwrap().bytes().await.unwrap();
+        for length in 1..whole.len() {
+            store.put(&path, whole.slice(..length).into()).await.unwrap();
+            let error = read().await.unwrap_err().to_string();
+            assert!(error.contains("is damaged") && error.contains("by hand"), "{length}: {error}");
+        }
+        // What a loss of power leaves.
+        for length in [0, whole.len()] {
+            store.put(&path, vec![0; length].into()).await.unwrap();
+            assert_eq!(read().await.unwrap(), None, "{length}");
+        }
+    }
+}
