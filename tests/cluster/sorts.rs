@@ -234,19 +234,23 @@ async fn files_of_a_copy_are_sorted_by_their_names() {
         );
         assert!(said.status.success(), "{errors}");
     }
-    // In folders by values, each of them is sorted.
-    let folder = sorts.stage.folder().join("folders");
-    let copy = format!(
-        "COPY (SELECT id, k % 3 AS part FROM sorts ORDER BY id) TO '{}/' STORED AS PARQUET \
-         PARTITIONED BY (part)",
-        folder.display()
-    );
-    run(&session, &copy).await.unwrap();
-    for part in 0..3 {
-        let query = format!("SELECT id FROM sorts WHERE k % 3 = {part} ORDER BY id");
-        let found = written(&folder.join(format!("part={part}")), "id").await;
-        assert!(found.len() > 1, "{}", found.len());
-        assert!(found.concat() == sorts.expected(&query).await, "{part}");
+    // In folders by values, each of them is sorted. Only where these come one after the other a task writes to few.
+    for (by, ranges) in [("id", false), ("part, id", true)] {
+        let folder = sorts.stage.folder().join(format!("folders-{ranges}"));
+        let copy = format!(
+            "COPY (SELECT id, k % 3 AS part FROM sorts ORDER BY {by}) TO '{}/' STORED AS PARQUET \
+             PARTITIONED BY (part)",
+            folder.display()
+        );
+        run(&session, &copy).await.unwrap();
+        let mut files = 0;
+        for part in 0..3 {
+            let query = format!("SELECT id FROM sorts WHERE k % 3 = {part} ORDER BY id");
+            let found = written(&folder.join(format!("part={part}")), "id").await;
+            files += found.len();
+            assert!(found.concat() == sorts.expected(&query).await, "{by}: {part}");
+        }
+        assert!(if ranges { files > 3 } else { files == 3 }, "{by}: {files}");
     }
     // What is added to a table.
     let into = sorts.stage.folder().join("sorted").display().to_string();

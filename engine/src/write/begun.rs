@@ -237,7 +237,7 @@ impl Write {
         let (id, extension) = (self.staging.id(), self.target.extension());
         let name = |(number, file): (usize, &Written)| Move {
             from: file.path.clone(),
-            name: file.folder.clone().join(format!("part-{number:05}-{id}.{extension}")),
+            name: file.folder.clone().join(format!("part-{}-{id}.{extension}", place(number))),
         };
         written.iter().enumerate().map(name).collect()
     }
@@ -246,6 +246,15 @@ impl Write {
     pub(super) async fn given_up(mut self, error: DataFusionError) -> DataFusionError {
         self.is_over = self.staging.remove(&self.store).await.is_ok();
         error
+    }
+}
+
+/// A number of five digits, or a letter for each digit more, and all of them: as texts they compare as numbers do.
+fn place(number: usize) -> String {
+    let digits = format!("{number:05}");
+    match digits.len() - 5 {
+        0 => digits,
+        more => format!("{}{digits}", char::from(b'a' + more as u8 - 1)),
     }
 }
 
@@ -308,4 +317,17 @@ async fn publication(target: &Target, store: &dyn ObjectStore) -> Result<Publica
         true => Publication::Folder(place),
         false => Publication::Into(place),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::place;
+
+    #[test]
+    fn files_sort_by_their_names_however_many_there_are() {
+        let numbers = [0, 1, 99, 99_999, 100_000, 999_999, 1_000_000, 12_345_678, usize::MAX];
+        let names = numbers.map(place);
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+        assert_eq!(names[..5], ["00000", "00001", "00099", "99999", "a100000"]);
+    }
 }

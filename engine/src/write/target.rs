@@ -123,6 +123,12 @@ impl Target {
         get_writer_schema(&self.config)
     }
 
+    /// The columns by which folders are named, of those of the rows.
+    pub fn folder_columns(&self) -> Vec<usize> {
+        let names = self.config.table_partition_cols.iter();
+        names.filter_map(|(name, _)| self.schema().index_of(name).ok()).collect()
+    }
+
     /// How rows are dealt out to folders.
     pub(super) fn partitions(&self) -> Result<Option<Partitions>> {
         let names = self.config.table_partition_cols.iter().map(|(name, _)| name.as_str());

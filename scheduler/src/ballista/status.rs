@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::block::open_block::Sealed;
 use crate::block::{self, BlockError, DiskError};
-use crate::graph::{BlockReport, Failure, FailureKind, RowKey, StageId, UnitId, WorkerId};
+use crate::graph::{
+    BlockReport, Failure, FailureKind, RowKey, RunBlock, StageId, UnitId, WorkerId,
+};
 use crate::protocol::location::FileId;
 
 /// In place of a worker's name.
@@ -180,29 +182,50 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
     Failure::new(kind, envelope.message)
 }
 
-/// Bytes of a block's key in one record behind that of the block: four numbers of eight bytes.
-const KEY_BYTES: usize = 32;
+/// Bytes in one record behind that of a block: four numbers of eight bytes.
+const RECORD_BYTES: usize = 32;
 
 /// On a worker: blocks as Ballista's records of an output. The file number is our checksum; the number of
-/// batches, which blocks do not tell, is 1 more than the bytes of the key, which follow in records of their own.
+/// batches, which blocks do not tell, is that of the bytes of what else is told of a block of a run, which follow
+/// in records of their own.
 pub(crate) fn to_records(blocks: &[(FileId, Sealed)]) -> Vec<ShuffleWritePartition> {
     let mut records = vec![];
     for (id, sealed) in blocks {
-        let key = sealed.key.as_ref().map(RowKey::bytes);
+        let run = sealed.run.as_ref().map(run_bytes).unwrap_or_default();
         records.push(ShuffleWritePartition {
             partition_id: u64::from(id.seq),
-            num_batches: key.map_or(0, |key| key.len() as u64 + 1),
+            num_batches: run.len() as u64,
             num_rows: sealed.rows,
             num_bytes: sealed.bytes,
             file_id: Some(u64::from(sealed.checksum)),
             is_sort_shuffle: false,
         });
-        records.extend(key.unwrap_or_default().chunks(KEY_BYTES).map(key_record));
+        records.extend(run.chunks(RECORD_BYTES).map(record_of));
     }
     records
 }
 
-fn key_record(part: &[u8]) -> ShuffleWritePartition {
+/// The digest, the bytes of the key and how many they are, and where the run ends, 1 and the bytes of that key.
+fn run_bytes(run: &RunBlock) -> Vec<u8> {
+    let mut bytes = run.digest.to_be_bytes().to_vec();
+    bytes.extend((run.key.bytes().len() as u16).to_be_bytes());
+    bytes.extend(run.key.bytes());
+    if let Some(end) = &run.end {
+        bytes.push(1);
+        bytes.extend(end.bytes());
+    }
+    bytes
+}
+
+fn run_of(bytes: &[u8]) -> Option<RunBlock> {
+    let (digest, rest) = bytes.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (key, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+    let end = rest.split_first().map(|(_, end)| RowKey::new(end));
+    Some(RunBlock { key: RowKey::new(key), end, digest: u64::from_be_bytes(*digest) })
+}
+
+fn record_of(part: &[u8]) -> ShuffleWritePartition {
     let number = |at: usize| {
         let bytes = part.iter().copied().chain(iter::repeat(0)).skip(at * 8).take(8);
         bytes.fold(0, |number, byte| number << 8 | u64::from(byte))
@@ -217,14 +240,14 @@ fn key_record(part: &[u8]) -> ShuffleWritePartition {
     }
 }
 
-/// The blocks in Ballista's records of an output. A key of which records are missing is none.
+/// The blocks in Ballista's records of an output. Of a run nothing is told where records are missing.
 pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
     let (mut reports, mut records) = (vec![], records);
     while let [record, rest @ ..] = records {
-        let bytes = usize::try_from(record.num_batches).unwrap_or(usize::MAX).checked_sub(1);
-        let parts = bytes.map_or(0, |bytes| bytes.div_ceil(KEY_BYTES));
-        let (key, rest) = rest.split_at(parts.min(rest.len()));
-        let key: Vec<u8> = key
+        let bytes = usize::try_from(record.num_batches).unwrap_or(usize::MAX);
+        let parts = bytes.div_ceil(RECORD_BYTES);
+        let (run, rest) = rest.split_at(parts.min(rest.len()));
+        let run: Vec<u8> = run
             .iter()
             .flat_map(|part| [part.partition_id, part.num_batches, part.num_rows, part.num_bytes])
             .flat_map(u64::to_be_bytes)
@@ -234,7 +257,7 @@ pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport
             bytes: record.num_bytes,
             rows: record.num_rows,
             checksum: record.file_id.unwrap_or(0),
-            key: bytes.and_then(|bytes| key.get(..bytes)).map(RowKey::new),
+            run: run.get(..bytes).and_then(run_of),
         });
         records = rest;
     }
@@ -245,7 +268,7 @@ pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport
 pub(crate) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
     let bytes = records.iter().map(|record| record.num_bytes).sum();
     let rows = records.iter().map(|record| record.num_rows).sum();
-    vec![BlockReport { seq: 0, bytes, rows, checksum: 0, key: None }]
+    vec![BlockReport { seq: 0, bytes, rows, checksum: 0, run: None }]
 }
 
 #[cfg(test)]
@@ -277,11 +300,15 @@ mod tests {
 
     #[test]
     fn blocks_come_back_with_their_keys() {
-        let keys = [None, Some(0), Some(1), Some(31), Some(32), Some(33), Some(256), None];
+        let keys = [None, Some(0), Some(1), Some(22), Some(23), Some(256), None];
         let block = |(seq, key): (u32, Option<usize>)| {
-            let key = key.map(|bytes| RowKey::new(&vec![seq as u8 + 1; bytes]));
+            let run = key.map(|bytes| RunBlock {
+                key: RowKey::new(&vec![seq as u8 + 1; bytes]),
+                end: (seq >= 3).then(|| RowKey::new(&vec![9; bytes - 1])),
+                digest: u64::MAX - u64::from(seq) * 3,
+            });
             let (bytes, rows) = (u64::from(seq) + 7, u64::MAX - u64::from(seq));
-            (FileId { stage: 1, task: 2, seq }, Sealed { bytes, rows, checksum: seq, key })
+            (FileId { stage: 1, task: 2, seq }, Sealed { bytes, rows, checksum: seq, run })
         };
         let blocks: Vec<_> = (0..).zip(keys).map(block).collect();
         let report = |(id, sealed): &(FileId, Sealed)| BlockReport {
@@ -289,15 +316,19 @@ mod tests {
             bytes: sealed.bytes,
             rows: sealed.rows,
             checksum: u64::from(sealed.checksum),
-            key: sealed.key.clone(),
+            run: sealed.run.clone(),
         };
         let expected: Vec<_> = blocks.iter().map(report).collect();
         let records = to_records(&blocks);
         assert_eq!(from_records(&records), expected);
         // What somebody else may have said is nothing to fail on.
         let absurd = ShuffleWritePartition { num_batches: u64::MAX, ..records[0] };
-        assert_eq!(from_records(&[absurd, records[0]])[0].key, None);
-        assert_eq!(from_records(&records[..3])[1].key, Some(RowKey::new(&[])));
+        assert_eq!(from_records(&[absurd, records[0]])[0].run, None);
+        assert_eq!(from_records(&records[..3])[1], expected[1]);
+        // The last record of what is told is missing, or it says less than a digest and a key.
+        assert_eq!(from_records(&records[..2])[1].run, None);
+        let short = ShuffleWritePartition { num_batches: 9, ..records[1] };
+        assert_eq!(from_records(&[short, records[2]])[0].run, None);
     }
 
     #[test]

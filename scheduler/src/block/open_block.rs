@@ -15,7 +15,7 @@ use forebay_engine::weight;
 use super::compression;
 use super::failure::DiskError;
 use super::store::BlockStore;
-use crate::graph::RowKey;
+use crate::graph::RunBlock;
 use crate::protocol::location::FileId;
 
 /// A block that is complete.
@@ -27,8 +27,8 @@ pub struct Sealed {
     pub rows: u64,
     /// CRC-32 of its file.
     pub checksum: u32,
-    /// Of a sorted run: the key of its first row.
-    pub key: Option<RowKey>,
+    /// What else there is to a block of a sorted run.
+    pub run: Option<RunBlock>,
 }
 
 /// A block that is being written; gone if it is not sealed.
@@ -108,7 +108,7 @@ impl OpenBlock {
         file.store.keep(&file.job, file.id, file.bytes)?;
         file.is_sealed = true;
         let checksum = std::mem::take(&mut file.checksum).finalize();
-        Ok(Sealed { bytes: file.bytes, rows, checksum, key: None })
+        Ok(Sealed { bytes: file.bytes, rows, checksum, run: None })
     }
 }
 

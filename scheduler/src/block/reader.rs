@@ -42,9 +42,10 @@ use crate::protocol::location::BlockLocation;
 /// ```
 ///
 /// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
-/// blocks per partition as they lie on disk, compressed perhaps, and one batch as it is decoded, reserved;
-/// what the pool refuses of that batch passes if it is [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`] that names the
-/// block, so that it can be made again.
+/// blocks per partition as they lie on disk, compressed perhaps, or one where many are merged, and one batch as
+/// it is decoded, reserved; what the pool refuses of that batch passes if it is
+/// [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`] that names the block, so
+/// that it can be made again.
 #[derive(Clone, Debug)]
 pub struct BlockReaderExec {
     /// The stage that wrote them.
@@ -153,6 +154,9 @@ impl ExecutionPlan for BlockReaderExec {
     }
 }
 
+/// Bytes of one block of each partition of a merge up to which a second one is fetched ahead.
+const AHEAD_MAX: u64 = 32 << 20;
+
 impl BlockReaderExec {
     /// The rows of a partition. Blocks of other workers come by the connections of `peers`.
     ///
@@ -179,9 +183,10 @@ impl BlockReaderExec {
         let schema = self.schema();
         let range = self.cut_range()?;
         // One block is decoded while the next one is fetched.
+        let at_once = if self.fetches_ahead() { 2 } else { 1 };
         let rows = stream::iter(blocks)
             .map(move |block| Arc::clone(&reader).fetch(block))
-            .buffered(2)
+            .buffered(at_once)
             .map_ok(stream::iter)
             .try_flatten()
             .map_ok(move |batch| as_declared(batch, &schema))
@@ -199,6 +204,14 @@ impl BlockReaderExec {
 }
 
 impl BlockReaderExec {
+    /// Whether each partition has a block more than it needs. Of many that are merged it would be much, and in
+    /// each task of a worker.
+    fn fetches_ahead(&self) -> bool {
+        let largest = |blocks: &Vec<BlockLocation>| blocks.iter().map(|block| block.bytes).max();
+        let one_of_each = self.partitions.iter().filter_map(largest).fold(0, u64::saturating_add);
+        self.merged_by.is_none() || one_of_each <= AHEAD_MAX
+    }
+
     fn cut_range(&self) -> Result<RangeCut> {
         match &self.merged_by {
             _ if self.range.is_all() => Ok(RangeCut::all()),

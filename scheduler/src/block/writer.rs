@@ -24,10 +24,11 @@ use tokio::sync::Mutex;
 
 use super::cut::{BlockSize, Cutter};
 use super::open_block::{OpenBlock, Sealed};
+use super::row_digest::RowDigest;
 use super::row_keys::RowKeys;
 use super::run_order::run_order;
 use super::store::BlockStore;
-use crate::graph::RowKey;
+use crate::graph::{RowKey, RunBlock};
 use crate::protocol::location::FileId;
 
 /// Writes its input's rows as blocks.
@@ -42,7 +43,7 @@ pub struct BlockWriterExec {
     size: BlockSize,
     /// Blocks that an earlier attempt has sealed and that are still there.
     skipped: Vec<u32>,
-    /// Whether its input is a sort, and it says of each block with which key it begins.
+    /// Whether its input is a sort, and it tells of each block where it is in its run.
     tells_keys: bool,
 }
 
@@ -62,7 +63,7 @@ impl BlockWriterExec {
         self
     }
 
-    /// Of the sorted runs that its input [gives](run_order): with the keys of the blocks' first rows.
+    /// Of the sorted runs that its input [gives](run_order): with what is told of [blocks of runs](RunBlock).
     #[must_use]
     pub fn with_keys(mut self, tells_keys: bool) -> Self {
         self.tells_keys = tells_keys;
@@ -102,7 +103,7 @@ impl BlockWriterExec {
         context: Arc<TaskContext>,
         on_sealed: OnSealed<'_>,
     ) -> Result<Vec<(FileId, Sealed)>> {
-        let keys = self.keys()?;
+        let told = self.told()?;
         let output = Output {
             store,
             job,
@@ -111,7 +112,7 @@ impl BlockWriterExec {
             skipped: self.skipped.iter().copied().collect(),
             next: Mutex::new(0),
             memory: MemoryConsumer::new("BlockWriterExec").register(context.memory_pool()),
-            keys,
+            told,
             on_sealed,
         };
         let partitions = self.input.output_partitioning().partition_count();
@@ -127,13 +128,14 @@ impl BlockWriterExec {
         Ok(blocks)
     }
 
-    /// What makes keys of rows, if they are to be told.
-    fn keys(&self) -> Result<Option<RowKeys>> {
+    /// What makes keys of rows, and a digest, if they are to be told.
+    fn told(&self) -> Result<Option<(RowKeys, RowDigest)>> {
         if !self.tells_keys {
             return Ok(None);
         }
+        let schema = self.input.schema();
         match run_order(&self.input) {
-            Some(order) => RowKeys::try_new(&order, &self.input.schema()).map(Some),
+            Some(order) => Ok(Some((RowKeys::try_new(&order, &schema)?, RowDigest::new(&schema)))),
             None => {
                 internal_err!("BlockWriterExec tells keys of a sort, found {}", self.input.name())
             }
@@ -150,7 +152,7 @@ struct Output<'a> {
     skipped: HashSet<u32>,
     next: Mutex<u32>,
     memory: MemoryReservation,
-    keys: Option<RowKeys>,
+    told: Option<(RowKeys, RowDigest)>,
     on_sealed: OnSealed<'a>,
 }
 
@@ -163,11 +165,13 @@ impl Output<'_> {
         let mut cutter = Cutter::new(size);
         let mut sealed = vec![];
         let mut open: Option<Growing> = None;
+        let mut end = None;
         while let Some(batch) = rows.next().await {
             let batch = batch?;
             if batch.num_rows() == 0 {
                 continue;
             }
+            end = self.key(&batch, batch.num_rows() - 1)?;
             for piece in cutter.cut(&batch) {
                 if piece.starts_block {
                     sealed.extend(self.seal(open.take()).await?);
@@ -176,6 +180,9 @@ impl Output<'_> {
                     Some(block) => block,
                     None => open.insert(self.begin(&piece.rows).await?),
                 };
+                if let (Some(run), Some((_, digest))) = (&mut block.run, &self.told) {
+                    run.digest = run.digest.wrapping_add(digest.of(&piece.rows)?);
+                }
                 if self.skipped.contains(&block.id.seq) {
                     continue;
                 }
@@ -184,15 +191,23 @@ impl Output<'_> {
                 }
             }
         }
+        if let Some(run) = open.as_mut().and_then(|block| block.run.as_mut()) {
+            run.end = end;
+        }
         sealed.extend(self.seal(open).await?);
         Ok(sealed)
     }
 
+    /// The key of a row, if keys are told.
+    fn key(&self, rows: &RecordBatch, at: usize) -> Result<Option<RowKey>> {
+        let Some((keys, _)) = &self.told else { return Ok(None) };
+        Ok(Some(RowKey::new(keys.of(rows, at)?.as_ref())))
+    }
+
     /// A block whose first rows are these.
     async fn begin(&self, rows: &RecordBatch) -> Result<Growing> {
-        let key = self.keys.as_ref().map(|keys| keys.of(rows, 0)).transpose()?;
-        let key = key.map(|key| RowKey::new(key.as_ref()));
-        Ok(Growing { id: self.next_id().await, key, joined: Joined::default(), file: None })
+        let run = self.key(rows, 0)?.map(|key| RunBlock { key, end: None, digest: 0 });
+        Ok(Growing { id: self.next_id().await, run, joined: Joined::default(), file: None })
     }
 
     async fn next_id(&self) -> FileId {
@@ -219,7 +234,7 @@ impl Output<'_> {
         self.flush(&mut block).await?;
         // Without a file it is there already.
         let Some(file) = block.file else { return Ok(None) };
-        let sealed = Sealed { key: block.key, ..file.seal()? };
+        let sealed = Sealed { run: block.run, ..file.seal()? };
         (self.on_sealed)(block.id, &sealed);
         Ok(Some((block.id, sealed)))
     }
@@ -228,8 +243,8 @@ impl Output<'_> {
 /// A block that is being written.
 struct Growing {
     id: FileId,
-    /// Of its first row.
-    key: Option<RowKey>,
+    /// What is told of it, so far.
+    run: Option<RunBlock>,
     joined: Joined,
     file: Option<OpenBlock>,
 }

@@ -23,7 +23,7 @@ use crate::graph::{
 use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
 use crate::protocol::location::{BlockLocation, FileId};
-use crate::protocol::messages::{Free, ReadAnswer, ReadDone, TaskName, to_worker};
+use crate::protocol::messages::{Free, PROTOCOL, ReadAnswer, ReadDone, TaskName, to_worker};
 use crate::stages::{PlannedStage, StagedPlan, holds_model};
 
 /// Workers by id, those that have left included as long as a job has something there: what they wrote
@@ -124,7 +124,8 @@ impl RunningJob {
     }
 
     pub(crate) fn cut(&self) -> u32 {
-        crc32fast::hash(format!("{:?}", self.plans.spec).as_bytes())
+        // What tasks told of runs and what others will tell must compare.
+        crc32fast::hash(format!("{PROTOCOL} {:?}", self.plans.spec).as_bytes())
     }
 
     /// Writes down what has changed its graph since that was done last.

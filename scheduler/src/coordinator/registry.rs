@@ -277,7 +277,7 @@ impl Registry {
             rows: sealed.rows,
             checksum: u64::from(sealed.checksum),
             // Of an output that counts as a whole, told with its end.
-            key: None,
+            run: None,
         };
         self.apply(&job, Event::BlockSealed { task, block });
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::event::BlockReport;
 use super::ids::{BlockId, Millis, WorkerId};
-use super::row_key::RowKey;
+use super::row_key::{KeyRange, RunBlock};
 
 /// What a block is to its readers, over all edges. See [`graph`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) rows: u64,
     pub(super) checksum: u64,
-    pub(super) key: Option<RowKey>,
+    pub(super) run: Option<RunBlock>,
     /// The attempt that wrote the copy that counts.
     pub(super) task: u32,
     pub(super) worker: WorkerId,
@@ -67,36 +67,68 @@ impl Block {
 
 /// The blocks of one unit, by sequence number.
 #[derive(Debug, Default)]
-pub(super) struct Blocks(Vec<(u32, Block)>);
+pub(super) struct Blocks {
+    all: Vec<(u32, Block)>,
+    /// Whether of some it is not known where they begin in a run.
+    lacks_keys: bool,
+}
 
 impl Blocks {
     pub(super) fn get(&self, seq: u32) -> Option<&Block> {
-        let at = self.0.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
-        Some(&self.0[at].1)
+        let at = self.all.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+        Some(&self.all[at].1)
     }
 
     pub(super) fn get_mut(&mut self, seq: u32) -> Option<&mut Block> {
-        let at = self.0.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
-        Some(&mut self.0[at].1)
+        let at = self.all.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+        Some(&mut self.all[at].1)
     }
 
     pub(super) fn insert(&mut self, seq: u32, block: Block) {
-        match self.0.binary_search_by_key(&seq, |(seq, _)| *seq) {
-            Ok(at) => self.0[at].1 = block,
-            Err(at) => self.0.insert(at, (seq, block)),
+        self.lacks_keys |= block.run.is_none();
+        match self.all.binary_search_by_key(&seq, |(seq, _)| *seq) {
+            Ok(at) => self.all[at].1 = block,
+            Err(at) => self.all.insert(at, (seq, block)),
         }
     }
 
+    /// Forgets where they begin in a run.
+    pub(super) fn forget_keys(&mut self) {
+        self.all.iter_mut().for_each(|(_, block)| block.run = None);
+        self.lacks_keys = true;
+    }
+
+    /// Of a run: those that may have rows of a range. Without the keys of some, all.
+    pub(super) fn in_range(&self, range: &KeyRange) -> &[(u32, Block)] {
+        let all = &self.all[..];
+        if self.lacks_keys {
+            return all;
+        }
+        let run = |block: &(u32, Block)| block.1.run.as_ref();
+        // Keys ascend in a run, and a block ends where the next one begins, or the run.
+        let has_begun =
+            |block: &(u32, Block)| !run(block).is_some_and(|run| range.is_before(&run.key));
+        let to = all.partition_point(has_begun);
+        let begins_behind =
+            |block: &(u32, Block)| run(block).is_some_and(|run| range.is_behind(&run.key));
+        let from = all.partition_point(begins_behind).saturating_sub(1);
+        let ends_before = |block: &(u32, Block)| {
+            run(block).and_then(|run| run.end.as_ref()).is_some_and(|end| range.is_behind(end))
+        };
+        let from = from + usize::from(all.get(from).is_some_and(ends_before));
+        all.get(from..to).unwrap_or_default()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
-        self.0.iter().map(|(seq, block)| (*seq, block))
+        self.all.iter().map(|(seq, block)| (*seq, block))
     }
 
     pub(super) fn seqs(&self) -> Vec<u32> {
-        self.0.iter().map(|(seq, _)| *seq).collect()
+        self.all.iter().map(|(seq, _)| *seq).collect()
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 }
 

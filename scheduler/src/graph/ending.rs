@@ -97,6 +97,11 @@ impl JobGraph {
                 self.free(block);
             }
         }
-        self.stages.iter_mut().for_each(|stage| stage.ready.clear());
+        for stage in &mut self.stages {
+            stage.ready.clear();
+            // The history of the job is kept for long, and keys are much of it.
+            stage.borders = stage.borders.take().map(|_| vec![]);
+            stage.units.iter_mut().for_each(|unit| unit.blocks.forget_keys());
+        }
     }
 }

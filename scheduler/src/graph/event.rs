@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{BlockId, StageId, TaskId, WorkerId};
 use super::kinds;
-use super::row_key::RowKey;
+use super::row_key::RunBlock;
 
 /// Something that happened. May come late, twice or out of order: the graph says what counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,9 +63,9 @@ pub struct BlockReport {
     pub rows: u64,
     /// CRC-32 of its file.
     pub checksum: u64,
-    /// Of a sorted run: the key of its first row.
+    /// What else there is to a block of a sorted run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<RowKey>,
+    pub run: Option<RunBlock>,
 }
 
 /// No block is larger. Keeps sums over reports, which come from outside, from overflowing.

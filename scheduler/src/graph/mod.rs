@@ -153,7 +153,7 @@ pub use invariants::{Broken, INVARIANTS, check};
 pub use job::{JobGraph, JobStatus};
 pub use learned::Learned;
 pub use ready::{Ready, ReadyItem};
-pub use row_key::{KeyRange, RowKey};
+pub use row_key::{KeyRange, RowKey, RunBlock};
 pub use rows::{BlockRow, StageRow, TaskRow};
 pub use spec::{EdgeKind, EdgeSpec, Granularity, GraphError, JobSpec, Limits, StageSpec};
 pub use stage::StageState;

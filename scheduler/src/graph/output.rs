@@ -6,6 +6,7 @@ use super::event::BlockReport;
 use super::ids::{BlockId, EdgeId, Millis, TaskId, UnitId};
 use super::job::JobGraph;
 use super::lineage::Wave;
+use super::row_key::RunBlock;
 use super::spec::{EdgeKind, Granularity};
 use super::unit::{TaskState, UnitState};
 
@@ -111,7 +112,7 @@ impl JobGraph {
             bytes: report.bytes,
             rows: report.rows,
             checksum: report.checksum,
-            key: report.key.clone(),
+            run: report.run.clone(),
             task: task.index,
             worker: self.task(task).worker.clone(),
             place: Place::Lost,
@@ -214,15 +215,27 @@ impl JobGraph {
             };
         }
         let outputs = &self.stages[unit.stage.at()].outputs;
-        let rows: u64 = reports.iter().map(|report| report.rows).sum();
-        let first: u64 = found.blocks.iter().map(|(_, block)| block.rows).sum();
-        if rows == first || !outputs.iter().any(|edge| self.was_read(unit, *edge)) {
+        if !outputs.iter().any(|edge| self.was_read(unit, *edge)) {
             return Ok(());
         }
-        Err(self.not_deterministic(
-            unit,
-            format!("unit {unit} gave {rows} rows, and {first} at first, some of which were used"),
-        ))
+        let rows: u64 = reports.iter().map(|report| report.rows).sum();
+        let first: u64 = found.blocks.iter().map(|(_, block)| block.rows).sum();
+        if rows != first {
+            let found = format!("gave {rows} rows, and {first} at first, some of which were used");
+            return Err(self.not_deterministic(unit, format!("unit {unit} {found}")));
+        }
+        let again = digest(reports.iter().map(|report| report.run.as_ref()));
+        let first = digest(found.blocks.iter().map(|(_, block)| block.run.as_ref()));
+        match again.zip(first).is_some_and(|(again, first)| again != first) {
+            true => Err(self.not_deterministic(
+                unit,
+                format!(
+                    "unit {unit} gave other rows than at first, and ranges of those it gave at first \
+                     are done; have one task merge all rows (SET forebay.range_bytes = 0)"
+                ),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Whether some unit is done that read the output of `unit`, or a part of it.
@@ -243,4 +256,9 @@ impl JobGraph {
         let name = self.stages[unit.stage.at()].spec.name.clone();
         JobFailure::NotDeterministic { stage: unit.stage, name, difference }
     }
+}
+
+/// The sum over the rows of a run. Nothing if it was not told of each block.
+fn digest<'a>(blocks: impl IntoIterator<Item = Option<&'a RunBlock>>) -> Option<u64> {
+    blocks.into_iter().try_fold(0, |sum: u64, block| Some(sum.wrapping_add(block?.digest)))
 }

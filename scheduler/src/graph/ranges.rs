@@ -68,7 +68,7 @@ impl JobGraph {
     pub(super) fn make_ranges(&mut self, stage: StageId, now: Millis) {
         let Some(from) = self.runs_of(stage) else { return };
         let blocks = self.stages[from.at()].units.iter().flat_map(|unit| unit.blocks.iter());
-        let sample = blocks.filter_map(|(_, block)| Some((block.key.as_ref()?, block.bytes)));
+        let sample = blocks.filter_map(|(_, block)| Some((&block.run.as_ref()?.key, block.bytes)));
         let (runs, range_bytes) =
             (self.stages[from.at()].units.len(), self.stages[stage.at()].spec.range_bytes);
         let borders = borders(sample.collect(), runs, range_bytes);
@@ -105,14 +105,9 @@ impl JobGraph {
     /// The blocks of each run of a stage that may have rows of a range, in their order.
     pub fn blocks_in(&self, stage: StageId, range: &KeyRange) -> Vec<Vec<Input>> {
         let of_run = |(index, unit): (usize, &Unit)| {
-            let blocks: Vec<_> = unit.blocks.iter().collect();
             let id = stage.unit(index as u32);
-            let meets = |(at, (_, block)): &(usize, &(u32, &super::block::Block))| {
-                let next = blocks.get(at + 1).and_then(|(_, next)| next.key.as_ref());
-                block.is_alive() && range.meets(block.key.as_ref(), next)
-            };
-            let met = blocks.iter().enumerate().filter(meets);
-            met.map(|(_, (seq, _))| self.input(id.block(*seq))).collect::<Vec<_>>()
+            let alive = unit.blocks.in_range(range).iter().filter(|(_, block)| block.is_alive());
+            alive.map(|(seq, _)| self.input(id.block(*seq))).collect::<Vec<_>>()
         };
         let runs = self.stages[stage.at()].units.iter().enumerate().map(of_run);
         runs.filter(|blocks| !blocks.is_empty()).collect()

@@ -51,12 +51,29 @@ impl TryFrom<String> for RowKey {
         let digits: Option<Vec<u8>> =
             text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
         match digits {
-            Some(digits) if digits.len().is_multiple_of(2) => {
+            Some(digits)
+                if digits.len().is_multiple_of(2) && digits.len() <= 2 * Self::BYTES_MAX =>
+            {
                 Ok(Self(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()))
             }
-            _ => Err(format!("'{text}' is no key: expected pairs of hexadecimal digits")),
+            _ => Err(format!(
+                "'{text}' is no key: expected up to {} pairs of hexadecimal digits",
+                Self::BYTES_MAX
+            )),
         }
     }
+}
+
+/// What the writer of a sorted run tells of a block, beside what there is to any.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunBlock {
+    /// The key of its first row.
+    pub key: RowKey,
+    /// The key of the last row of the run, if that is in it.
+    pub end: Option<RowKey>,
+    /// A sum over its rows, in whatever order and blocks they are: of a run that is made again it is the same one,
+    /// or it has other rows.
+    pub digest: u64,
 }
 
 /// Rows whose keys are not before `from`, and before `to`.
@@ -74,16 +91,16 @@ impl KeyRange {
         self.from.is_none() && self.to.is_none()
     }
 
-    /// Whether a block may have rows of it whose first row has the key `first`, and the block behind it `next`.
-    /// What is not known may be anything.
-    pub(super) fn meets(&self, first: Option<&RowKey>, next: Option<&RowKey>) -> bool {
-        let begins_behind =
-            self.to.as_ref().zip(first).is_some_and(|(to, first)| first.bytes() >= to.bytes());
-        // A key that `from` begins with may stand for a row behind `from`.
-        let ends_before = self.from.as_ref().zip(next).is_some_and(|(from, next)| {
-            next.bytes() < from.bytes() && !from.bytes().starts_with(next.bytes())
-        });
-        !begins_behind && !ends_before
+    /// Whether rows with this key, or with one that begins with it and is longer than what is kept, are behind it,
+    /// and so are all rows behind them.
+    pub(super) fn is_before(&self, key: &RowKey) -> bool {
+        self.to.as_ref().is_some_and(|to| key >= to)
+    }
+
+    /// The same for rows before it. What is kept of a longer key has as many bytes as a border can have: where
+    /// it is before one, the whole key is as well.
+    pub(super) fn is_behind(&self, key: &RowKey) -> bool {
+        self.from.as_ref().is_some_and(|from| key < from)
     }
 }
 
@@ -103,7 +120,8 @@ mod tests {
             let text = serde_json::to_string(&key).unwrap();
             assert_eq!(serde_json::from_str::<RowKey>(&text).unwrap(), key);
         }
-        for damaged in ["\"0\"", "\"0g\"", "\"+1\"", "7"] {
+        let too_long = format!("\"{}\"", "ab".repeat(257));
+        for damaged in ["\"0\"", "\"0g\"", "\"+1\"", "7", &too_long] {
             serde_json::from_str::<RowKey>(damaged).unwrap_err();
         }
     }
@@ -116,21 +134,24 @@ mod tests {
         assert_eq!(key(&[7; 300]).next(), None);
     }
 
-    /// Blocks that are left out have no row of the range, whatever is beyond the bytes that are kept.
     #[test]
-    fn a_block_is_left_out_only_if_none_of_its_rows_can_be_in_the_range() {
+    fn rows_are_left_out_only_if_none_of_them_can_be_in_the_range() {
         let range = KeyRange { from: Some(key(&[3, 3])), to: Some(key(&[5])) };
-        let meets = |first: &[u8], next: &[u8]| range.meets(Some(&key(first)), Some(&key(next)));
-        assert!(!meets(&[1], &[2]));
-        assert!(!meets(&[1], &[3, 2]));
-        // Of rows before `from`, and perhaps of some that are not.
-        assert!(meets(&[1], &[3]));
-        assert!(meets(&[1], &[3, 3]));
-        assert!(meets(&[4, 9], &[9]));
-        assert!(!meets(&[5], &[9]));
-        assert!(!meets(&[5, 0], &[9]));
-        assert!(range.meets(Some(&key(&[1])), None) && range.meets(None, None));
-        assert!(!range.meets(Some(&key(&[6])), None));
-        assert!(KeyRange::default().is_all() && KeyRange::default().meets(None, None));
+        let sides = |bytes: &[u8]| (range.is_behind(&key(bytes)), range.is_before(&key(bytes)));
+        for bytes in [&[1][..], &[3], &[3, 2, 9]] {
+            assert_eq!(sides(bytes), (true, false));
+        }
+        for bytes in [&[3, 3][..], &[3, 3, 0], &[4, 9]] {
+            assert_eq!(sides(bytes), (false, false));
+        }
+        for bytes in [&[5][..], &[5, 0], &[6]] {
+            assert_eq!(sides(bytes), (false, true));
+        }
+        let all = KeyRange::default();
+        assert!(all.is_all() && !all.is_behind(&key(&[])) && !all.is_before(&key(&[9])));
+        // Of these the border is kept, and what is beyond it is not known.
+        let (long, longer) = ([7; 256], [7; 300]);
+        let range = KeyRange { from: Some(key(&long)), to: None };
+        assert!(!range.is_behind(&key(&longer)) && range.is_behind(&key(&long[..255])));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::graph::{JobGraph, Ready, WorkerId};
 use crate::resources::{Lease, Need, WHOLE};
 
-use super::policy::Job;
+use super::job::Job;
 use super::workers::WorkerState;
 
 /// Different needs of which is remembered how many tasks could run at once.

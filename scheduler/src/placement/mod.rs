@@ -39,6 +39,7 @@
 
 mod budget;
 mod fleet;
+mod job;
 mod policy;
 mod round;
 mod workers;
@@ -49,5 +50,6 @@ mod tests;
 pub use budget::{Operator, PaperBudget, seconds_per_partition};
 pub use fleet::Fleet;
 pub use forebay_planner::Admission;
-pub use policy::{Binding, Job, place};
+pub use job::Job;
+pub use policy::{Binding, place};
 pub use workers::{Device, MissingResource, WorkerState, could_ever_fit, waiting_for};

@@ -5,26 +5,12 @@ use crate::graph::{
 };
 
 use super::Admission;
-use super::budget::{PaperBudget, buffered_output, reserve_admits};
+use super::budget::{buffered_output, reserve_admits};
 use super::fleet::{Fleet, Usage};
+use super::job::Job;
 use super::round::Candidates;
 use super::workers::any_could_ever_fit;
 use crate::resources::Lease;
-
-/// A job that wants to run.
-#[derive(Debug)]
-pub struct Job<'a> {
-    /// What tells it from the others, in this round and those before.
-    pub id: &'a str,
-    /// Its graph, in which what is placed is bound.
-    pub graph: &'a mut JobGraph,
-    /// Its part of the cluster, relative to the weights of the others.
-    pub weight: u32,
-    /// How its producers are held back.
-    pub admission: Admission,
-    /// What the paper's policy remembers of it.
-    pub paper: &'a mut PaperBudget,
-}
 
 /// A task that is to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]

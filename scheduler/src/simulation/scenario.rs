@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use forebay_testkit::random::{Random, mix};
 
 use crate::graph::{
-    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, KeyRange, Limits, RowKey, StageId,
-    StageSpec, TaskId, UnitInput,
+    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, KeyRange, Limits, RowKey, RunBlock,
+    StageId, StageSpec, TaskId, UnitInput,
 };
 use crate::resources::{AcceleratorNeed, Need};
 
@@ -209,17 +209,25 @@ impl Scenario {
         blocks.retain(|block| !block.is_empty());
         // Of some blocks nobody knows where they begin.
         let key = |rows: &Rows| key(rows[0]).filter(|_| !rows[0].is_multiple_of(16));
-        let report = |(seq, rows): (u32, Rows)| (self.report(seq, &rows, key(&rows)), rows);
-        (0..).zip(blocks).map(report).collect()
+        let last = blocks.len().saturating_sub(1);
+        let run = |at: usize, rows: &Rows| {
+            let end = Some(self.key(rows[rows.len() - 1])).filter(|_| at == last);
+            key(rows).map(|key| RunBlock { key, end, digest: summed(rows) })
+        };
+        let report = |(at, rows): (usize, Rows)| {
+            let run = run(at, &rows);
+            (self.report(at as u32, &rows, run), rows)
+        };
+        blocks.into_iter().enumerate().map(report).collect()
     }
 
     fn gives_runs(&self, stage: StageId) -> bool {
         self.spec.edges.iter().any(|edge| edge.from == stage && edge.kind == EdgeKind::Ranges)
     }
 
-    fn report(&self, seq: u32, rows: &Rows, key: Option<RowKey>) -> BlockReport {
+    fn report(&self, seq: u32, rows: &Rows, run: Option<RunBlock>) -> BlockReport {
         let checksum = rows.iter().fold(1, |sum, row| mix(sum ^ row));
-        BlockReport { seq, bytes: 1 + checksum % 100, rows: rows.len() as u64, checksum, key }
+        BlockReport { seq, bytes: 1 + checksum % 100, rows: rows.len() as u64, checksum, run }
     }
 }
 

@@ -17,14 +17,19 @@
 //!   a merge its order and would cost ranges rows;
 //! - a function of the query is volatile: a run that is made again would have other rows, and some ranges would
 //!   have been made of those it had first;
-//! - keys have no form as bytes that compares as the sort does.
+//! - keys have no form as bytes that compares as the sort does;
+//! - rows are written to folders by columns by which they are not sorted first: each range would have a file in
+//!   each folder.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_expr::PhysicalSortExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use forebay_engine::{BoundedProjectionExec, WriteExec};
 
 use crate::block::row_keys::RowKeys;
@@ -35,7 +40,7 @@ use crate::stages::assembly::{Piece, Stages};
 use crate::stages::staged::Reads;
 use crate::stages::traits::holds_volatile;
 
-/// Blocks of a run in a range, if there is one run. What a task reads beside its range is a part of two
+/// Blocks of a run in a range, if there is one run, and of all runs in it at least. What a task reads beside its range is a part of two
 /// blocks of each run.
 const BLOCKS_IN_RANGE: u64 = 16;
 
@@ -59,7 +64,8 @@ impl Stages {
         let has_keys = RowKeys::can_encode(merge.expr(), &merge.input().schema());
         let is_volatile = holds_volatile(&piece.plan)
             || self.staged.stages.iter().any(|stage| holds_volatile(&stage.plan));
-        if !reads_it || !has_keys || is_volatile || self.is_read(from) {
+        let fits = reads_it && has_keys && keeps_folders_together(&piece.plan);
+        if !fits || is_volatile || self.is_read(from) {
             return;
         }
         if self.write_runs(from, merge) {
@@ -74,7 +80,7 @@ impl Stages {
     /// Has a stage tell with which keys the blocks of its runs begin. Says whether it gives runs in the order of
     /// this merge.
     fn write_runs(&mut self, stage: StageId, merge: &SortPreservingMergeExec) -> bool {
-        let size = self.run_block_size();
+        let size = self.run_block_size(stage);
         let Some(planned) = self.staged.stages.get_mut(stage.0 as usize) else { return false };
         let Some(writer) = planned.plan.downcast_ref::<BlockWriterExec>() else { return false };
         if run_order(writer.input()).as_ref() != Some(merge.expr()) {
@@ -85,11 +91,28 @@ impl Stages {
         true
     }
 
-    fn run_block_size(&self) -> BlockSize {
+    fn run_block_size(&self, stage: StageId) -> BlockSize {
         let range_bytes = self.config.range_bytes as u64;
-        let bytes = (range_bytes / BLOCKS_IN_RANGE).max(RUN_BLOCK_BYTES_MIN);
+        // A task has a block of each run in memory, and so has one on each core. Of runs that follow what streams in
+        // nobody knows how many there will be.
+        let runs =
+            self.staged.spec.stages.get(stage.0 as usize).map_or(0, |stage| stage.partitions);
+        let bytes = (range_bytes / BLOCKS_IN_RANGE.max(runs.into())).max(RUN_BLOCK_BYTES_MIN);
         BlockSize::up_to(bytes.min(self.config.block_bytes as u64))
     }
+}
+
+/// Whether the rows of a folder are next to each other, if it writes some to folders by their values.
+fn keeps_folders_together(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let Some(write) = plan.downcast_ref::<WriteExec>() else {
+        return plan.children().into_iter().all(keeps_folders_together);
+    };
+    let by = write.target().folder_columns();
+    let column = |key: &PhysicalSortExpr| Some(key.expr.downcast_ref::<Column>()?.index());
+    let order = plan.children().into_iter().find_map(|input| input.output_ordering());
+    let first = order.into_iter().flatten().map(column).take(by.len());
+    let first: Option<BTreeSet<usize>> = first.collect();
+    by.is_empty() || first == Some(by.into_iter().collect())
 }
 
 /// The merge of all rows below operators that take one row after the other, and keep their order.

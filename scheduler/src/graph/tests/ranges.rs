@@ -15,7 +15,10 @@ fn key(byte: u8) -> RowKey {
 
 /// Blocks of 10 bytes that begin with these keys.
 fn run_of(keys: &[u8]) -> Vec<BlockReport> {
-    let block = |(seq, byte): (u32, &u8)| BlockReport { key: Some(key(*byte)), ..report(seq) };
+    let block = |(seq, byte): (u32, &u8)| {
+        let run = RunBlock { key: key(*byte), end: None, digest: (*byte).into() };
+        BlockReport { run: Some(run), ..report(seq) }
+    };
     (0..).zip(keys).map(block).collect()
 }
 
@@ -97,15 +100,87 @@ fn a_lost_run_is_made_again_and_cut_where_it_was() {
     assert!(actions.contains(&stopped), "{actions:?}");
     assert_eq!(fixture.recomputed(), [(unit(0, 0), Cause::WorkerLost(worker("a")))]);
     assert_eq!(fixture.ready_ranges(), 0, "a run is missing");
-    // As many rows, in other blocks.
+    // The same rows, in other blocks.
     let task = fixture.bind(unit(0, 0), "d").task;
-    let mut again = run_of(&[1, 4]);
-    again[0].rows = 4;
+    let again = run_again();
     fixture.apply(Event::TaskFinished { task, blocks: again });
     assert_eq!((fixture.graph.ranges(StageId(1)), fixture.ready_ranges()), (Some(3), 2));
     let (_, read, again) = fixture.bind_range(1);
     assert_eq!((read, again), (vec![blocks(0, &[0, 1]), blocks(1, &[0, 1])], ends));
     assert_eq!(fixture.state(unit(1, 0)), "done", "its rows are there");
+}
+
+/// The rows of `run_of(&[1, 3, 5])`, in other blocks.
+fn run_again() -> Vec<BlockReport> {
+    let mut again = run_of(&[1, 4]);
+    again[0].rows = 4;
+    let digest = |report: &mut BlockReport, digest| report.run.as_mut().unwrap().digest = digest;
+    digest(&mut again[0], u64::MAX);
+    digest(&mut again[1], 10);
+    again
+}
+
+/// A row at a border might be in two ranges then, or in none.
+#[test]
+fn a_run_that_has_other_rows_when_it_is_made_again_fails_the_job_if_a_range_is_done() {
+    let run_again = |is_done: bool, blocks: Vec<BlockReport>| {
+        let mut fixture = Fixture::new(spec_of(20));
+        fixture.sort(0, "a", &[1, 3, 5]);
+        fixture.sort(1, "b", &[2, 4, 6]);
+        let (task, ..) = fixture.bind_range(0);
+        if is_done {
+            fixture.finish(task, 1);
+        }
+        fixture.lose("a");
+        let task = fixture.bind(unit(0, 0), "d").task;
+        fixture.apply(Event::TaskFinished { task, blocks });
+        fixture
+    };
+    // As many rows, and one of them is another one.
+    let mut other = run_again_of_others();
+    let failure = run_again(true, other.clone()).failure();
+    let expected =
+        "unit 0.0 gave other rows than at first, and ranges of those it gave at first are done";
+    assert!(failure.contains("stage 0 'runs' is not deterministic"), "{failure}");
+    assert!(failure.contains(expected) && failure.contains("range_bytes = 0"), "{failure}");
+    // Nobody has seen a row of it.
+    let mut fixture = run_again(false, other.clone());
+    assert_eq!(fixture.state(unit(0, 0)), "done");
+    assert_eq!(fixture.bind_range(0).1[0], blocks(0, &[0]));
+    // Of what is not told nothing is concluded but from the number of rows.
+    other[0].run = None;
+    assert_eq!(run_again(true, other).state(unit(0, 0)), "done");
+}
+
+fn run_again_of_others() -> Vec<BlockReport> {
+    let mut others = run_again();
+    others[1].run.as_mut().unwrap().digest += 1;
+    others
+}
+
+/// Behind the end of a run there is nothing to read of it.
+#[test]
+fn a_range_behind_the_end_of_a_run_reads_nothing_of_it() {
+    let ends_at = |end: u8| {
+        let mut fixture = Fixture::new(spec_of(20));
+        let mut run = run_of(&[1, 2]);
+        run[1].run.as_mut().unwrap().end = Some(key(end));
+        let task = fixture.bind(unit(0, 0), "a").task;
+        fixture.apply(Event::TaskFinished { task, blocks: run });
+        fixture.sort(1, "b", &[3, 4, 5, 6]);
+        let ranges = fixture.graph.ranges(StageId(1)).unwrap() as u32;
+        (0..ranges).map(|range| fixture.bind_range(range).1).collect::<Vec<_>>()
+    };
+    // Borders are 3 and 5.
+    let of_first = |read: Vec<Vec<Vec<BlockId>>>| -> Vec<Vec<BlockId>> {
+        let is_first = |id: &BlockId| id.unit == unit(0, 0);
+        read.into_iter()
+            .map(|range| range.concat().into_iter().filter(is_first).collect())
+            .collect()
+    };
+    assert_eq!(of_first(ends_at(2)), [blocks(0, &[0, 1]), vec![], vec![]]);
+    assert_eq!(of_first(ends_at(3)), [blocks(0, &[0, 1]), blocks(0, &[1]), vec![]]);
+    assert_eq!(of_first(ends_at(9)), [blocks(0, &[0, 1]), blocks(0, &[1]), blocks(0, &[1])]);
 }
 
 #[test]

@@ -23,8 +23,9 @@ pub use jobs::{
 };
 pub use tables::{Analysis, AnalyzeRequest, TableRequest, TableRows};
 
-/// Bumped when a worker and a scheduler could no longer understand each other.
-pub const PROTOCOL: u32 = 6;
+/// Bumped when a worker and a scheduler could no longer understand each other, or what one of them has written
+/// down of a job.
+pub const PROTOCOL: u32 = 7;
 
 /// The version of this process, which travels for people beside [`PROTOCOL`].
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
