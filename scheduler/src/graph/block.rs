@@ -104,16 +104,18 @@ impl Blocks {
         if self.lacks_keys {
             return all;
         }
-        let run = |block: &(u32, Block)| block.1.run.as_ref();
         // Keys ascend in a run, and a block ends where the next one begins, or the run.
-        let has_begun =
-            |block: &(u32, Block)| !run(block).is_some_and(|run| range.is_before(&run.key));
+        let has_begun = |(_, block): &(u32, Block)| {
+            !block.run.as_ref().is_some_and(|run| range.is_before(&run.key))
+        };
         let to = all.partition_point(has_begun);
-        let begins_behind =
-            |block: &(u32, Block)| run(block).is_some_and(|run| range.is_behind(&run.key));
+        let begins_behind = |(_, block): &(u32, Block)| {
+            block.run.as_ref().is_some_and(|run| range.is_behind(&run.key))
+        };
         let from = all.partition_point(begins_behind).saturating_sub(1);
-        let ends_before = |block: &(u32, Block)| {
-            run(block).and_then(|run| run.end.as_ref()).is_some_and(|end| range.is_behind(end))
+        let ends_before = |(_, block): &(u32, Block)| {
+            let end = block.run.as_ref().and_then(|run| run.end.as_ref());
+            end.is_some_and(|end| range.is_behind(end))
         };
         let from = from + usize::from(all.get(from).is_some_and(ends_before));
         all.get(from..to).unwrap_or_default()
