@@ -7,7 +7,7 @@ use datafusion::common::hash_utils::{QualityRandomState, create_hashes};
 
 /// Sums rows up: all of their values, in any order and in any batches. It is the same on each worker.
 #[derive(Clone, Debug)]
-pub struct RowDigest {
+pub(super) struct RowDigest {
     columns: Vec<usize>,
 }
 
@@ -16,7 +16,7 @@ const HASHES: QualityRandomState = QualityRandomState::with_seed(0);
 
 impl RowDigest {
     /// Of rows of this schema. Columns whose values have no hash do not count.
-    pub fn new(schema: &Schema) -> Self {
+    pub(super) fn new(schema: &Schema) -> Self {
         let fields = schema.fields().iter().enumerate();
         let hashed = fields.filter(|(_, field)| can_hash(field.data_type()));
         Self { columns: hashed.map(|(at, _)| at).collect() }
@@ -26,7 +26,7 @@ impl RowDigest {
     ///
     /// # Errors
     /// If the rows are of another schema.
-    pub fn of(&self, rows: &RecordBatch) -> Result<u64> {
+    pub(super) fn of(&self, rows: &RecordBatch) -> Result<u64> {
         let mut hashes = vec![0; rows.num_rows()];
         let columns = self.columns.iter().map(|at| rows.column(*at));
         create_hashes(columns, &HASHES, &mut hashes)?;
