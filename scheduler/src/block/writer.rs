@@ -135,7 +135,9 @@ impl BlockWriterExec {
         }
         let schema = self.input.schema();
         match run_order(&self.input) {
-            Some(order) => Ok(Some((RowKeys::try_new(&order, &schema)?, RowDigest::new(&schema)))),
+            Some(order) => {
+                Ok(Some((RowKeys::try_new(&order, &schema)?, RowDigest::new(&order, &schema))))
+            }
             None => {
                 internal_err!("BlockWriterExec tells keys of a sort, found {}", self.input.name())
             }

@@ -34,7 +34,7 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) rows: u64,
     pub(super) checksum: u64,
-    pub(super) run: Option<RunBlock>,
+    pub(super) run: Option<Box<RunBlock>>,
     /// The attempt that wrote the copy that counts.
     pub(super) task: u32,
     pub(super) worker: WorkerId,

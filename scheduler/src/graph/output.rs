@@ -112,7 +112,7 @@ impl JobGraph {
             bytes: report.bytes,
             rows: report.rows,
             checksum: report.checksum,
-            run: report.run.clone(),
+            run: report.run.clone().map(Box::new),
             task: task.index,
             worker: self.task(task).worker.clone(),
             place: Place::Lost,
@@ -225,7 +225,7 @@ impl JobGraph {
             return Err(self.not_deterministic(unit, format!("unit {unit} {found}")));
         }
         let again = digest(reports.iter().map(|report| report.run.as_ref()));
-        let first = digest(found.blocks.iter().map(|(_, block)| block.run.as_ref()));
+        let first = digest(found.blocks.iter().map(|(_, block)| block.run.as_deref()));
         match again.zip(first).is_some_and(|(again, first)| again != first) {
             true => Err(self.not_deterministic(
                 unit,

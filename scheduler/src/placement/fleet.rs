@@ -49,6 +49,8 @@ impl Fleet {
             self.total.accelerators_milli += 1000 * worker.devices.len() as u64;
         }
         self.workers = workers;
+        self.workers.iter_mut().for_each(WorkerState::free);
+        self.open = Open::of(&self.workers);
         // All of it is counted anew.
         self.jobs.clear();
         self.slots.clear();
@@ -118,8 +120,7 @@ impl Fleet {
                 }
             }
         }
-        self.open = Open::default();
-        self.workers.iter().enumerate().for_each(|(at, worker)| self.open.note(at, worker));
+        self.open = Open::of(&self.workers);
     }
 
     /// A round has ended after which a job takes this. What it has bound was taken one by one: only what happens
@@ -204,6 +205,12 @@ struct Open {
 }
 
 impl Open {
+    fn of(workers: &[WorkerState]) -> Self {
+        let mut open = Self::default();
+        workers.iter().enumerate().for_each(|(at, worker)| open.note(at, worker));
+        open
+    }
+
     fn note(&mut self, at: usize, worker: &WorkerState) {
         let takes_tasks = !worker.is_draining;
         let has_cores = worker.used_cpus_milli < worker.cpus_milli;
