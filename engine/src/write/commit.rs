@@ -22,7 +22,7 @@ use super::begun::Write;
 use super::exec::written_by;
 use super::target::Target;
 
-/// Makes visible what the [`WriteExec`]s below have written, when all of them have ended well.
+/// Makes visible what the [`WriteExec`](super::WriteExec)s below have written, when all of them have ended well.
 ///
 /// - rows: one, with the number of rows that were written
 /// - memory: a name for each file
