@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,18 +166,31 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Bench:
     texts = pq.read_table(rows / "rows")["text"].to_pylist()
     sample = scratch / "sample.txt"
     sample.write_text("\n".join(dict.fromkeys(texts[:SAMPLE_ROWS])) + "\n")
-    export(options.source, scratch / "torch")
+    plain, rounded = ("--format", "onnx"), ("--precision", "int8", "--sample", str(sample))
+    packages = {"torch": (), "onnx": plain, "int8": (*plain, *rounded)}
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: export(options.source, scratch / name, *packages[name]), packages))
     # The scripts look for the model where a checkout has it.
     for link, target in ((settings.MINILM, options.source), (settings.MINILM_PACKAGE, scratch / "torch")):
         if not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(target.resolve())
     plain_onnx(options.source, rows / "models/onnx/onnx/model.onnx")
-    export(options.source, scratch / "onnx", "--format", "onnx")
-    export(options.source, scratch / "int8", *("--format", "onnx", "--precision", "int8", "--sample", str(sample)))
     found = importlib.util.find_spec("onnxruntime").submodule_search_locations[0]
     environment = forebay.environment | {"FOREBAY_ONNXRUNTIME": f"{found}/capi"}
     return Bench(scratch / "forebay", environment, rows, scratch)
+
+
+def cores_of(count: int) -> set[int]:
+    """So many that are no threads of one another, if the machine says which are."""
+    def of_one(core: int) -> str:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        return siblings.read_text() if siblings.exists() else str(core)
+
+    found = sorted(os.sched_getaffinity(0))
+    first = {of_one(core): core for core in reversed(found)}
+    apart = sorted(first.values())
+    return set((apart + [core for core in found if core not in apart])[:count])
 
 
 def limit(bench: Bench) -> dict[str, float]:
@@ -237,7 +251,7 @@ def main() -> int:
     sys.path.insert(0, str(PEERS))
     with tempfile.TemporaryDirectory(prefix="forebay-cpu-") as scratch:
         bench = prepare(options, Path(scratch))
-        cores = set(sorted(os.sched_getaffinity(0))[: options.cores])
+        cores = cores_of(options.cores)
         os.sched_setaffinity(0, cores)
         said = about(cores, options)
         ideal = limit(bench)
