@@ -131,6 +131,7 @@ async fn one_task_merges_what_ranges_would_be_wrong_for() {
         "SELECT id, s FROM sorts ORDER BY id LIMIT 5000",
         "SELECT id, s FROM sorts ORDER BY id OFFSET 17",
         "SELECT id, row_number() OVER (ORDER BY id) AS n FROM sorts ORDER BY id",
+        "SELECT id, row_number() OVER (PARTITION BY k ORDER BY id) AS n FROM sorts ORDER BY n, id",
         "SELECT id, s FROM sorts ORDER BY list, id",
         "SELECT id, s FROM sorts WHERE id < 0 ORDER BY id",
         "SELECT one FROM sorts ORDER BY one",
