@@ -188,12 +188,12 @@ mod tests {
 
     const STAGE: StageId = StageId(0);
 
-    /// A job with two tasks on `w`.
-    fn job() -> RunningJob {
+    /// A job with two tasks on `w`, whose blocks the client reads.
+    fn job(granularity: Granularity) -> RunningJob {
         let mut stage = StageSpec::new("s", Need::cpus(1000), 2);
         stage.replayable = true;
         let stages = vec![stage, StageSpec::client()];
-        let kind = EdgeKind::Streaming(Granularity::Block);
+        let kind = EdgeKind::Streaming(granularity);
         let edges = vec![EdgeSpec::new(STAGE, StageId(1), kind)];
         let graph = JobGraph::try_new(JobSpec { stages, edges, ..JobSpec::default() }).unwrap();
         let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_task_is_its_workers_to_report_and_once() {
-        let mut job = job();
+        let mut job = job(Granularity::Block);
         let unknown = [StageId(7).task(0), STAGE.task(7)];
         assert!(unknown.into_iter().all(|task| event(&mut job, "w", report(task)).is_none()));
         assert!(event(&mut job, "other", report(STAGE.task(0))).is_none());
@@ -234,14 +234,15 @@ mod tests {
         assert!(event(&mut job, "w", report(STAGE.task(1))).is_none());
     }
 
+    fn sealed(task: u32, seq: u32) -> Sealed {
+        let id = FileId { stage: 0, task, seq };
+        Sealed { job: "j".to_owned(), id, bytes: 1, rows: 1, checksum: 1 }
+    }
+
     #[test]
     fn blocks_are_sealed_by_the_worker_that_runs_their_task() {
         let registry = Registry::new(Membership::new(), mpsc::channel(10).0);
-        let job = registry.add(job());
-        let sealed = |task, seq| {
-            let id = FileId { stage: 0, task, seq };
-            Sealed { job: "j".to_owned(), id, bytes: 1, rows: 1, checksum: 1 }
-        };
+        let job = registry.add(job(Granularity::Block));
         registry.sealed("other", &sealed(0, 0));
         registry.sealed("w", &sealed(7, 0));
         assert_eq!(job.lock().graph.block_rows().count(), 0);
@@ -249,5 +250,19 @@ mod tests {
         let job = job.lock();
         let blocks: Vec<_> = job.graph.block_rows().map(|block| block.state).collect();
         assert_eq!(blocks, [BlockState::Sealed]);
+    }
+
+    /// Nothing is written down of it, and nobody looks.
+    #[test]
+    fn a_block_of_what_counts_as_a_whole_changes_nothing_before_the_end() {
+        for (granularity, steps) in [(Granularity::Block, 1), (Granularity::Unit, 0)] {
+            let (wakes, mut woken) = mpsc::channel(10);
+            let registry = Registry::new(Membership::new(), wakes);
+            let job = registry.add(job(granularity));
+            job.lock().graph.record_steps();
+            registry.sealed("w", &sealed(0, 0));
+            assert_eq!(job.lock().graph.take_steps().len(), steps, "{granularity:?}");
+            assert_eq!(woken.try_recv().is_ok(), steps > 0, "{granularity:?}");
+        }
     }
 }
