@@ -101,8 +101,11 @@ impl Stages {
         // nobody knows how many there will be.
         let runs =
             self.staged.spec.stages.get(stage.0 as usize).map_or(0, |stage| stage.partitions);
-        let bytes = (range_bytes / BLOCKS_IN_RANGE.max(runs.into())).max(RUN_BLOCK_BYTES_MIN);
-        BlockSize::up_to(bytes.min(self.config.block_bytes as u64))
+        let bytes = |blocks| {
+            let bytes = (range_bytes / BLOCKS_IN_RANGE.max(blocks)).max(RUN_BLOCK_BYTES_MIN);
+            bytes.min(self.config.block_bytes as u64)
+        };
+        BlockSize::of_run(bytes(runs.into()), bytes(1))
     }
 }
 
