@@ -8,6 +8,7 @@ use super::job::JobGraph;
 use super::lineage::Wave;
 use super::row_key::RunBlock;
 use super::spec::{EdgeKind, Granularity};
+use super::stage::Stage;
 use super::unit::{TaskState, UnitState};
 
 type Checked = Result<(), JobFailure>;
@@ -244,8 +245,19 @@ impl JobGraph {
         let consumer = &self.stages[edge.spec.to.at()];
         match self.unit(unit).readers[edge.slot] {
             Some(reader) => consumer.units[reader as usize].is_done(),
-            None => edge.spec.kind.is_blocking() && consumer.undone < consumer.units.len(),
+            None => {
+                let is_any_done = consumer.undone < consumer.units.len();
+                edge.spec.kind.is_blocking() && (is_any_done || self.client_reads_of(consumer))
+            }
         }
+    }
+
+    /// Whether the client has begun to read a stage. It may have read more than was heard of, and does not read that
+    /// again.
+    fn client_reads_of(&self, stage: &Stage) -> bool {
+        let readers = stage.outputs.iter().map(|edge| self.edges[edge.at()].spec.to);
+        let clients = readers.map(|to| &self.stages[to.at()]).filter(|to| to.spec.is_client);
+        clients.flat_map(|client| &client.units).any(|unit| unit.attempts > 0)
     }
 
     fn differs(&self, id: BlockId, difference: String) -> JobFailure {

@@ -152,6 +152,30 @@ fn a_run_that_has_other_rows_when_it_is_made_again_fails_the_job_if_a_range_is_d
     assert_eq!(run_again(true, other).state(unit(0, 0)), "done");
 }
 
+/// It does not read again what it has read, whatever was heard of that.
+#[test]
+fn a_run_that_has_other_rows_fails_the_job_if_the_client_has_begun_to_read_ranges() {
+    let run_again = |reads: bool| {
+        let mut fixture = Fixture::new(spec_of(20));
+        fixture.sort(0, "a", &[1, 3, 5]);
+        fixture.sort(1, "b", &[2, 4, 6]);
+        let (task, ..) = fixture.bind_range(0);
+        fixture.finish(task, 1);
+        if reads {
+            fixture.graph.bind_client(NOW).unwrap();
+        }
+        fixture.lose("c");
+        fixture.lose("a");
+        assert_eq!(fixture.state(unit(1, 0)), "pending", "no range is done");
+        let task = fixture.bind(unit(0, 0), "d").task;
+        fixture.apply(Event::TaskFinished { task, blocks: run_again_of_others() });
+        fixture
+    };
+    assert_eq!(run_again(false).state(unit(0, 0)), "done");
+    let failure = run_again(true).failure();
+    assert!(failure.contains("unit 0.0 gave other rows than at first"), "{failure}");
+}
+
 fn run_again_of_others() -> Vec<BlockReport> {
     let mut others = run_again();
     others[1].run.as_mut().unwrap().digest += 1;
