@@ -223,18 +223,12 @@ impl JobGraph {
         let first: u64 = found.blocks.iter().map(|(_, block)| block.rows).sum();
         if rows != first {
             let found = format!("gave {rows} rows, and {first} at first, some of which were used");
-            return Err(self.not_deterministic(unit, format!("unit {unit} {found}")));
+            return Err(self.gave_others(unit, &found));
         }
         let again = digest(reports.iter().map(|report| report.run.as_ref()));
         let first = digest(found.blocks.iter().map(|(_, block)| block.run.as_deref()));
         match again.zip(first).is_some_and(|(again, first)| again != first) {
-            true => Err(self.not_deterministic(
-                unit,
-                format!(
-                    "unit {unit} gave other rows than at first, and ranges of those it gave at first \
-                     are done; have one task merge all rows (SET forebay.range_bytes = 0)"
-                ),
-            )),
+            true => Err(self.gave_others(unit, OTHER_KEYS)),
             false => Ok(()),
         }
     }
@@ -260,15 +254,36 @@ impl JobGraph {
         clients.flat_map(|client| &client.units).any(|unit| unit.attempts > 0)
     }
 
+    /// A block of a unit that was proven to give the same ones each time.
     fn differs(&self, id: BlockId, difference: String) -> JobFailure {
-        self.not_deterministic(id.unit, format!("block {id}: {difference}"))
+        let remedy = "declare the function in it as volatile";
+        self.not_deterministic(id.unit, format!("block {id}: {difference}"), remedy)
     }
 
-    fn not_deterministic(&self, unit: UnitId, difference: String) -> JobFailure {
+    /// The rows of a unit of which nothing was proven.
+    fn gave_others(&self, unit: UnitId, difference: &str) -> JobFailure {
+        let outputs = &self.stages[unit.stage.at()].outputs;
+        let is_range = |edge: &EdgeId| self.edges[edge.at()].spec.kind == EdgeKind::Ranges;
+        let remedy = if outputs.iter().any(is_range) { NO_RANGES } else { "run the query again" };
+        self.not_deterministic(unit, format!("unit {unit} {difference}"), remedy)
+    }
+
+    fn not_deterministic(
+        &self,
+        unit: UnitId,
+        difference: String,
+        remedy: &'static str,
+    ) -> JobFailure {
         let name = self.stages[unit.stage.at()].spec.name.clone();
-        JobFailure::NotDeterministic { stage: unit.stage, name, difference }
+        JobFailure::NotDeterministic { stage: unit.stage, name, difference, remedy }
     }
 }
+
+const OTHER_KEYS: &str =
+    "gave other rows than at first, and ranges of those it gave at first are done";
+
+const NO_RANGES: &str = "run the query again, or have one task merge all rows (SET forebay.range_bytes = 0): sums of \
+    floats and what models give may differ when a task runs again";
 
 /// The sum over the rows of a run. Nothing if it was not told of each block.
 fn digest<'a>(blocks: impl IntoIterator<Item = Option<&'a RunBlock>>) -> Option<u64> {

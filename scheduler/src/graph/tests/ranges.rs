@@ -123,7 +123,7 @@ fn run_again() -> Vec<BlockReport> {
 /// A row at a border might be in two ranges then, or in none.
 #[test]
 fn a_run_that_has_other_rows_when_it_is_made_again_fails_the_job_if_a_range_is_done() {
-    let run_again = |is_done: bool, blocks: Vec<BlockReport>| {
+    let run_again_after = |is_done: bool, blocks: Vec<BlockReport>| {
         let mut fixture = Fixture::new(spec_of(20));
         fixture.sort(0, "a", &[1, 3, 5]);
         fixture.sort(1, "b", &[2, 4, 6]);
@@ -138,18 +138,24 @@ fn a_run_that_has_other_rows_when_it_is_made_again_fails_the_job_if_a_range_is_d
     };
     // As many rows, and one of them is another one.
     let mut other = run_again_of_others();
-    let failure = run_again(true, other.clone()).failure();
+    let failure = run_again_after(true, other.clone()).failure();
     let expected =
         "unit 0.0 gave other rows than at first, and ranges of those it gave at first are done";
     assert!(failure.contains("stage 0 'runs' is not deterministic"), "{failure}");
     assert!(failure.contains(expected) && failure.contains("range_bytes = 0"), "{failure}");
+    // A row less.
+    let mut fewer = run_again();
+    fewer[0].rows -= 1;
+    let failure = run_again_after(true, fewer).failure();
+    let expected = "unit 0.0 gave 5 rows, and 6 at first";
+    assert!(failure.contains(expected) && failure.contains("range_bytes = 0"), "{failure}");
     // Nobody has seen a row of it.
-    let mut fixture = run_again(false, other.clone());
+    let mut fixture = run_again_after(false, other.clone());
     assert_eq!(fixture.state(unit(0, 0)), "done");
     assert_eq!(fixture.bind_range(0).1[0], blocks(0, &[0]));
     // Of what is not told nothing is concluded but from the number of rows.
     other[0].run = None;
-    assert_eq!(run_again(true, other).state(unit(0, 0)), "done");
+    assert_eq!(run_again_after(true, other).state(unit(0, 0)), "done");
 }
 
 /// It does not read again what it has read, whatever was heard of that.
