@@ -78,7 +78,7 @@ fn larger(a: Need, b: Need) -> Need {
     let memory_bytes = a.memory_bytes + b.memory_bytes;
     let accelerator = if key(&a) >= key(&b) { a.accelerator } else { b.accelerator };
     let labels = a.labels.union(&b.labels).cloned().collect();
-    Need { cpus_milli, memory_bytes, accelerator, labels }
+    Need { cpus_milli, memory_bytes, accelerator, labels, ..Need::default() }
 }
 
 /// Whether an operator is so light that it may run where the model runs.

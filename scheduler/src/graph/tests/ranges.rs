@@ -263,6 +263,22 @@ fn borders_are_written_down_and_others_are_refused() {
     assert_eq!(again(&other).unwrap_err(), BindError::OtherRanges(stage));
 }
 
+/// Known with the runs, before the first of them is bound.
+#[test]
+fn a_task_takes_memory_for_blocks_of_all_runs() {
+    for (bytes, blocks) in [(10, 40), (16 << 20, 64 << 20), (17 << 20, 34 << 20)] {
+        let mut fixture = Fixture::new(spec_of(20));
+        let memory = |fixture: &Fixture| fixture.graph.stage(StageId(1)).need.memory_wanted;
+        fixture.sort(0, "a", &[1, 3, 5]);
+        assert_eq!(memory(&fixture), 0);
+        let mut run = run_of(&[2, 4, 6]);
+        run[1].bytes = 2 * bytes - 10;
+        let task = fixture.bind(unit(0, 1), "b").task;
+        fixture.apply(Event::TaskFinished { task, blocks: run });
+        assert_eq!(memory(&fixture), blocks + (512 << 10), "{bytes}");
+    }
+}
+
 #[test]
 fn a_stage_reads_the_runs_of_one_order() {
     let ranges = EdgeKind::Ranges;
