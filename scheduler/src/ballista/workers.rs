@@ -23,7 +23,7 @@ use crate::ballista::cluster_state::at_once;
 use crate::ballista::{Ballista, status, wake};
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::registry::Registry;
-use crate::graph::{Event, Failure, StageId};
+use crate::graph::{Event, Failure, FailureKind, StageId, TaskId};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -134,29 +134,39 @@ fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event
         // Nothing reports that.
         Ended::Running(_) => None,
         Ended::Successful(success) => {
-            job.measured.entry(task.stage).or_default().add(report.metrics);
             let blocks = if job.is_shuffle(task.stage) {
                 let blocks = status::shuffle_report(&success.partitions);
                 job.keep_shuffled(task, success.partitions);
                 blocks
             } else {
-                status::from_records(&success.partitions)
+                match status::from_records(&success.partitions) {
+                    Ok(blocks) => blocks,
+                    Err(problem) => {
+                        let failure = Failure::new(FailureKind::Passing, problem);
+                        return Some(failed(job, worker, task, failure));
+                    }
+                }
             };
+            job.measured.entry(task.stage).or_default().add(report.metrics);
             Some(Event::TaskFinished { task, blocks })
         }
-        Ended::Failed(failed) => {
+        Ended::Failed(reason) => {
             let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
-            let Some(failure) = status::failure(failed, unit_of) else {
-                return Some(Event::TaskEnded { task });
-            };
-            let Failure { kind, message } = &failure;
-            tracing::info!(
-                job = %job.id, stage = task.stage.0, task = task.index, worker,
-                "failed ({kind:?}): {message}"
-            );
-            Some(Event::TaskFailed { task, failure })
+            Some(match status::failure(reason, unit_of) {
+                Some(failure) => failed(job, worker, task, failure),
+                None => Event::TaskEnded { task },
+            })
         }
     }
+}
+
+fn failed(job: &RunningJob, worker: &str, task: TaskId, failure: Failure) -> Event {
+    let Failure { kind, message } = &failure;
+    tracing::info!(
+        job = %job.id, stage = task.stage.0, task = task.index, worker,
+        "failed ({kind:?}): {message}"
+    );
+    Event::TaskFailed { task, failure }
 }
 
 fn not_here() -> Status {
@@ -171,13 +181,13 @@ mod tests {
     use std::sync::Arc;
 
     use ballista_core::JobId;
-    use ballista_core::serde::protobuf::SuccessfulTask;
+    use ballista_core::serde::protobuf::{ShuffleWritePartition, SuccessfulTask};
     use datafusion::prelude::SessionConfig;
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::graph::{
-        BlockState, EdgeKind, EdgeSpec, Granularity, JobGraph, JobSpec, StageSpec, TaskId, Work,
+        BlockState, EdgeKind, EdgeSpec, Granularity, JobGraph, JobSpec, StageSpec, UnitState, Work,
         WorkerId,
     };
     use crate::protocol::location::FileId;
@@ -232,6 +242,25 @@ mod tests {
         let ended = event(&mut job, "w", report(STAGE.task(1))).unwrap();
         job.apply(ended, Default::default());
         assert!(event(&mut job, "w", report(STAGE.task(1))).is_none());
+    }
+
+    /// Blocks may be missing in it.
+    #[test]
+    fn a_task_whose_report_is_damaged_runs_again() {
+        let mut job = job(Granularity::Block);
+        let task = STAGE.task(0);
+        let mut report = report(task);
+        if let Some(Ended::Successful(success)) = &mut report.status {
+            let record = ShuffleWritePartition { num_batches: 40, ..Default::default() };
+            success.partitions = vec![record; 2];
+        }
+        let event = event(&mut job, "w", report).unwrap();
+        let Event::TaskFailed { failure, .. } = &event else { panic!("{event:?}") };
+        assert_eq!(failure.kind, FailureKind::Passing);
+        assert!(failure.message.contains("report is damaged"), "{}", failure.message);
+        job.apply(event, Default::default());
+        assert_eq!(job.graph.unit_state(STAGE.unit(0)), UnitState::Pending);
+        assert!(job.measured.is_empty());
     }
 
     fn sealed(task: u32, seq: u32) -> Sealed {
