@@ -17,6 +17,9 @@ pub struct Need {
     pub accelerator: Option<AcceleratorNeed>,
     /// Memory of the machine.
     pub memory_bytes: u64,
+    /// More memory, which it will hold for a while: where there is less of it in all, it takes all there is, and no
+    /// worker is too small for it.
+    pub memory_wanted: u64,
     /// Labels that the worker must carry.
     pub labels: BTreeSet<String>,
 }
@@ -25,6 +28,11 @@ impl Need {
     /// Some cores and nothing else.
     pub fn cpus(milli: u32) -> Self {
         Self { cpus_milli: milli, ..Self::default() }
+    }
+
+    /// Memory that it takes of a machine that has enough.
+    pub fn memory(&self) -> u64 {
+        self.memory_bytes.saturating_add(self.memory_wanted)
     }
 
     /// The same need with an accelerator.

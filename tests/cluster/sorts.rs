@@ -19,6 +19,9 @@ const ROWS: usize = 6000;
 /// Python with a library that reads Parquet files, for the tests of clients.
 const PYTHON: &str = ".forebay/clients/bin/python";
 
+/// Python with another engine, whose sort has nothing in common with ours.
+const DUCKDB: &str = ".forebay/duckdb/bin/python";
+
 /// Columns with keys of all kinds: `k` has one value in four of ten rows, `s` begins alike, `f` has all that floats
 /// can be. `id` is different in each row.
 const COLUMNS: &str = "
@@ -131,6 +134,7 @@ async fn one_task_merges_what_ranges_would_be_wrong_for() {
         "SELECT id, s FROM sorts ORDER BY id LIMIT 5000",
         "SELECT id, s FROM sorts ORDER BY id OFFSET 17",
         "SELECT id, row_number() OVER (ORDER BY id) AS n FROM sorts ORDER BY id",
+        "SELECT id, row_number() OVER (PARTITION BY k ORDER BY id) AS n FROM sorts ORDER BY n, id",
         "SELECT id, s FROM sorts ORDER BY list, id",
         "SELECT id, s FROM sorts WHERE id < 0 ORDER BY id",
         "SELECT one FROM sorts ORDER BY one",
@@ -260,6 +264,66 @@ async fn files_of_a_copy_are_sorted_by_their_names() {
     assert_eq!(run(&session, insert).await.unwrap(), [ROWS.to_string()]);
     let ids = run(&session, "SELECT count(DISTINCT id), count(*) FROM sorted").await.unwrap();
     assert_eq!(ids, ["12000|12000"]);
+}
+
+/// Whether rows of files, in the order of their names, are those of a query as DuckDB sorts them; how many files and
+/// rows there are.
+const SORTED_BY_DUCKDB: &str = r#"
+import glob, sys, duckdb
+written, table, query = sys.argv[1:]
+database = duckdb.connect()
+database.execute(f"CREATE VIEW sorts AS SELECT * FROM read_parquet('{table}/*.parquet')")
+expected = database.execute(query).fetchall()
+files = sorted(glob.glob(written + '/*.parquet'))
+read = lambda file: database.execute(f"SELECT * FROM read_parquet('{file}')").fetchall()
+found = [row for file in files for row in read(file)]
+assert len(found) == len(expected), f'{len(found)} rows instead of {len(expected)}'
+for at, (row, expects) in enumerate(zip(found, expected)):
+    # NaN is equal to nothing, and is called the same.
+    assert repr(row) == repr(expects), f'row {at} is {row} instead of {expects}'
+print(len(files), len(found))
+"#;
+
+/// Both engines understand this, and sort alike: in DuckDB -0.0 and 0.0 are one number, in the total order of floats
+/// two.
+const FOR_BOTH: &str = "
+    SELECT id, k, d, t, CASE WHEN abs(f) < 0.5 THEN 1.5 ELSE f END AS f,
+      CASE WHEN s IS NULL THEN NULL ELSE concat(CASE id % 8 WHEN 0 THEN 'ä' WHEN 1 THEN 'z' WHEN 2 THEN '日本'
+        WHEN 3 THEN '😀' WHEN 4 THEN '\u{ffff}' WHEN 5 THEN '' WHEN 6 THEN 'Z' ELSE 'a' END,
+        substr(s, 37, 1)) END AS s
+    FROM sorts";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_a_copy_are_in_the_order_of_another_engine() {
+    let setup = "tools/setup duckdb makes the environment that this test needs";
+    assert!(Path::new(DUCKDB).exists(), "no {DUCKDB}: {setup}");
+    let sorts = Sorts::new(Stage::new(60, &[CPU, CPU])).await;
+    let session = sorts.session().await;
+    for (number, order) in [
+        "s DESC NULLS FIRST, k, id DESC",
+        "s NULLS LAST, f DESC NULLS LAST, id",
+        "f DESC NULLS LAST, s NULLS FIRST, id",
+        "f NULLS FIRST, d DESC, id",
+        "d DESC, s DESC NULLS LAST, id",
+        "k DESC, d, f NULLS LAST, id",
+        "t DESC, s NULLS FIRST, f DESC NULLS FIRST, id DESC",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = sorts.stage.folder().join(format!("by-{number}"));
+        let query = format!("SELECT * FROM ({FOR_BOTH}) AS rows ORDER BY {order}");
+        let copy = format!("COPY ({query}) TO '{}/' STORED AS PARQUET", folder.display());
+        assert_eq!(run(&session, &copy).await.unwrap(), [ROWS.to_string()], "{order}");
+        let mut python = Command::new(DUCKDB);
+        python.args(["-c", SORTED_BY_DUCKDB]).args([&folder, &sorts.table]).arg(query);
+        let said = python.output().unwrap();
+        let errors = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success(), "{order}: {errors}");
+        let expected = format!("{} {ROWS}", files(&folder).len());
+        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), expected, "{order}: {errors}");
+        assert!(files(&folder).len() > 5, "{order}: {expected}");
+    }
 }
 
 const QUERY: &str = "SELECT id, k, s, f, d FROM sorts ORDER BY k, s DESC, id";

@@ -50,7 +50,8 @@ impl ForebayClusterState {
         Self { inner, registry, attending: Mutex::default() }
     }
 
-    /// The jobs that run, with our graph in place of Ballista's.
+    /// The jobs that run, with our graph in place of Ballista's, and those that are over and hold something of
+    /// workers until their tasks have ended: Ballista follows these no more.
     async fn running(&self, active: &HashMap<JobId, JobInfoCache>) -> Vec<Arc<Mutex<RunningJob>>> {
         let mut ids: Vec<&JobId> = active.keys().collect();
         ids.sort_by_key(|id| id.to_string());
@@ -61,6 +62,12 @@ impl ForebayClusterState {
                 None => jobs.push(self.install(&active[id]).await),
             }
         }
+        let drains = |job: &RunningJob| {
+            !active.contains_key(&job.id)
+                && !job.graph.is_running_job()
+                && job.graph.slots().next().is_some()
+        };
+        jobs.extend(self.registry.live().into_iter().filter(|job| drains(&job.lock())));
         jobs
     }
 
@@ -291,5 +298,45 @@ impl ClusterState for ForebayClusterState {
 
     async fn cluster_state_events(&self) -> Result<ClusterStateEventStream> {
         self.inner.cluster_state_events().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::SessionConfig;
+    use forebay_engine::ErrorKind;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::graph::{JobSpec, Millis, StageId, StageSpec, Work, WorkerId};
+    use crate::placement::WorkerState;
+    use crate::protocol::server::Membership;
+    use crate::resources::{Lease, Need, WHOLE};
+
+    #[tokio::test]
+    async fn what_a_job_holds_is_taken_until_its_tasks_have_ended() {
+        let registry = Registry::new(Membership::new(), mpsc::channel(10).0);
+        let state = ForebayClusterState::new(registry.clone());
+        let (worker, unit) = (WorkerId::new("w"), StageId(0).unit(0));
+        let stages = vec![StageSpec::new("s", Need::cpus(WHOLE), 1)];
+        let graph = JobGraph::try_new(JobSpec { stages, ..JobSpec::default() }).unwrap();
+        let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
+        let mut job = RunningJob::new(JobId::new("j"), String::new(), config, plans, graph);
+        let bound = job.graph.bind(Work::Unit(unit), &worker, Lease::default(), Millis(0)).unwrap();
+        let job = registry.add(job);
+        let workers = vec![WorkerState::new(worker.clone(), 2 * WHOLE, 0)];
+        state.attending.lock().fleet.attend(workers);
+        // Of what is over Ballista has no job.
+        let taken = async || {
+            let jobs = state.running(&HashMap::new()).await;
+            state.bind(&jobs);
+            state.attending.lock().fleet.worker(&worker).unwrap().used_cpus_milli
+        };
+        let why = RemoteError::new(ErrorKind::Canceled, "nobody wants it");
+        registry.apply(&job, Event::Canceled(why));
+        assert_eq!(taken().await, WHOLE, "its task has not ended");
+        assert_eq!(taken().await, WHOLE);
+        registry.apply(&job, Event::TaskEnded { task: bound.task });
+        assert_eq!(taken().await, 0);
     }
 }

@@ -185,6 +185,9 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
 /// Bytes in one record behind that of a block: four numbers of eight bytes.
 const RECORD_BYTES: usize = 32;
 
+/// Bytes that are told of a block of a run at most: see [`run_bytes`].
+const RUN_BYTES_MAX: usize = 8 + 2 + RowKey::BYTES_MAX + 1 + RowKey::BYTES_MAX;
+
 /// On a worker: blocks as Ballista's records of an output. The file number is our checksum; the number of
 /// batches, which blocks do not tell, is that of the bytes of what else is told of a block of a run, which follow
 /// in records of their own.
@@ -240,28 +243,47 @@ fn record_of(part: &[u8]) -> ShuffleWritePartition {
     }
 }
 
-/// The blocks in Ballista's records of an output. Of a run nothing is told where records are missing.
-pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
+/// The blocks in Ballista's records of an output.
+///
+/// # Errors
+/// If they are not what a worker makes of blocks: some might be missing.
+pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Result<Vec<BlockReport>, String> {
     let (mut reports, mut records) = (vec![], records);
     while let [record, rest @ ..] = records {
-        let bytes = usize::try_from(record.num_batches).unwrap_or(usize::MAX);
-        let parts = bytes.div_ceil(RECORD_BYTES);
-        let (run, rest) = rest.split_at(parts.min(rest.len()));
-        let run: Vec<u8> = run
-            .iter()
-            .flat_map(|part| [part.partition_id, part.num_batches, part.num_rows, part.num_bytes])
-            .flat_map(u64::to_be_bytes)
-            .collect();
+        let (run, rest) = run_behind(record, rest).ok_or_else(|| {
+            let (block, bytes) = (record.partition_id, record.num_batches);
+            format!(
+                "its worker's report is damaged, at the {bytes} bytes on block {block} of a run"
+            )
+        })?;
         reports.push(BlockReport {
             seq: u32::try_from(record.partition_id).unwrap_or(u32::MAX),
             bytes: record.num_bytes,
             rows: record.num_rows,
             checksum: record.file_id.unwrap_or(0),
-            run: run.get(..bytes).and_then(run_of),
+            run,
         });
         records = rest;
     }
-    reports
+    Ok(reports)
+}
+
+/// What else is told of a block, in the records behind its own, and those behind that. Nothing if it is damaged.
+fn run_behind<'a>(
+    record: &ShuffleWritePartition,
+    rest: &'a [ShuffleWritePartition],
+) -> Option<(Option<RunBlock>, &'a [ShuffleWritePartition])> {
+    let bytes = usize::try_from(record.num_batches).ok().filter(|bytes| *bytes <= RUN_BYTES_MAX)?;
+    if bytes == 0 {
+        return Some((None, rest));
+    }
+    let (parts, rest) = rest.split_at_checked(bytes.div_ceil(RECORD_BYTES))?;
+    let run: Vec<u8> = parts
+        .iter()
+        .flat_map(|part| [part.partition_id, part.num_batches, part.num_rows, part.num_bytes])
+        .flat_map(u64::to_be_bytes)
+        .collect();
+    Some((Some(run_of(run.get(..bytes)?)?), rest))
 }
 
 /// A hash shuffle's output as one block: it is lost, and made again, as a whole.
@@ -320,15 +342,39 @@ mod tests {
         };
         let expected: Vec<_> = blocks.iter().map(report).collect();
         let records = to_records(&blocks);
-        assert_eq!(from_records(&records), expected);
-        // What somebody else may have said is nothing to fail on.
-        let absurd = ShuffleWritePartition { num_batches: u64::MAX, ..records[0] };
-        assert_eq!(from_records(&[absurd, records[0]])[0].run, None);
-        assert_eq!(from_records(&records[..3])[1], expected[1]);
-        // The last record of what is told is missing, or it says less than a digest and a key.
-        assert_eq!(from_records(&records[..2])[1].run, None);
-        let short = ShuffleWritePartition { num_batches: 9, ..records[1] };
-        assert_eq!(from_records(&[short, records[2]])[0].run, None);
+        assert_eq!(from_records(&records).unwrap(), expected);
+        assert_eq!(from_records(&records[..3]).unwrap(), expected[..2]);
+        assert!(from_records(&[]).unwrap().is_empty());
+    }
+
+    /// Records that are taken for something else may be blocks, whose rows would be missing.
+    #[test]
+    fn a_report_that_is_damaged_is_told() {
+        let run = RunBlock { key: RowKey::new(&[7; 20]), end: None, digest: 1 };
+        let sealed = |run| Sealed { bytes: 1, rows: 1, checksum: 1, run };
+        let id = |seq| FileId { stage: 1, task: 2, seq };
+        let records = to_records(&[(id(0), sealed(Some(run))), (id(1), sealed(None))]);
+        assert_eq!((records.len(), from_records(&records).unwrap().len()), (3, 2));
+        let said = |bytes: u64, behind: &[ShuffleWritePartition]| {
+            let first = ShuffleWritePartition { num_batches: bytes, ..records[0] };
+            let all = [&[first][..], behind].concat();
+            from_records(&all).map(|blocks| blocks.len()).map_err(|problem| {
+                assert!(problem.contains("on block 0 of a run"), "{problem}");
+            })
+        };
+        assert_eq!(said(30, &records[1..]), Ok(2));
+        // The record is missing, it has less than a digest and a key, or there cannot be so much.
+        let many = vec![records[1]; 100];
+        for (bytes, behind) in [
+            (30, &records[..0]),
+            (9, &records[1..]),
+            (29, &records[1..]),
+            (33, &records[1..2]),
+            (RUN_BYTES_MAX as u64 + 1, &many[..]),
+            (u64::MAX, &many[..]),
+        ] {
+            assert_eq!(said(bytes, behind), Err(()), "{bytes}");
+        }
     }
 
     #[test]

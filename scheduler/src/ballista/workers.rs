@@ -23,7 +23,7 @@ use crate::ballista::cluster_state::at_once;
 use crate::ballista::{Ballista, status, wake};
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::registry::Registry;
-use crate::graph::{Event, Failure, StageId};
+use crate::graph::{Event, Failure, FailureKind, StageId, TaskId};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -134,29 +134,39 @@ fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event
         // Nothing reports that.
         Ended::Running(_) => None,
         Ended::Successful(success) => {
-            job.measured.entry(task.stage).or_default().add(report.metrics);
             let blocks = if job.is_shuffle(task.stage) {
                 let blocks = status::shuffle_report(&success.partitions);
                 job.keep_shuffled(task, success.partitions);
                 blocks
             } else {
-                status::from_records(&success.partitions)
+                match status::from_records(&success.partitions) {
+                    Ok(blocks) => blocks,
+                    Err(problem) => {
+                        let failure = Failure::new(FailureKind::Passing, problem);
+                        return Some(failed(job, worker, task, failure));
+                    }
+                }
             };
+            job.measured.entry(task.stage).or_default().add(report.metrics);
             Some(Event::TaskFinished { task, blocks })
         }
-        Ended::Failed(failed) => {
+        Ended::Failed(reason) => {
             let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
-            let Some(failure) = status::failure(failed, unit_of) else {
-                return Some(Event::TaskEnded { task });
-            };
-            let Failure { kind, message } = &failure;
-            tracing::info!(
-                job = %job.id, stage = task.stage.0, task = task.index, worker,
-                "failed ({kind:?}): {message}"
-            );
-            Some(Event::TaskFailed { task, failure })
+            Some(match status::failure(reason, unit_of) {
+                Some(failure) => failed(job, worker, task, failure),
+                None => Event::TaskEnded { task },
+            })
         }
     }
+}
+
+fn failed(job: &RunningJob, worker: &str, task: TaskId, failure: Failure) -> Event {
+    let Failure { kind, message } = &failure;
+    tracing::info!(
+        job = %job.id, stage = task.stage.0, task = task.index, worker,
+        "failed ({kind:?}): {message}"
+    );
+    Event::TaskFailed { task, failure }
 }
 
 fn not_here() -> Status {
@@ -171,13 +181,13 @@ mod tests {
     use std::sync::Arc;
 
     use ballista_core::JobId;
-    use ballista_core::serde::protobuf::SuccessfulTask;
+    use ballista_core::serde::protobuf::{ShuffleWritePartition, SuccessfulTask};
     use datafusion::prelude::SessionConfig;
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::graph::{
-        BlockState, EdgeKind, EdgeSpec, Granularity, JobGraph, JobSpec, StageSpec, TaskId, Work,
+        BlockState, EdgeKind, EdgeSpec, Granularity, JobGraph, JobSpec, StageSpec, UnitState, Work,
         WorkerId,
     };
     use crate::protocol::location::FileId;
@@ -188,12 +198,12 @@ mod tests {
 
     const STAGE: StageId = StageId(0);
 
-    /// A job with two tasks on `w`.
-    fn job() -> RunningJob {
+    /// A job with two tasks on `w`, whose blocks the client reads.
+    fn job(granularity: Granularity) -> RunningJob {
         let mut stage = StageSpec::new("s", Need::cpus(1000), 2);
         stage.replayable = true;
         let stages = vec![stage, StageSpec::client()];
-        let kind = EdgeKind::Streaming(Granularity::Block);
+        let kind = EdgeKind::Streaming(granularity);
         let edges = vec![EdgeSpec::new(STAGE, StageId(1), kind)];
         let graph = JobGraph::try_new(JobSpec { stages, edges, ..JobSpec::default() }).unwrap();
         let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
@@ -218,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_task_is_its_workers_to_report_and_once() {
-        let mut job = job();
+        let mut job = job(Granularity::Block);
         let unknown = [StageId(7).task(0), STAGE.task(7)];
         assert!(unknown.into_iter().all(|task| event(&mut job, "w", report(task)).is_none()));
         assert!(event(&mut job, "other", report(STAGE.task(0))).is_none());
@@ -234,14 +244,34 @@ mod tests {
         assert!(event(&mut job, "w", report(STAGE.task(1))).is_none());
     }
 
+    /// Blocks may be missing in it.
+    #[test]
+    fn a_task_whose_report_is_damaged_runs_again() {
+        let mut job = job(Granularity::Block);
+        let task = STAGE.task(0);
+        let mut report = report(task);
+        if let Some(Ended::Successful(success)) = &mut report.status {
+            let record = ShuffleWritePartition { num_batches: 40, ..Default::default() };
+            success.partitions = vec![record; 2];
+        }
+        let event = event(&mut job, "w", report).unwrap();
+        let Event::TaskFailed { failure, .. } = &event else { panic!("{event:?}") };
+        assert_eq!(failure.kind, FailureKind::Passing);
+        assert!(failure.message.contains("report is damaged"), "{}", failure.message);
+        job.apply(event, Default::default());
+        assert_eq!(job.graph.unit_state(STAGE.unit(0)), UnitState::Pending);
+        assert!(job.measured.is_empty());
+    }
+
+    fn sealed(task: u32, seq: u32) -> Sealed {
+        let id = FileId { stage: 0, task, seq };
+        Sealed { job: "j".to_owned(), id, bytes: 1, rows: 1, checksum: 1 }
+    }
+
     #[test]
     fn blocks_are_sealed_by_the_worker_that_runs_their_task() {
         let registry = Registry::new(Membership::new(), mpsc::channel(10).0);
-        let job = registry.add(job());
-        let sealed = |task, seq| {
-            let id = FileId { stage: 0, task, seq };
-            Sealed { job: "j".to_owned(), id, bytes: 1, rows: 1, checksum: 1 }
-        };
+        let job = registry.add(job(Granularity::Block));
         registry.sealed("other", &sealed(0, 0));
         registry.sealed("w", &sealed(7, 0));
         assert_eq!(job.lock().graph.block_rows().count(), 0);
@@ -249,5 +279,19 @@ mod tests {
         let job = job.lock();
         let blocks: Vec<_> = job.graph.block_rows().map(|block| block.state).collect();
         assert_eq!(blocks, [BlockState::Sealed]);
+    }
+
+    /// Nothing is written down of it, and nobody looks.
+    #[test]
+    fn a_block_of_what_counts_as_a_whole_changes_nothing_before_the_end() {
+        for (granularity, steps) in [(Granularity::Block, 1), (Granularity::Unit, 0)] {
+            let (wakes, mut woken) = mpsc::channel(10);
+            let registry = Registry::new(Membership::new(), wakes);
+            let job = registry.add(job(granularity));
+            job.lock().graph.record_steps();
+            registry.sealed("w", &sealed(0, 0));
+            assert_eq!(job.lock().graph.take_steps().len(), steps, "{granularity:?}");
+            assert_eq!(woken.try_recv().is_ok(), steps > 0, "{granularity:?}");
+        }
     }
 }

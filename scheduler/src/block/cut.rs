@@ -24,7 +24,13 @@ pub struct BlockSize {
     /// Blocks have a multiple of so many rows, where their bytes allow it.
     #[prost(uint64, tag = "5")]
     pub rows_step: u64,
+    /// After so many blocks the next ones may be twice as large.
+    #[prost(uint64, tag = "6")]
+    pub doubles_after: u64,
 }
+
+/// Blocks of a sorted run of one size: of each the scheduler keeps a key.
+const RUN_BLOCKS: u64 = 1024;
 
 /// Windows of a model in one block at most: what one replica has to do, others do not, and with the
 /// last blocks of a run they have nothing else. Where many blocks wait, one task reads several.
@@ -38,12 +44,21 @@ impl BlockSize {
         rows_first: u64::MAX,
         rows_max: u64::MAX,
         rows_step: 1,
+        doubles_after: 1,
     };
 
     /// At most `bytes_max` bytes.
     pub fn up_to(bytes_max: u64) -> Self {
         let (bytes_first, rows_first) = (bytes_max.min(1 << 20), 1 << 12);
-        Self { bytes_max, bytes_first, rows_first, rows_max: 1 << 20, rows_step: 1 }
+        let rows_max = 1 << 20;
+        Self { bytes_max, bytes_first, rows_first, rows_max, rows_step: 1, doubles_after: 1 }
+    }
+
+    /// Of a sorted run: `bytes` for long, as nothing waits for the first ones, but not more and more of them.
+    pub fn of_run(bytes: u64, bytes_max: u64) -> Self {
+        let size = Self::up_to(bytes_max);
+        let bytes_first = bytes.min(bytes_max);
+        Self { bytes_first, rows_first: size.rows_max, doubles_after: RUN_BLOCKS, ..size }
     }
 
     /// For a model that forms its batches within `rows` rows: whole windows, one at first.
@@ -69,6 +84,9 @@ pub struct Cutter {
     limit: Size,
     /// Of the block that is open.
     size: Size,
+    /// Blocks before it.
+    blocks: usize,
+    doubles_after: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +113,14 @@ impl Cutter {
             bytes: max.bytes.min(at_least_one(size.bytes_first)),
             rows: max.rows.min(at_least_one(size.rows_first)),
         };
-        Self { max, rows_step: at_least_one(size.rows_step), limit, size: Size::default() }
+        Self {
+            max,
+            rows_step: at_least_one(size.rows_step),
+            limit,
+            size: Size::default(),
+            blocks: 0,
+            doubles_after: at_least_one(size.doubles_after),
+        }
     }
 
     /// The pieces of `batch`, in order.
@@ -129,8 +154,11 @@ impl Cutter {
     }
 
     fn start_block(&mut self) {
-        self.limit.bytes = self.limit.bytes.saturating_mul(2).min(self.max.bytes);
-        self.limit.rows = self.limit.rows.saturating_mul(2).min(self.max.rows);
+        self.blocks += 1;
+        if self.blocks.is_multiple_of(self.doubles_after) {
+            self.limit.bytes = self.limit.bytes.saturating_mul(2).min(self.max.bytes);
+            self.limit.rows = self.limit.rows.saturating_mul(2).min(self.max.rows);
+        }
         self.size = Size::default();
     }
 }
@@ -173,6 +201,19 @@ mod tests {
         let pieces = cutter.cut(&numbers(0..1 << 16));
         let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows.num_rows() >> 12).collect();
         assert_eq!(rows, [1, 2, 4, 4, 4, 1]);
+    }
+
+    #[test]
+    fn a_long_run_has_larger_blocks_and_not_many_more() {
+        let rows = |bytes, bytes_max| -> Vec<usize> {
+            let pieces = Cutter::new(BlockSize::of_run(bytes, bytes_max)).cut(&numbers(0..9000));
+            pieces.iter().map(|piece| piece.rows.num_rows()).collect()
+        };
+        let mut expected: Vec<usize> = [[1; 1024], [2; 1024]].concat();
+        expected.extend([4; 1482]);
+        assert_eq!(rows(8, 32), expected);
+        assert_eq!(rows(8, 8), [1; 9000]);
+        assert_eq!(rows(80_000, 8000), [1000; 9]);
     }
 
     #[test]

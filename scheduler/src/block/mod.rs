@@ -11,7 +11,7 @@
 //!   they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`shuffle`]: what hash shuffles write, in the same room
 //! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
-//!   between two of them; `row_digest`: whether it has the same rows when it is made again
+//!   between two of them; `row_digest`: whether it has the same keys when it is made again
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
 //! - [`service`]: serves blocks to other workers
 //! - [`failure`]: what a reader says of a block that it cannot have

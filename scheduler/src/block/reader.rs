@@ -30,7 +30,7 @@ use super::failure::BlockError;
 use super::range::RangeCut;
 use super::service;
 use super::store::{BlockStore, verify};
-use crate::graph::KeyRange;
+use crate::graph::{KeyRange, reads_ahead};
 use crate::protocol::connection::Peers;
 use crate::protocol::location::BlockLocation;
 
@@ -154,9 +154,6 @@ impl ExecutionPlan for BlockReaderExec {
     }
 }
 
-/// Bytes of one block of each partition of a merge up to which a second one is fetched ahead.
-const AHEAD_MAX: u64 = 32 << 20;
-
 impl BlockReaderExec {
     /// The rows of a partition. Blocks of other workers come by the connections of `peers`.
     ///
@@ -209,7 +206,7 @@ impl BlockReaderExec {
     fn fetches_ahead(&self) -> bool {
         let largest = |blocks: &Vec<BlockLocation>| blocks.iter().map(|block| block.bytes).max();
         let one_of_each = self.partitions.iter().filter_map(largest).fold(0, u64::saturating_add);
-        self.merged_by.is_none() || one_of_each <= AHEAD_MAX
+        self.merged_by.is_none() || reads_ahead(one_of_each)
     }
 
     fn cut_range(&self) -> Result<RangeCut> {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::take;
 use arrow::datatypes::{DataType, Schema};
 use arrow::row::{OwnedRow, RowConverter, SortField};
 use datafusion::common::{Result, internal_err};
@@ -26,9 +27,10 @@ impl RowKeys {
     /// # Errors
     /// If the order is not one by columns of the schema.
     pub fn try_new(order: &LexOrdering, schema: &Schema) -> Result<Self> {
-        let fields = order
-            .iter()
-            .map(|key| Ok(SortField::new_with_options(key.expr.data_type(schema)?, key.options)));
+        let fields = order.iter().map(|key| {
+            let of = key.expr.data_type(schema)?;
+            Ok(SortField::new_with_options(value_type(&of).clone(), key.options))
+        });
         let converter = RowConverter::new(fields.collect::<Result<_>>()?)?;
         Ok(Self { order: order.clone(), converter })
     }
@@ -42,9 +44,26 @@ impl RowKeys {
             return internal_err!("the key of row {at} of {}", rows.num_rows());
         }
         let row = rows.slice(at, 1);
-        let columns = self.order.iter().map(|key| key.expr.evaluate(&row)?.into_array(1));
+        let columns = self.order.iter().map(|key| values(key.expr.evaluate(&row)?.into_array(1)?));
         let keys = self.converter.convert_columns(&columns.collect::<Result<Vec<_>>>()?)?;
         Ok(keys.row(0).owned())
+    }
+}
+
+/// What a dictionary is of.
+fn value_type(of: &DataType) -> &DataType {
+    match of {
+        DataType::Dictionary(_, values) => value_type(values),
+        other => other,
+    }
+}
+
+/// The values of what may be a dictionary. Arrow's converter gives the same bytes for both, but would convert the
+/// whole dictionary for the sake of a row.
+fn values(of: ArrayRef) -> Result<ArrayRef> {
+    match of.as_any_dictionary_opt() {
+        Some(dictionary) => values(take(dictionary.values(), dictionary.keys(), None)?),
+        None => Ok(of),
     }
 }
 
@@ -74,8 +93,8 @@ mod tests {
 
     use arrow::array::{
         ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
-        Float64Array, Int32Array, StringArray, StringViewArray, TimestampMicrosecondArray,
-        UInt64Array,
+        Float64Array, Int8Array, Int32Array, StringArray, StringViewArray,
+        TimestampMicrosecondArray, UInt64Array,
     };
     use arrow::compute::{SortColumn, SortOptions, lexsort_to_indices, take_record_batch};
     use arrow::datatypes::{Field, Int8Type};
@@ -215,6 +234,34 @@ mod tests {
                 key(1, true, false),
             ];
             assert_eq!(found.join(" "), expected, "{of}: {CHANGED}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_dictionary_has_the_key_that_arrow_gives_for_the_dictionary() {
+        let texts = StringArray::from(vec![Some("z"), None, Some(""), Some("a\0"), Some("a")]);
+        let at = Int8Array::from(vec![Some(3), None, Some(1), Some(0), Some(4), Some(2)]);
+        let words = DictionaryArray::new(at, Arc::new(texts));
+        let numbers = Int32Array::from(vec![7, -7]);
+        let at = Int8Array::from(vec![Some(1), Some(0), None, None, Some(1), Some(0)]);
+        let numbers = DictionaryArray::new(at, Arc::new(numbers));
+        let columns: [(&str, ArrayRef); 2] = [("w", Arc::new(words)), ("n", Arc::new(numbers))];
+        let batch = RecordBatch::try_from_iter_with_nullable(
+            columns.map(|(name, column)| (name, column, true)),
+        );
+        let batch = batch.unwrap().slice(1, 5);
+        for options in [(false, false), (false, true), (true, false), (true, true)] {
+            let order =
+                order(&batch.schema(), &["w", "n"].map(|name| (name, options.0, options.1)));
+            let fields = batch.columns().iter().zip(&order).map(|(column, key)| {
+                SortField::new_with_options(column.data_type().clone(), key.options)
+            });
+            let arrows = RowConverter::new(fields.collect()).unwrap();
+            let arrows = arrows.convert_columns(batch.columns()).unwrap();
+            let keys = RowKeys::try_new(&order, &batch.schema()).unwrap();
+            for row in 0..5 {
+                assert_eq!(keys.of(&batch, row).unwrap().as_ref(), arrows.row(row).as_ref());
+            }
         }
     }
 

@@ -133,10 +133,10 @@ impl BlockWriterExec {
         if !self.tells_keys {
             return Ok(None);
         }
-        let schema = self.input.schema();
         match run_order(&self.input) {
             Some(order) => {
-                Ok(Some((RowKeys::try_new(&order, &schema)?, RowDigest::new(&order, &schema))))
+                let keys = RowKeys::try_new(&order, &self.input.schema())?;
+                Ok(Some((keys, RowDigest::new(&order))))
             }
             None => {
                 internal_err!("BlockWriterExec tells keys of a sort, found {}", self.input.name())
@@ -174,6 +174,7 @@ impl Output<'_> {
                 continue;
             }
             end = self.key(&batch, batch.num_rows() - 1)?;
+            let mut hashes = self.hashes(&batch)?.into_iter();
             for piece in cutter.cut(&batch) {
                 if piece.starts_block {
                     sealed.extend(self.seal(open.take()).await?);
@@ -182,8 +183,9 @@ impl Output<'_> {
                     Some(block) => block,
                     None => open.insert(self.begin(&piece.rows).await?),
                 };
-                if let (Some(run), Some((_, digest))) = (&mut block.run, &self.told) {
-                    run.digest = run.digest.wrapping_add(digest.of(&piece.rows)?);
+                if let Some(run) = &mut block.run {
+                    let of_piece = hashes.by_ref().take(piece.rows.num_rows());
+                    run.digest = of_piece.fold(run.digest, u64::wrapping_add);
                 }
                 if self.skipped.contains(&block.id.seq) {
                     continue;
@@ -204,6 +206,13 @@ impl Output<'_> {
     fn key(&self, rows: &RecordBatch, at: usize) -> Result<Option<RowKey>> {
         let Some((keys, _)) = &self.told else { return Ok(None) };
         Ok(Some(RowKey::new(keys.of(rows, at)?.as_ref())))
+    }
+
+    /// What each row adds to a digest, if keys are told. Asked once of a batch, whatever it is cut into: its
+    /// dictionaries belong to all of it.
+    fn hashes(&self, rows: &RecordBatch) -> Result<Vec<u64>> {
+        let Some((_, digest)) = &self.told else { return Ok(vec![]) };
+        digest.hashes(rows)
     }
 
     /// A block whose first rows are these.

@@ -268,7 +268,12 @@ impl Registry {
     pub(crate) fn sealed(&self, worker: &str, sealed: &Sealed) {
         let Some(job) = self.get(&sealed.job) else { return };
         let task = StageId(sealed.id.stage).task(sealed.id.task);
-        if !job.lock().is_held_by(task, worker, "a block") {
+        let counts = {
+            let job = job.lock();
+            // Of what counts as a whole nothing is written down, and nobody is woken, before its end.
+            job.graph.is_block_wise(task.stage) && job.is_held_by(task, worker, "a block")
+        };
+        if !counts {
             return;
         }
         let block = BlockReport {

@@ -78,6 +78,8 @@ pub enum JobFailure {
         name: String,
         /// What differs between the two runs, for people.
         difference: String,
+        /// What people can do about it.
+        remedy: &'static str,
     },
     /// Nobody wants the result any more, or it cannot be had.
     Canceled(RemoteError),
@@ -115,11 +117,9 @@ impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unit(failed) => failed.fmt(f),
-            Self::NotDeterministic { stage, name, difference } => write!(
-                f,
-                "stage {stage} '{name}' is not deterministic: {difference}; declare the function \
-                 in it as volatile"
-            ),
+            Self::NotDeterministic { stage, name, difference, remedy } => {
+                write!(f, "stage {stage} '{name}' is not deterministic: {difference}; {remedy}")
+            }
             Self::Canceled(reason) => write!(f, "canceled: {reason}"),
         }
     }

@@ -325,6 +325,11 @@ impl JobGraph {
         self.is_running(task)
     }
 
+    /// Whether blocks of a stage count when they are sealed. If not, with the end of their task.
+    pub fn is_block_wise(&self, stage: StageId) -> bool {
+        self.stages.get(stage.at()).is_some_and(|stage| stage.is_block_wise)
+    }
+
     /// Whether an attempt has not ended: it runs, or was canceled and still holds what it was given.
     pub fn is_held(&self, task: TaskId) -> bool {
         self.find_task(task).is_some_and(|task| task.holds_lease)

@@ -152,6 +152,7 @@ pub use ids::{BlockId, EdgeId, Millis, StageId, TaskId, UnitId, WorkerId};
 pub use invariants::{Broken, INVARIANTS, check};
 pub use job::{JobGraph, JobStatus};
 pub use learned::Learned;
+pub(crate) use ranges::reads_ahead;
 pub use ready::{Ready, ReadyItem};
 pub use row_key::{KeyRange, RowKey, RunBlock};
 pub use rows::{BlockRow, StageRow, TaskRow};

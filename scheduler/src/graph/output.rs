@@ -8,6 +8,7 @@ use super::job::JobGraph;
 use super::lineage::Wave;
 use super::row_key::RunBlock;
 use super::spec::{EdgeKind, Granularity};
+use super::stage::Stage;
 use super::unit::{TaskState, UnitState};
 
 type Checked = Result<(), JobFailure>;
@@ -222,18 +223,12 @@ impl JobGraph {
         let first: u64 = found.blocks.iter().map(|(_, block)| block.rows).sum();
         if rows != first {
             let found = format!("gave {rows} rows, and {first} at first, some of which were used");
-            return Err(self.not_deterministic(unit, format!("unit {unit} {found}")));
+            return Err(self.gave_others(unit, &found));
         }
         let again = digest(reports.iter().map(|report| report.run.as_ref()));
         let first = digest(found.blocks.iter().map(|(_, block)| block.run.as_deref()));
         match again.zip(first).is_some_and(|(again, first)| again != first) {
-            true => Err(self.not_deterministic(
-                unit,
-                format!(
-                    "unit {unit} gave other rows than at first, and ranges of those it gave at first \
-                     are done; have one task merge all rows (SET forebay.range_bytes = 0)"
-                ),
-            )),
+            true => Err(self.gave_others(unit, OTHER_KEYS)),
             false => Ok(()),
         }
     }
@@ -244,19 +239,51 @@ impl JobGraph {
         let consumer = &self.stages[edge.spec.to.at()];
         match self.unit(unit).readers[edge.slot] {
             Some(reader) => consumer.units[reader as usize].is_done(),
-            None => edge.spec.kind.is_blocking() && consumer.undone < consumer.units.len(),
+            None => {
+                let is_any_done = consumer.undone < consumer.units.len();
+                edge.spec.kind.is_blocking() && (is_any_done || self.client_reads_of(consumer))
+            }
         }
     }
 
-    fn differs(&self, id: BlockId, difference: String) -> JobFailure {
-        self.not_deterministic(id.unit, format!("block {id}: {difference}"))
+    /// Whether the client has begun to read a stage. It may have read more than was heard of, and does not read that
+    /// again.
+    fn client_reads_of(&self, stage: &Stage) -> bool {
+        let readers = stage.outputs.iter().map(|edge| self.edges[edge.at()].spec.to);
+        let clients = readers.map(|to| &self.stages[to.at()]).filter(|to| to.spec.is_client);
+        clients.flat_map(|client| &client.units).any(|unit| unit.attempts > 0)
     }
 
-    fn not_deterministic(&self, unit: UnitId, difference: String) -> JobFailure {
+    /// A block of a unit that was proven to give the same ones each time.
+    fn differs(&self, id: BlockId, difference: String) -> JobFailure {
+        let remedy = "declare the function in it as volatile";
+        self.not_deterministic(id.unit, format!("block {id}: {difference}"), remedy)
+    }
+
+    /// The rows of a unit of which nothing was proven.
+    fn gave_others(&self, unit: UnitId, difference: &str) -> JobFailure {
+        let outputs = &self.stages[unit.stage.at()].outputs;
+        let is_range = |edge: &EdgeId| self.edges[edge.at()].spec.kind == EdgeKind::Ranges;
+        let remedy = if outputs.iter().any(is_range) { NO_RANGES } else { "run the query again" };
+        self.not_deterministic(unit, format!("unit {unit} {difference}"), remedy)
+    }
+
+    fn not_deterministic(
+        &self,
+        unit: UnitId,
+        difference: String,
+        remedy: &'static str,
+    ) -> JobFailure {
         let name = self.stages[unit.stage.at()].spec.name.clone();
-        JobFailure::NotDeterministic { stage: unit.stage, name, difference }
+        JobFailure::NotDeterministic { stage: unit.stage, name, difference, remedy }
     }
 }
+
+const OTHER_KEYS: &str =
+    "gave other rows than at first, and ranges of those it gave at first are done";
+
+const NO_RANGES: &str = "run the query again, or have one task merge all rows (SET forebay.range_bytes = 0): sums of \
+    floats and what models give may differ when a task runs again";
 
 /// The sum over the rows of a run. Nothing if it was not told of each block.
 fn digest<'a>(blocks: impl IntoIterator<Item = Option<&'a RunBlock>>) -> Option<u64> {

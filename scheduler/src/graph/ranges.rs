@@ -26,6 +26,25 @@ const RANGES_MAX: u64 = 4096;
 /// Bytes of one block of every run, up to which it does not matter that a range reads so much in vain.
 const IN_VAIN_MAX: u64 = 16 << 20;
 
+/// Bytes of one block of each run of a merge up to which a second one is fetched ahead.
+const AHEAD_MAX: u64 = 32 << 20;
+
+/// About what a batch of a run takes that is decoded.
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// Whether a task that merges runs fetches a second block of each, if one of each has so many bytes.
+pub(crate) fn reads_ahead(one_of_each: u64) -> bool {
+    one_of_each <= AHEAD_MAX
+}
+
+/// Memory that a task holds which merges runs whose blocks have at most so many bytes each: what it has fetched, and
+/// a batch of each.
+fn memory_of_merge(blocks: &[u64]) -> u64 {
+    let one_of_each = blocks.iter().copied().fold(0, u64::saturating_add);
+    let fetched = one_of_each.saturating_mul(if reads_ahead(one_of_each) { 2 } else { 1 });
+    fetched.saturating_add(BATCH_BYTES.saturating_mul(blocks.len() as u64))
+}
+
 /// The keys at which ranges of about `bytes` begin, but for the first range; `sample` has the first key of
 /// each block of so many runs, and its bytes. None if all of it is less than one range. A range of many small
 /// runs is larger: it would read more beside it than in it.
@@ -38,7 +57,8 @@ fn borders(mut sample: Vec<(&RowKey, u64)>, runs: usize, bytes: u64) -> Vec<RowK
         return vec![];
     }
     let bytes = bytes.max(all.div_ceil(RANGES_MAX)).max(1);
-    sample.sort_unstable();
+    // It is made of runs that are sorted, which this sort merges.
+    sample.sort();
     let (mut borders, mut filled) = (vec![], 0);
     for equal in sample.chunk_by(|(a, _), (b, _)| a == b) {
         let (key, its_bytes) = (equal[0].0, equal.iter().map(|(_, bytes)| bytes).sum::<u64>());
@@ -64,14 +84,17 @@ impl JobGraph {
         inputs.find(|edge| edge.kind == EdgeKind::Ranges).map(|edge| edge.from)
     }
 
-    /// Gives a stage a unit for each range, if it reads ranges. All runs are there.
+    /// Gives a stage a unit for each range, if it reads ranges, and says what a task of it takes. All runs are there.
     pub(super) fn make_ranges(&mut self, stage: StageId, now: Millis) {
         let Some(from) = self.runs_of(stage) else { return };
-        let blocks = self.stages[from.at()].units.iter().flat_map(|unit| unit.blocks.iter());
+        let runs = &self.stages[from.at()].units;
+        let blocks = runs.iter().flat_map(|unit| unit.blocks.iter());
         let sample = blocks.filter_map(|(_, block)| Some((&block.run.as_ref()?.key, block.bytes)));
-        let (runs, range_bytes) =
-            (self.stages[from.at()].units.len(), self.stages[stage.at()].spec.range_bytes);
-        let borders = borders(sample.collect(), runs, range_bytes);
+        let range_bytes = self.stages[stage.at()].spec.range_bytes;
+        let borders = borders(sample.collect(), runs.len(), range_bytes);
+        let largest = |unit: &Unit| unit.blocks.iter().map(|(_, block)| block.bytes).max();
+        let memory = memory_of_merge(&runs.iter().filter_map(largest).collect::<Vec<_>>());
+        self.stages[stage.at()].spec.need.memory_wanted = memory;
         let step = Step::Ranges { stage, borders: borders.clone(), now };
         self.record(self.is_recorded().then_some(step));
         for range in 0..=borders.len() as u32 {

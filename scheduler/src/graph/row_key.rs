@@ -71,8 +71,8 @@ pub struct RunBlock {
     pub key: RowKey,
     /// The key of the last row of the run, if that is in it.
     pub end: Option<RowKey>,
-    /// A sum over its rows, in whatever order and blocks they are: of a run that is made again it is the same one,
-    /// or it has other rows.
+    /// A sum over the keys of its rows, in whatever order and blocks they are: of a run that is made again it is
+    /// the same one, or it has rows with other keys.
     pub digest: u64,
 }
 

@@ -254,7 +254,7 @@ impl Usage {
 
     pub(super) fn add(&mut self, need: &Need) {
         self.cpus_milli += u64::from(need.cpus_milli);
-        self.memory_bytes = self.memory_bytes.saturating_add(need.memory_bytes);
+        self.memory_bytes = self.memory_bytes.saturating_add(need.memory());
         self.accelerators_milli +=
             need.accelerator.as_ref().map_or(0, |accelerator| u64::from(accelerator.milli()));
     }

@@ -94,7 +94,7 @@ impl WorkerState {
     /// least is left over, so that whole devices stay whole.
     pub fn fit(&self, need: &Need) -> Option<Lease> {
         let is_taken = need.cpus_milli > self.cpus_milli.saturating_sub(self.used_cpus_milli)
-            || need.memory_bytes > self.memory_bytes.saturating_sub(self.used_memory_bytes);
+            || self.memory(need) > self.memory_bytes.saturating_sub(self.used_memory_bytes);
         if is_taken || !need.labels.is_subset(&self.labels) {
             return None;
         }
@@ -113,15 +113,20 @@ impl WorkerState {
     /// Takes what a task needs. Not checked: what runs, runs, even if the worker has shrunk.
     pub fn take(&mut self, need: &Need, lease: &Lease) {
         self.used_cpus_milli = self.used_cpus_milli.saturating_add(need.cpus_milli);
-        self.used_memory_bytes = self.used_memory_bytes.saturating_add(need.memory_bytes);
+        self.used_memory_bytes = self.used_memory_bytes.saturating_add(self.memory(need));
         self.change_devices(need, lease, u32::saturating_add, u64::saturating_add);
     }
 
     /// Gives back what [`take`](Self::take) took.
     pub fn release(&mut self, need: &Need, lease: &Lease) {
         self.used_cpus_milli = self.used_cpus_milli.saturating_sub(need.cpus_milli);
-        self.used_memory_bytes = self.used_memory_bytes.saturating_sub(need.memory_bytes);
+        self.used_memory_bytes = self.used_memory_bytes.saturating_sub(self.memory(need));
         self.change_devices(need, lease, u32::saturating_sub, u64::saturating_sub);
+    }
+
+    /// The memory that a task takes here.
+    fn memory(&self, need: &Need) -> u64 {
+        need.memory().min(self.memory_bytes.max(need.memory_bytes))
     }
 
     fn change_devices(
@@ -149,7 +154,7 @@ impl WorkerState {
         }
         let by = |total: u64, needed: u64| total.checked_div(needed).unwrap_or(u64::MAX);
         let cpus = by(self.cpus_milli.into(), need.cpus_milli.into());
-        let slots = cpus.min(by(self.memory_bytes, need.memory_bytes));
+        let slots = cpus.min(by(self.memory_bytes, self.memory(need)));
         let Some(accelerator) = &need.accelerator else { return slots };
         let fitting = empty.devices.iter().filter(|device| device.fits(accelerator));
         slots.min(if accelerator.is_fraction() {

@@ -17,11 +17,14 @@
 //!   a merge its order and would cost ranges rows;
 //! - a function of the query is volatile: a run that is made again would have other rows, and some ranges would
 //!   have been made of those it had first;
+//! - there is a window: `row_number()` numbers rows that are equal to it as they come, so that of two rows each may
+//!   have the other's number when they come again. The same keys would be there, and no one would notice;
 //! - keys have no form as bytes that compares as the sort does;
 //! - rows are written to folders by columns by which they are not sorted first: each range would have a file in
 //!   each folder.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::sync::Arc;
 
 use datafusion::physical_expr::PhysicalSortExpr;
@@ -38,7 +41,7 @@ use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, StageId};
 use crate::stages::assembly::{Piece, Stages};
 use crate::stages::staged::Reads;
-use crate::stages::traits::holds_volatile;
+use crate::stages::traits::{holds_volatile, holds_window};
 
 /// Blocks of a run in a range, if there is one run, and of all runs in it at least. What a task reads beside its range is a part of two
 /// blocks of each run.
@@ -62,10 +65,11 @@ impl Stages {
             .downcast_ref::<BlockReaderExec>()
             .is_some_and(|reader| reader.stage() == from.0);
         let has_keys = RowKeys::can_encode(merge.expr(), &merge.input().schema());
-        let is_volatile = holds_volatile(&piece.plan)
-            || self.staged.stages.iter().any(|stage| holds_volatile(&stage.plan));
+        let below = self.staged.stages.iter().map(|stage| &stage.plan);
+        let mut all = below.chain(iter::once(&piece.plan));
+        let may_differ = all.any(|plan| holds_volatile(plan) || holds_window(plan));
         let fits = reads_it && has_keys && keeps_folders_together(&piece.plan);
-        if !fits || is_volatile || self.is_read(from) {
+        if !fits || may_differ || self.is_read(from) {
             return;
         }
         if self.write_runs(from, merge) {
@@ -97,8 +101,11 @@ impl Stages {
         // nobody knows how many there will be.
         let runs =
             self.staged.spec.stages.get(stage.0 as usize).map_or(0, |stage| stage.partitions);
-        let bytes = (range_bytes / BLOCKS_IN_RANGE.max(runs.into())).max(RUN_BLOCK_BYTES_MIN);
-        BlockSize::up_to(bytes.min(self.config.block_bytes as u64))
+        let bytes = |blocks| {
+            let bytes = (range_bytes / BLOCKS_IN_RANGE.max(blocks)).max(RUN_BLOCK_BYTES_MIN);
+            bytes.min(self.config.block_bytes as u64)
+        };
+        BlockSize::of_run(bytes(runs.into()), bytes(1))
     }
 }
 

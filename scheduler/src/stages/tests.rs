@@ -1,4 +1,4 @@
-//! Plans with joins, cut.
+//! Plans with joins and sorts, cut.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use ballista_core::config::BallistaConfig;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use super::cut;
+use super::{StagedPlan, cut};
+use crate::graph::EdgeKind;
 
-/// The names of a query's stages, on `few (k, a)` and `many (k, b)`, of four partitions each. Sides of joins
-/// are read whole by all tasks up to so many rows.
-async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
+/// A query on `few (k, a)` and `many (k, b)`, of four partitions each. Sides of joins are read whole by all tasks up
+/// to so many rows.
+async fn staged(query: &str, read_whole_max: u64) -> StagedPlan {
     const PARTITIONS: i64 = 4;
     let config = SessionConfig::new()
         .with_target_partitions(PARTITIONS as usize)
@@ -34,8 +35,12 @@ async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
     }
     let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
     let options = session.copied_config();
-    let staged = cut(&"job".into(), plan, options.options()).unwrap();
-    let stages = staged.spec.stages.into_iter();
+    cut(&"job".into(), plan, options.options()).unwrap()
+}
+
+/// The names of its stages.
+async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
+    let stages = staged(query, read_whole_max).await.spec.stages.into_iter();
     stages.map(|stage| stage.name).filter(|name| name.contains(" < ")).collect()
 }
 
@@ -60,5 +65,25 @@ async fn a_side_that_cannot_be_read_whole_is_dealt_out_where_it_is_made() {
     let query = "SELECT * FROM few WHERE EXISTS (SELECT * FROM many WHERE many.k = few.k)";
     for read_whole_max in [0, 1_000_000] {
         assert_eq!(stages(query, read_whole_max).await, BY_HASH);
+    }
+}
+
+/// A run that is made again must have its rows where they were.
+#[tokio::test]
+async fn what_may_come_otherwise_is_not_merged_in_ranges() {
+    const NUMBERED: &str =
+        "(SELECT k, b, row_number() OVER (PARTITION BY k % 3 ORDER BY k % 2) AS n FROM many)";
+    for (query, ranges) in [
+        ("SELECT k, b FROM many ORDER BY b", true),
+        ("SELECT k, string_agg(b::VARCHAR, ',') FROM many GROUP BY k ORDER BY k", true),
+        ("SELECT k, b FROM many WHERE random() < 2 ORDER BY b", false),
+        (format!("SELECT * FROM {NUMBERED} ORDER BY n").as_str(), false),
+        (format!("SELECT k FROM {NUMBERED} WHERE n < 300 ORDER BY b").as_str(), false),
+        ("SELECT b, sum(b) OVER (PARTITION BY k % 3) AS n FROM many ORDER BY b", false),
+    ] {
+        let edges = staged(query, 0).await.spec.edges;
+        let kinds: Vec<_> = edges.iter().map(|edge| edge.kind).collect();
+        assert!(kinds.len() > 1, "{query}: {kinds:?}");
+        assert_eq!(kinds.contains(&EdgeKind::Ranges), ranges, "{query}: {kinds:?}");
     }
 }

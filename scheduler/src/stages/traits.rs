@@ -18,6 +18,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use forebay_engine::{
     BoundedProjectionExec, InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
@@ -77,7 +78,7 @@ fn larger(a: Need, b: Need) -> Need {
     let memory_bytes = a.memory_bytes + b.memory_bytes;
     let accelerator = if key(&a) >= key(&b) { a.accelerator } else { b.accelerator };
     let labels = a.labels.union(&b.labels).cloned().collect();
-    Need { cpus_milli, memory_bytes, accelerator, labels }
+    Need { cpus_milli, memory_bytes, accelerator, labels, ..Need::default() }
 }
 
 /// Whether an operator is so light that it may run where the model runs.
@@ -132,6 +133,13 @@ fn is_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// Whether an operator of a plan has a volatile function.
 pub(crate) fn holds_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
     is_volatile(plan) || plan.children().into_iter().any(holds_volatile)
+}
+
+/// Whether an operator of a plan computes window functions.
+pub(crate) fn holds_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<WindowAggExec>()
+        || plan.is::<BoundedWindowAggExec>()
+        || plan.children().into_iter().any(holds_window)
 }
 
 fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {

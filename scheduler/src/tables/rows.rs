@@ -148,7 +148,7 @@ pub fn stages(job: &str, rows: &[Stage<'_>]) -> Result<RecordBatch> {
         .text("accelerator", |stage| {
             accelerator(stage).and_then(|need| need.kind().map(str::to_owned)).unwrap_or_default()
         })
-        .count("memory", |stage| stage.need.memory_bytes)
+        .count("memory", |stage| stage.need.memory())
         .time("started", |stage| stage.row.started.map(|time| stage.epoch.at(time)))
         .time("ended", |stage| stage.row.ended.map(|time| stage.epoch.at(time)))
         .count("rows", |stage| stage.row.rows)

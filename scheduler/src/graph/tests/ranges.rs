@@ -123,7 +123,7 @@ fn run_again() -> Vec<BlockReport> {
 /// A row at a border might be in two ranges then, or in none.
 #[test]
 fn a_run_that_has_other_rows_when_it_is_made_again_fails_the_job_if_a_range_is_done() {
-    let run_again = |is_done: bool, blocks: Vec<BlockReport>| {
+    let run_again_after = |is_done: bool, blocks: Vec<BlockReport>| {
         let mut fixture = Fixture::new(spec_of(20));
         fixture.sort(0, "a", &[1, 3, 5]);
         fixture.sort(1, "b", &[2, 4, 6]);
@@ -138,18 +138,48 @@ fn a_run_that_has_other_rows_when_it_is_made_again_fails_the_job_if_a_range_is_d
     };
     // As many rows, and one of them is another one.
     let mut other = run_again_of_others();
-    let failure = run_again(true, other.clone()).failure();
+    let failure = run_again_after(true, other.clone()).failure();
     let expected =
         "unit 0.0 gave other rows than at first, and ranges of those it gave at first are done";
     assert!(failure.contains("stage 0 'runs' is not deterministic"), "{failure}");
     assert!(failure.contains(expected) && failure.contains("range_bytes = 0"), "{failure}");
+    // A row less.
+    let mut fewer = run_again();
+    fewer[0].rows -= 1;
+    let failure = run_again_after(true, fewer).failure();
+    let expected = "unit 0.0 gave 5 rows, and 6 at first";
+    assert!(failure.contains(expected) && failure.contains("range_bytes = 0"), "{failure}");
     // Nobody has seen a row of it.
-    let mut fixture = run_again(false, other.clone());
+    let mut fixture = run_again_after(false, other.clone());
     assert_eq!(fixture.state(unit(0, 0)), "done");
     assert_eq!(fixture.bind_range(0).1[0], blocks(0, &[0]));
     // Of what is not told nothing is concluded but from the number of rows.
     other[0].run = None;
-    assert_eq!(run_again(true, other).state(unit(0, 0)), "done");
+    assert_eq!(run_again_after(true, other).state(unit(0, 0)), "done");
+}
+
+/// It does not read again what it has read, whatever was heard of that.
+#[test]
+fn a_run_that_has_other_rows_fails_the_job_if_the_client_has_begun_to_read_ranges() {
+    let run_again = |reads: bool| {
+        let mut fixture = Fixture::new(spec_of(20));
+        fixture.sort(0, "a", &[1, 3, 5]);
+        fixture.sort(1, "b", &[2, 4, 6]);
+        let (task, ..) = fixture.bind_range(0);
+        fixture.finish(task, 1);
+        if reads {
+            fixture.graph.bind_client(NOW).unwrap();
+        }
+        fixture.lose("c");
+        fixture.lose("a");
+        assert_eq!(fixture.state(unit(1, 0)), "pending", "no range is done");
+        let task = fixture.bind(unit(0, 0), "d").task;
+        fixture.apply(Event::TaskFinished { task, blocks: run_again_of_others() });
+        fixture
+    };
+    assert_eq!(run_again(false).state(unit(0, 0)), "done");
+    let failure = run_again(true).failure();
+    assert!(failure.contains("unit 0.0 gave other rows than at first"), "{failure}");
 }
 
 fn run_again_of_others() -> Vec<BlockReport> {
@@ -231,6 +261,22 @@ fn borders_are_written_down_and_others_are_refused() {
     let mut other = steps;
     *other.last_mut().unwrap() = Step::Ranges { stage, borders: vec![key(4)], now: NOW };
     assert_eq!(again(&other).unwrap_err(), BindError::OtherRanges(stage));
+}
+
+/// Known with the runs, before the first of them is bound.
+#[test]
+fn a_task_takes_memory_for_blocks_of_all_runs() {
+    for (bytes, blocks) in [(10, 40), (16 << 20, 64 << 20), (17 << 20, 34 << 20)] {
+        let mut fixture = Fixture::new(spec_of(20));
+        let memory = |fixture: &Fixture| fixture.graph.stage(StageId(1)).need.memory_wanted;
+        fixture.sort(0, "a", &[1, 3, 5]);
+        assert_eq!(memory(&fixture), 0);
+        let mut run = run_of(&[2, 4, 6]);
+        run[1].bytes = 2 * bytes - 10;
+        let task = fixture.bind(unit(0, 1), "b").task;
+        fixture.apply(Event::TaskFinished { task, blocks: run });
+        assert_eq!(memory(&fixture), blocks + (512 << 10), "{bytes}");
+    }
 }
 
 #[test]

@@ -141,6 +141,7 @@ fn a_rerun_that_gives_other_blocks_fails_the_job() {
         fixture.apply(Event::TaskFinished { task, blocks });
         let failure = fixture.failure();
         assert!(failure.contains("stage 0 's' is not deterministic"), "{failure}");
+        assert!(failure.ends_with("; declare the function in it as volatile"), "{failure}");
         assert!(failure.contains(part), "{part} is not in: {failure}");
     }
 }
@@ -164,6 +165,7 @@ fn a_rerun_of_what_is_not_replayable_may_cut_otherwise_but_not_lose_rows() {
     assert_eq!(fixture.graph.outputs(StageId(0)).count(), 1);
     let failure = run_again(vec![report(0)]).failure();
     assert!(failure.contains("unit 0.0 gave 2 rows, and 4 at first"), "{failure}");
+    assert!(failure.ends_with("; run the query again"), "{failure}");
 }
 
 #[test]

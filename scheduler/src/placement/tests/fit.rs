@@ -54,6 +54,25 @@ fn memory_of_devices_and_machines_labels_and_kinds_count() {
 }
 
 #[test]
+fn memory_that_is_wanted_is_taken_where_it_is_and_no_worker_is_too_small() {
+    let wants = |mib| Need { memory_wanted: mib * MIB, ..Need::cpus(1000) };
+    let mut found = worker("w", 8, 0);
+    let fits = |found: &WorkerState, mib| found.fit(&wants(mib)).is_some();
+    assert_eq!([20, 64, 1000].map(|mib| found.slots(&wants(mib))), [3, 1, 1]);
+    found.take(&wants(20), &Lease::default());
+    assert!(fits(&found, 44) && !fits(&found, 45) && !fits(&found, 1000));
+    found.release(&wants(20), &Lease::default());
+    found.take(&wants(1000), &Lease::default());
+    assert!(!fits(&found, 1) && fits(&found, 0));
+    found.release(&wants(1000), &Lease::default());
+    assert_eq!(found, worker("w", 8, 0));
+    // What it needs beside that is needed.
+    let both = |mib| Need { memory_bytes: mib * MIB, ..wants(1000) };
+    assert!(could_ever_fit(&[worker("w", 8, 0)], &both(64)).is_ok());
+    assert!(could_ever_fit(&[worker("w", 8, 0)], &both(65)).is_err());
+}
+
+#[test]
 fn what_is_missing_is_named_and_what_there_is() {
     let workers = [worker("small", 1, 0), worker("large", 8, 1)];
     let kind = AcceleratorNeed::try_new(2000).unwrap().with_kind("cuda");
