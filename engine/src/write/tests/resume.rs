@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use super::delta;
 use super::store::{Fault, Faulty};
 use super::whole::{session, staging_folders};
-use crate::write::clean::{Fate, OlderThan, clean};
+use crate::write::clean::{Fate, Left, OlderThan, clean};
 use crate::write::resume::{Input, Inputs, Overview, Piece, Remains};
 use crate::write::{InPartsExec, PartPlans, Parts, Target, WriteExec};
 
@@ -218,6 +218,11 @@ fn parquet_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// What became of what was left.
+fn fates(left: &[Left]) -> Vec<Fate> {
+    left.iter().map(|left| *left.fate.as_ref().unwrap()).collect()
+}
+
 /// Of all files below a folder.
 fn inodes(folder: &Path) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
@@ -359,10 +364,10 @@ async fn what_can_be_resumed_outlives_what_cannot() {
     let day = Duration::from_secs(86_400);
     let older = |resumable| OlderThan { left: Duration::ZERO, resumable };
     let left = clean(&files(), &path, true, older(day), false).await.unwrap();
-    assert_eq!(left.iter().map(|left| left.fate).collect::<Vec<_>>(), [Fate::Resumable]);
+    assert_eq!(fates(&left), [Fate::Resumable]);
     assert!(home.overview(&remains).await.is_there);
     let left = clean(&files(), &path, true, older(Duration::ZERO), false).await.unwrap();
-    assert_eq!(left.iter().map(|left| left.fate).collect::<Vec<_>>(), [Fate::Removed]);
+    assert_eq!(fates(&left), [Fate::Removed]);
     assert!(!home.overview(&remains).await.is_there);
     // Nobody knows then whether it had been committed.
     let error = home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap_err().to_string();
@@ -383,4 +388,28 @@ async fn an_input_that_changes_while_it_is_read_ends_the_write() {
     assert_eq!(home.seen().await, Vec::<i64>::new());
     let (rows, _) = home.run(files(), &remains, 1, FINGERPRINT).await;
     assert_eq!(rows.unwrap(), ROWS as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_is_removed_though_its_files_are_others_by_now() {
+    let home = Home::new(Kind::Into).await;
+    let remains = home.remains().await;
+    home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap();
+    // Its owner has fewer and larger files now.
+    let seen = parquet_files(&home.path("t"));
+    fs::rename(&seen[0], home.path("t/other.parquet")).unwrap();
+    seen[1..].iter().for_each(|file| fs::remove_file(file).unwrap());
+    let rows = home.seen().await;
+    // What is first is damaged.
+    let damaged = home.path("t/_forebay-0");
+    fs::create_dir(&damaged).unwrap();
+    fs::write(damaged.join("decided"), "half").unwrap();
+    let path = object_store::path::Path::from_absolute_path(home.folder.path()).unwrap();
+    let at_once = OlderThan { left: Duration::ZERO, resumable: Duration::ZERO };
+    let mut left = clean(&files(), &path, true, at_once, false).await.unwrap();
+    let error = left.remove(0).fate.unwrap_err().to_string();
+    assert!(error.contains("is damaged"), "{error}");
+    assert_eq!(fates(&left), [Fate::Completed]);
+    assert_eq!((staging_folders(home.folder.path()), home.seen().await), (1, rows));
+    assert!(damaged.exists() && home.path("t/_SUCCESS").exists());
 }
