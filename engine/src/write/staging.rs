@@ -157,9 +157,12 @@ impl Staging {
         is_there(store, &self.resumable()).await
     }
 
-    /// Removes all of it.
+    /// Removes all of it. First what others go by, in this order: nobody goes on with what is left of a folder,
+    /// and nobody does again what was decided in it.
     pub(super) async fn remove(&self, store: &Arc<dyn ObjectStore>) -> Result<()> {
-        delete(store.as_ref(), &self.lease()).await?;
+        for first in [self.lease(), self.resumable(), self.decided()] {
+            delete(store.as_ref(), &first).await?;
+        }
         remove(store, &self.folder, self.is_local).await
     }
 }

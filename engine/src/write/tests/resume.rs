@@ -413,3 +413,32 @@ async fn what_stands_is_removed_though_its_files_are_others_by_now() {
     assert_eq!((staging_folders(home.folder.path()), home.seen().await), (1, rows));
     assert!(damaged.exists() && home.path("t/_SUCCESS").exists());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_what_is_half_removed_nobody_goes_on() {
+    for kind in [Kind::Folder, Kind::Into, Kind::Delta] {
+        let mut at = 0;
+        loop {
+            let home = Home::new(kind).await;
+            let remains = home.remains().await;
+            home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap();
+            let faulty = session(Arc::new(Faulty::new(Fault::FromThenOn(at), || ())));
+            if remains.remove(&faulty.runtime_env()).await.is_ok() {
+                break;
+            }
+            let (again, computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
+            assert_eq!(computed, 0, "{kind:?} {at}");
+            match again {
+                Ok(rows) => assert_eq!(rows, ROWS as u64, "{kind:?} {at}"),
+                Err(error) => {
+                    assert!(error.to_string().contains("is gone"), "{kind:?} {at}: {error}")
+                }
+            }
+            remains.remove(&session(files()).runtime_env()).await.unwrap();
+            assert_eq!(staging_folders(home.folder.path()), 0, "{kind:?} {at}");
+            assert_eq!(home.seen().await, expected(), "{kind:?} {at}");
+            at += 1;
+        }
+        assert!(at > FILES, "{kind:?}: {at} removals failed");
+    }
+}
