@@ -6,14 +6,14 @@ use std::sync::Arc;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use prost::Message;
 use uuid::Uuid;
 
 use super::input::Input;
 use super::pieces::{Inputs, Piece};
 use crate::write::attempt::Written;
-use crate::write::noted::sync;
+use crate::write::noted::{note, noted_if_whole, sync};
 use crate::write::staging::{Staging, delete};
 
 /// Files that are asked for at a time.
@@ -116,7 +116,7 @@ impl Part {
         inputs: &Inputs,
     ) -> Result<Self> {
         let files: Vec<File> = stream::iter(self.files.clone())
-            .map(|file| noted(store.as_ref(), file))
+            .map(|file| as_written(store.as_ref(), file))
             .buffered(ASKED_MAX)
             .try_collect()
             .await?;
@@ -127,10 +127,7 @@ impl Part {
         let record =
             Record { fingerprint: fingerprint.to_owned(), pieces: pieces.collect(), files };
         let path = staging.parts().join(Uuid::new_v4().simple().to_string());
-        store.put(&path, PutPayload::from(record.encode_to_vec())).await?;
-        if staging.is_local() {
-            sync(vec![path]).await?;
-        }
+        note(store.as_ref(), &path, staging.is_local(), &record).await?;
         Ok(self)
     }
 
@@ -139,7 +136,8 @@ impl Part {
     }
 }
 
-async fn noted(store: &dyn ObjectStore, file: Written) -> Result<File> {
+/// A file, if it is as it was written.
+async fn as_written(store: &dyn ObjectStore, file: Written) -> Result<File> {
     let meta = store.head(&file.path).await?;
     if meta.size != file.bytes {
         return exec_err!(
@@ -233,10 +231,9 @@ pub(in crate::write) async fn keep_only(
     Ok(())
 }
 
-/// A record; nothing of one that cannot be read, which covers nothing.
+/// A record; nothing of one that is damaged, which covers nothing.
 async fn get(store: &dyn ObjectStore, path: &Path) -> Result<Record> {
-    let bytes = store.get(path).await?.bytes().await?;
-    Ok(Record::decode(bytes).unwrap_or_default())
+    Ok(noted_if_whole(store, path).await?.unwrap_or_default())
 }
 
 async fn is_whole(store: &dyn ObjectStore, staging: &Staging, record: &Record) -> Result<bool> {

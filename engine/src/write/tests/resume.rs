@@ -304,8 +304,14 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
         home.run(Arc::clone(&counting) as _, &remains, 1, FINGERPRINT).await.0.unwrap();
         counting.changes()
     };
-    for change in ["a copy", "a file is cut short", "a file is gone", "an input", "the fingerprint"]
-    {
+    for change in [
+        "a copy",
+        "a file is cut short",
+        "a file is gone",
+        "a record is cut short",
+        "an input",
+        "the fingerprint",
+    ] {
         // All parts are complete, and nothing is committed: the last changes are the commit's.
         let mut found = None;
         for at in (0..changes).rev() {
@@ -338,6 +344,12 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
             }
             "a file is cut short" => fs::write(&staged[0], "PAR1").unwrap(),
             "a file is gone" => fs::remove_file(&staged[0]).unwrap(),
+            // What is left of it could be a record of fewer files.
+            "a record is cut short" => {
+                let record = fs::read_dir(staging.join("parts")).unwrap().flatten().next().unwrap();
+                let text = fs::read(record.path()).unwrap();
+                fs::write(record.path(), &text[..text.len() - 1]).unwrap();
+            }
             "an input" => fs::write(home.path("in/2"), "FOUR").unwrap(),
             _ => fingerprint = "another",
         }
