@@ -12,7 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::delta::Transaction;
 use crate::write::noted::{damaged, note, noted};
-use crate::write::publish::{Decided, Move, below, complete, decision};
+use crate::write::publish::{Decided, Move, below, complete, decision, undecide};
 use crate::write::staging::{Staging, delete, is_there};
 
 /// Whose turn it is, by staging folders.
@@ -75,7 +75,7 @@ pub(in crate::write) async fn is_committed(
     }
     if let Some(decided) = decided {
         complete(store.as_ref(), staging, &decided).await?;
-        delete(store.as_ref(), &staging.decided()).await?;
+        undecide(store.as_ref(), staging).await?;
     }
     let Some(moves) = noted_moves(store.as_ref(), staging).await? else { return Ok(false) };
     for (from, to) in moves {
