@@ -167,7 +167,7 @@ struct Work {
 impl Work {
     async fn run(&self) -> Result<u64> {
         let Parts { target, inputs, fingerprint, remains, .. } = self.parts.as_ref();
-        let staging = remains.staging()?;
+        let staging = remains.staging_of(target)?;
         let write = Write::go_on(Arc::clone(target), &self.context, &staging).await?;
         let Some(write) = write else {
             let store = self.context.runtime_env().object_store(target.store())?;

@@ -1,5 +1,6 @@
 //! Notes in a staging folder, by which others know how far a write has come.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use bytes::{BufMut, BytesMut};
@@ -108,6 +109,41 @@ pub(super) async fn sync(paths: Vec<Path>) -> Result<()> {
     Ok(synced.map_err(|error| DataFusionError::External(Box::new(error)))??)
 }
 
+/// The same of folders to which files have been moved, in one folder and below; and of `others`. What its owner has
+/// removed meanwhile is left out.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) async fn sync_moved(files: &[Path], folder: &Path, others: Vec<Path>) -> Result<()> {
+    let paths: Vec<Path> = others.into_iter().chain(folders(files, folder)).collect();
+    let synced = SpawnedTask::spawn_blocking(move || {
+        for path in paths {
+            match std::fs::File::open(std::path::Path::new("/").join(path.as_ref())) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                found => found?.sync_all()?,
+            }
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    let synced = synced.join().await;
+    Ok(synced.map_err(|error| DataFusionError::External(Box::new(error)))??)
+}
+
+/// All folders in which these files are, as far up as this one, which is one of them: each may be new.
+fn folders(files: &[Path], folder: &Path) -> BTreeSet<Path> {
+    let mut folders = BTreeSet::from([folder.clone()]);
+    for file in files {
+        let mut above = file.parent();
+        while let Some(one) = above.filter(|one| one.prefix_matches(folder)) {
+            above = one.parent();
+            if !folders.insert(one) {
+                break;
+            }
+        }
+    }
+    folders
+}
+
 #[cfg(test)]
 mod tests {
     use object_store::memory::InMemory;
@@ -139,6 +175,19 @@ mod tests {
             store.put(&path, vec![0; length].into()).await.unwrap();
             assert_eq!(read().await.unwrap(), None, "{length}");
         }
+    }
+
+    #[tokio::test]
+    async fn folders_that_are_new_survive_a_loss_of_power() {
+        let files = ["a/t/x=1/y=2/0", "a/t/x=1/y=3/0", "a/t/0", "b/0"].map(Path::from);
+        let found: Vec<String> =
+            folders(&files, &Path::from("a/t")).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["a/t", "a/t/x=1", "a/t/x=1/y=2", "a/t/x=1/y=3"]);
+        let home = tempfile::tempdir().unwrap();
+        let root = Path::from_absolute_path(home.path()).unwrap();
+        std::fs::create_dir(home.path().join("x=1")).unwrap();
+        let files = [root.clone().join("x=1").join("0"), root.clone().join("gone").join("0")];
+        sync_moved(&files, &root, vec![root.clone().join("gone")]).await.unwrap();
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use prost::Message;
@@ -197,7 +197,7 @@ pub(super) async fn undecide(store: &dyn ObjectStore, staging: &Staging) -> Resu
 /// Does what has been decided, however much of it was done before.
 ///
 /// # Errors
-/// Those of the store.
+/// Those of the store, and if a file is nowhere any more.
 pub(super) async fn complete(
     store: &dyn ObjectStore,
     staging: &Staging,
@@ -209,8 +209,13 @@ pub(super) async fn complete(
         let (from, to) = file.paths()?;
         if decided.is_taken_back {
             delete(store, &to).await?;
-        } else if is_there(store, &from).await? || !is_there(store, &to).await? {
+        } else if is_there(store, &from).await? {
             store.rename(&from, &to).await?;
+        } else if !is_there(store, &to).await? {
+            let folder = staging.folder();
+            return exec_err!(
+                "the write that is left in '{folder}' cannot be completed: '{to}' has been removed by somebody, and                  so has what is moved there; if it is of no use any more, FORGET JOB if a job wrote it, or remove                  '{folder}' by hand"
+            );
         }
     }
     if decided.was_whole || (decided.says_whole && !decided.is_taken_back) {
@@ -243,6 +248,24 @@ impl Decided {
     /// Whether files stay.
     pub(super) fn stays(&self) -> bool {
         !self.is_taken_back
+    }
+
+    /// Where files are moved to.
+    pub(super) fn places(&self) -> impl Iterator<Item = Path> {
+        self.moves.iter().filter_map(|file| Path::parse(&file.to).ok())
+    }
+
+    /// The same without files that are nowhere any more.
+    pub(super) async fn of_what_is_left(self, store: &dyn ObjectStore) -> Result<Self> {
+        let mut left = vec![];
+        for file in &self.moves {
+            let (from, to) = file.paths()?;
+            if is_there(store, &from).await? || is_there(store, &to).await? {
+                left.push(file.clone());
+            }
+        }
+        let says_whole = self.says_whole && left.len() == self.moves.len();
+        Ok(Self { moves: left, says_whole, ..self })
     }
 }
 

@@ -29,13 +29,13 @@ use crate::write::clean::{Fate, Left, OlderThan, clean};
 use crate::write::resume::{Input, Inputs, Overview, Piece, Remains};
 use crate::write::{InPartsExec, PartPlans, Parts, Target, WriteExec};
 
-const FILES: usize = 5;
+pub(super) const FILES: usize = 5;
 const ROWS_OF_FILE: i64 = 3;
-const ROWS: usize = FILES * ROWS_OF_FILE as usize;
+pub(super) const ROWS: usize = FILES * ROWS_OF_FILE as usize;
 
 /// What is written: a folder that was not there, one with files, a Delta table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Folder,
     Into,
     Delta,
@@ -67,13 +67,13 @@ impl PartPlans for Numbers {
 }
 
 /// A folder to read from and to write to.
-struct Home {
+pub(super) struct Home {
     kind: Kind,
-    folder: TempDir,
+    pub(super) folder: TempDir,
 }
 
 impl Home {
-    async fn new(kind: Kind) -> Self {
+    pub(super) async fn new(kind: Kind) -> Self {
         let home = Self { kind, folder: TempDir::new().unwrap() };
         fs::create_dir(home.path("in")).unwrap();
         (0..FILES).for_each(|file| fs::write(home.path(&format!("in/{file}")), "four").unwrap());
@@ -88,7 +88,7 @@ impl Home {
         home
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -128,14 +128,14 @@ impl Home {
         Arc::new(Target::of(sink, u64::MAX).unwrap())
     }
 
-    async fn remains(&self) -> Remains {
+    pub(super) async fn remains(&self) -> Remains {
         let session = session(Arc::new(LocalFileSystem::new()));
         let target = self.target(&session).await;
         Remains::begin(&target, &session.task_ctx()).await.unwrap()
     }
 
     /// Runs what is missing; says how many rows there are then, and how many were computed now.
-    async fn run(
+    pub(super) async fn run(
         &self,
         store: Arc<dyn ObjectStore>,
         remains: &Remains,
@@ -166,15 +166,20 @@ impl Home {
         (rows, numbers.computed.load(Ordering::Relaxed))
     }
 
+    /// The staging folder.
+    pub(super) fn staging(remains: &Remains) -> PathBuf {
+        Path::new("/").join(remains.url().trim_start_matches("file:///"))
+    }
+
     /// What would be kept.
-    async fn overview(&self, remains: &Remains) -> Overview {
+    pub(super) async fn overview(&self, remains: &Remains) -> Overview {
         let session = session(Arc::new(LocalFileSystem::new()));
         let (target, inputs) = (self.target(&session).await, self.inputs().await);
         remains.overview(&target, &session.task_ctx(), FINGERPRINT, &inputs, 1).await.unwrap()
     }
 
     /// The numbers that a reader sees, in order.
-    async fn seen(&self) -> Vec<i64> {
+    pub(super) async fn seen(&self) -> Vec<i64> {
         let files = match self.kind {
             Kind::Delta => delta::counting(&self.path("t")).await,
             _ => parquet_files(&self.path("t")),
@@ -195,17 +200,17 @@ impl Home {
     }
 }
 
-const FINGERPRINT: &str = "one";
+pub(super) const FINGERPRINT: &str = "one";
 
-fn files() -> Arc<dyn ObjectStore> {
+pub(super) fn files() -> Arc<dyn ObjectStore> {
     Arc::new(LocalFileSystem::new())
 }
 
-fn expected() -> Vec<i64> {
+pub(super) fn expected() -> Vec<i64> {
     (0..FILES as i64).flat_map(|file| file * 10..file * 10 + ROWS_OF_FILE).collect()
 }
 
-fn parquet_files(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn parquet_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -219,7 +224,7 @@ fn parquet_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// What became of what was left.
-fn fates(left: &[Left]) -> Vec<Fate> {
+pub(super) fn fates(left: &[Left]) -> Vec<Fate> {
     left.iter().map(|left| *left.fate.as_ref().unwrap()).collect()
 }
 
@@ -327,7 +332,7 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
         }
         let (home, remains, kept) = found.unwrap();
         assert_eq!((kept.parts, kept.files, kept.unfit), (FILES, FILES, 0), "{change}");
-        let staging = home.folder.path().join(remains.url().rsplit('/').next().unwrap());
+        let staging = Home::staging(&remains);
         let staged: Vec<PathBuf> = fs::read_dir(&staging)
             .unwrap()
             .flatten()
@@ -400,57 +405,4 @@ async fn an_input_that_changes_while_it_is_read_ends_the_write() {
     assert_eq!(home.seen().await, Vec::<i64>::new());
     let (rows, _) = home.run(files(), &remains, 1, FINGERPRINT).await;
     assert_eq!(rows.unwrap(), ROWS as u64);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_stands_is_removed_though_its_files_are_others_by_now() {
-    let home = Home::new(Kind::Into).await;
-    let remains = home.remains().await;
-    home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap();
-    // Its owner has fewer and larger files now.
-    let seen = parquet_files(&home.path("t"));
-    fs::rename(&seen[0], home.path("t/other.parquet")).unwrap();
-    seen[1..].iter().for_each(|file| fs::remove_file(file).unwrap());
-    let rows = home.seen().await;
-    // What is first is damaged.
-    let damaged = home.path("t/_forebay-0");
-    fs::create_dir(&damaged).unwrap();
-    fs::write(damaged.join("decided"), "half").unwrap();
-    let path = object_store::path::Path::from_absolute_path(home.folder.path()).unwrap();
-    let at_once = OlderThan { left: Duration::ZERO, resumable: Duration::ZERO };
-    let mut left = clean(&files(), &path, true, at_once, false).await.unwrap();
-    let error = left.remove(0).fate.unwrap_err().to_string();
-    assert!(error.contains("is damaged"), "{error}");
-    assert_eq!(fates(&left), [Fate::Completed]);
-    assert_eq!((staging_folders(home.folder.path()), home.seen().await), (1, rows));
-    assert!(damaged.exists() && home.path("t/_SUCCESS").exists());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn with_what_is_half_removed_nobody_goes_on() {
-    for kind in [Kind::Folder, Kind::Into, Kind::Delta] {
-        let mut at = 0;
-        loop {
-            let home = Home::new(kind).await;
-            let remains = home.remains().await;
-            home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap();
-            let faulty = session(Arc::new(Faulty::new(Fault::FromThenOn(at), || ())));
-            if remains.remove(&faulty.runtime_env()).await.is_ok() {
-                break;
-            }
-            let (again, computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
-            assert_eq!(computed, 0, "{kind:?} {at}");
-            match again {
-                Ok(rows) => assert_eq!(rows, ROWS as u64, "{kind:?} {at}"),
-                Err(error) => {
-                    assert!(error.to_string().contains("is gone"), "{kind:?} {at}: {error}")
-                }
-            }
-            remains.remove(&session(files()).runtime_env()).await.unwrap();
-            assert_eq!(staging_folders(home.folder.path()), 0, "{kind:?} {at}");
-            assert_eq!(home.seen().await, expected(), "{kind:?} {at}");
-            at += 1;
-        }
-        assert!(at > FILES, "{kind:?}: {at} removals failed");
-    }
 }
