@@ -39,17 +39,24 @@ pub(in crate::flight) struct Jobs {
 
 impl Jobs {
     /// Those that an earlier server has saved, and did not finish.
-    pub(in crate::flight) fn new(limits: Limits, saved: Option<Saved>) -> Arc<Self> {
-        let earlier = saved.iter().flat_map(Saved::jobs).map(Arc::new);
-        let known: Known = earlier.map(|job| (job.id().to_owned(), job)).collect();
-        Arc::new(Self {
+    ///
+    /// # Errors
+    /// If it cannot be said which these are.
+    pub(in crate::flight) fn new(
+        limits: Limits,
+        saved: Option<Saved>,
+    ) -> datafusion::common::Result<Arc<Self>> {
+        let earlier = saved.as_ref().map(Saved::jobs).transpose()?.unwrap_or_default();
+        let known = earlier.into_iter().map(|job| (job.id().to_owned(), Arc::new(job)));
+        let known: Known = known.collect();
+        Ok(Arc::new(Self {
             limits,
             known: Mutex::new(known),
             tasks: Mutex::default(),
             running: Gate::default(),
             ending: CancellationToken::new(),
             saved: saved.map(Arc::new),
-        })
+        }))
     }
 
     /// Where jobs are saved.
@@ -417,7 +424,7 @@ async fn run(
     // cut off has no end.
     let has_end = !is_canceled || job.is_canceled_by_somebody();
     if let (Some(saved), Err(why)) = (saved.filter(|_| job.is_resumable() && has_end), &outcome) {
-        saved.note_end(job.id(), why, is_canceled);
+        saved.note_end(job.id(), why, is_canceled).await;
     }
     job.ends(outcome, is_canceled);
 }
@@ -435,12 +442,14 @@ mod tests {
     const MOST: usize = 3;
 
     /// A server that finds these jobs of an earlier one.
-    fn jobs(left: &[&str]) -> (TempDir, Arc<Jobs>) {
+    async fn jobs(left: &[&str]) -> (TempDir, Arc<Jobs>) {
         let state = tempfile::tempdir().unwrap();
         let saved = Saved::open(state.path(), &ConfigOptions::default()).unwrap();
-        left.iter().for_each(|id| saved.put(&document(id)).unwrap());
+        for id in left {
+            saved.put(&document(id)).await.unwrap();
+        }
         let limits = Limits { jobs_per_user_max: MOST, ..Limits::default() };
-        (state, Jobs::new(limits, Some(saved)))
+        (state, Jobs::new(limits, Some(saved)).unwrap())
     }
 
     fn document(id: &str) -> Document {
@@ -475,7 +484,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_all_who_resume_a_job_one_does() {
-        let (_state, jobs) = jobs(&["0A", "0B"]);
+        let (_state, jobs) = jobs(&["0A", "0B"]).await;
         let found = |id| jobs.resumable(&ann(), id).unwrap();
         let (first, second) = (found("0A"), found("0A"));
         let job = jobs.submit(about("0A"), Some(&first), |_| async { Ok(7) }).unwrap();
@@ -505,12 +514,13 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn how_a_job_ended_is_saved_before_anybody_knows() {
-        let (_state, jobs) = jobs(&["0A"]);
-        let states = || jobs.saved().unwrap().jobs().iter().map(Job::state).collect::<Vec<_>>();
+        let (_state, jobs) = jobs(&["0A"]).await;
+        let states =
+            || -> Vec<_> { jobs.saved().unwrap().jobs().unwrap().iter().map(Job::state).collect() };
         for _ in 0..20 {
             let earlier = jobs.resumable(&ann(), "0A").unwrap();
             let saved = Arc::clone(jobs.saved().unwrap());
-            saved.put(&document("0A")).unwrap();
+            saved.put(&document("0A")).await.unwrap();
             let work = |_| async { Err(Status::internal("it is full")) };
             let job = jobs.submit(about("0A"), Some(&earlier), work).unwrap();
             job.ended().await;
@@ -520,7 +530,7 @@ mod tests {
 
     #[tokio::test]
     async fn jobs_that_can_be_resumed_are_so_many() {
-        let (_state, jobs) = jobs(&["0A", "0B", "0C"]);
+        let (_state, jobs) = jobs(&["0A", "0B", "0C"]).await;
         let submit = |id| jobs.submit(about(id), None, |_| async { Ok(7) });
         let refused = submit("0D").err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
