@@ -171,7 +171,7 @@ impl Work {
         let write = Write::go_on(Arc::clone(target), &self.context, &staging).await?;
         let Some(write) = write else {
             let store = self.context.runtime_env().object_store(target.store())?;
-            return record::rows(store.as_ref(), &staging).await;
+            return Ok(record::sum(store.as_ref(), &staging).await?.rows);
         };
         let found = record::read(write.store(), &staging, fingerprint, inputs).await?;
         record::keep_only(write.store(), &staging, &found).await?;

@@ -115,10 +115,17 @@ impl Jobs {
 
     /// What of a job is kept to be resumed stays until somebody says so: for each that begins there must be room.
     fn check_unfinished(&self, known: &Known, user: Option<&str>) -> Result<(), Status> {
-        let own = known.values().filter(|job| job.user() == user && job.waits_to_be_resumed());
-        let ids: Vec<&str> = own.map(|job| job.id()).collect();
+        // One that runs may come to it, too.
+        let own = known.values().filter(|job| {
+            let has_not_finished = !job.is_over() || job.waits_to_be_resumed();
+            job.user() == user && job.is_resumable() && has_not_finished
+        });
+        let own: Vec<&Arc<Job>> = own.collect();
         let most = self.most_of(user);
-        let Some(oldest) = ids.first().filter(|_| ids.len() >= most) else { return Ok(()) };
+        // As many as that do not run at a time: one of them waits.
+        let oldest = own.iter().find(|job| job.is_over()).filter(|_| own.len() >= most);
+        let Some(oldest) = oldest.map(|job| job.id()) else { return Ok(()) };
+        let ids: Vec<&str> = own.iter().map(|job| job.id()).collect();
         let (who, option) = match user {
             Some(user) => (format!("'{user}' has"), "--max-jobs-per-user"),
             None => ("this server has".to_owned(), "--max-jobs"),
@@ -537,6 +544,20 @@ mod tests {
         for said in ["'ann' has 3", "--max-jobs-per-user", "FORGET JOB '0A'", "0A, 0B, 0C"] {
             assert!(refused.message().contains(said), "{said}: {refused}");
         }
+        // One that runs has not finished either.
+        let earlier = jobs.resumable(&ann(), "0A").unwrap();
+        let (ends, end) = tokio::sync::oneshot::channel::<()>();
+        let work = |_| async {
+            end.await.ok();
+            Err(Status::internal("it is full"))
+        };
+        let again = jobs.submit(about("0A"), Some(&earlier), work).unwrap();
+        let refused = submit("0D").err().unwrap();
+        for said in ["'ann' has 3", "FORGET JOB '0B'", "0A, 0B, 0C"] {
+            assert!(refused.message().contains(said), "{said}: {refused}");
+        }
+        ends.send(()).unwrap();
+        again.ended().await;
         // Others may go on, and so may these.
         let plain = About { is_resumable: false, ..about("0E") };
         jobs.submit(plain, None, |_| async { Ok(7) }).unwrap().ended().await;

@@ -145,15 +145,20 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
     } else {
         format!("{} is gone, removed by `forebay gc` or by hand", document.remains.url())
     };
-    let kept = [found.parts as u64, found.files as u64, found.rows, found.bytes];
-    let mut all = vec![Explained { what: "kept", counts: kept.map(Some), detail: Some(place) }];
+    let [parts, files, rows, bytes] =
+        [found.parts as u64, found.files as u64, found.rows, found.bytes].map(Some);
     if found.is_committed {
-        let detail = "it was being committed, and RESUME JOB completes that".to_owned();
-        all.push(Explained { what: "committed", detail: Some(detail), ..Explained::default() });
-    } else {
-        let counts = [Some(found.missing as u64), None, None, Some(found.missing_bytes)];
-        all.push(Explained { what: "to run", counts, detail: None });
+        // All of its rows, whatever it was made of is by now.
+        let detail = format!("it was being committed, and RESUME JOB completes that; {place}");
+        let counts = [parts, files, rows, None];
+        return explained(&[Explained { what: "committed", counts, detail: Some(detail) }]);
     }
+    let to_run = [Some(found.missing as u64), None, None, Some(found.missing_bytes)];
+    let kept = [parts, files, rows, bytes];
+    let mut all = vec![
+        Explained { what: "kept", counts: kept, detail: Some(place) },
+        Explained { what: "to run", counts: to_run, detail: None },
+    ];
     if found.unfit > 0 {
         let counts = [Some(found.unfit as u64), None, None, None];
         let detail = "parts that are not whole, or made of something else".to_owned();

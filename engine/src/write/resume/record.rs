@@ -193,18 +193,28 @@ pub(in crate::write) async fn read(
     Ok(found)
 }
 
-/// The rows of all parts, of a write that has been committed: their files are elsewhere.
+/// What a write consists of that has been committed.
+#[derive(Debug, Default)]
+pub(in crate::write) struct Sum {
+    pub(in crate::write) parts: usize,
+    pub(in crate::write) files: usize,
+    pub(in crate::write) rows: u64,
+}
+
+/// The sum of all parts, of a write that has been committed: their files are elsewhere.
 ///
 /// # Errors
 /// Those of the store.
-pub(in crate::write) async fn rows(store: &dyn ObjectStore, staging: &Staging) -> Result<u64> {
+pub(in crate::write) async fn sum(store: &dyn ObjectStore, staging: &Staging) -> Result<Sum> {
     let mut records = store.list(Some(&staging.parts()));
-    let mut rows = 0;
+    let mut sum = Sum::default();
     while let Some(meta) = records.try_next().await? {
         let record = get(store, &meta.location).await?;
-        rows += record.files.iter().map(|file| file.rows).sum::<u64>();
+        sum.parts += 1;
+        sum.files += record.files.len();
+        sum.rows += record.files.iter().map(|file| file.rows).sum::<u64>();
     }
-    Ok(rows)
+    Ok(sum)
 }
 
 /// Removes what is of no use: records of other parts, and all files of attempts that these do not name.

@@ -32,7 +32,7 @@ pub struct Remains {
 pub struct Overview {
     /// Whether there is a folder at all.
     pub is_there: bool,
-    /// Whether all is visible already, or will be as soon as somebody goes on.
+    /// Whether all is visible already, or will be as soon as somebody goes on. Then all parts are kept.
     pub is_committed: bool,
     /// Parts that are kept.
     pub parts: usize,
@@ -117,13 +117,25 @@ impl Remains {
         let decided = decision(&store, &staging).await?;
         let transaction = delta_commit::begin(target, &staging, context).await?;
         let (place, transaction) = (target.place(), transaction.as_ref());
-        let is_committed = stands(&store, &staging, place, transaction, decided.as_ref()).await?;
+        if stands(&store, &staging, place, transaction, decided.as_ref()).await? {
+            // Where its files are by now is nobody's business.
+            let record::Sum { parts, files, rows } = record::sum(store.as_ref(), &staging).await?;
+            let (is_there, is_committed) = (true, true);
+            return Ok(Overview {
+                is_there,
+                is_committed,
+                parts,
+                files,
+                rows,
+                ..Overview::default()
+            });
+        }
         let found = record::read(&store, &staging, fingerprint, inputs).await?;
         let kept = &found.kept;
         let missing = inputs.missing(kept.iter().flat_map(|part| part.pieces.iter().copied()));
         Ok(Overview {
             is_there: true,
-            is_committed,
+            is_committed: false,
             parts: kept.len(),
             files: kept.iter().map(|part| part.files.len()).sum(),
             rows: kept.iter().map(record::Part::rows).sum(),

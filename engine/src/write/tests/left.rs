@@ -113,6 +113,10 @@ async fn a_commit_that_stands_is_noted_by_whoever_finds_it() {
         assert_eq!(resumed(&home, &remains).await.unwrap(), ROWS as u64, "{kind:?}");
         // From now on the files are their owner's.
         parquet_files(&home.path("t")).iter().for_each(|file| fs::remove_file(file).unwrap());
+        let kept = home.overview(&remains).await;
+        assert!(kept.is_committed, "{kind:?}");
+        let counts = (kept.parts, kept.rows, kept.unfit, kept.missing);
+        assert_eq!(counts, (FILES, ROWS as u64, 0, 0), "{kind:?}");
         assert_eq!(resumed(&home, &remains).await.unwrap(), ROWS as u64, "{kind:?}");
         forgotten(&home, &remains).await;
     }
