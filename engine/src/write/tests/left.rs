@@ -1,7 +1,7 @@
 //! What a commit has left that was cut off, and how it ends.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
