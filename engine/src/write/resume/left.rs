@@ -258,14 +258,11 @@ pub(in crate::write) async fn note_moves(
     moves: &[Move],
     transaction: Option<&Transaction>,
 ) -> Result<()> {
-    let to = |moved: &Move| below(folder, &moved.name);
+    let of = |moved: &Move| (moved.from.clone(), below(folder, &moved.name));
+    let all: Vec<(Path, Path)> = moves.iter().map(of).collect();
     if let Some(transaction) = transaction
         && let Some(earlier) = moving(store, staging).await?
-        && !earlier
-            .moves
-            .iter()
-            .cloned()
-            .eq(moves.iter().map(|moved| (moved.from.clone(), to(moved))))
+        && earlier.moves != all
         && transaction.is_done().await?
     {
         return exec_err!(
@@ -275,8 +272,8 @@ pub(in crate::write) async fn note_moves(
         );
     }
     let noted = Moves {
-        from: moves.iter().map(|moved| moved.from.to_string()).collect(),
-        to: moves.iter().map(|moved| to(moved).to_string()).collect(),
+        from: all.iter().map(|(from, _)| from.to_string()).collect(),
+        to: all.iter().map(|(_, to)| to.to_string()).collect(),
         transaction: transaction.map(|transaction| transaction.id().to_owned()),
     };
     note(store, &staging.moving(), staging.is_local(), &noted).await
@@ -291,7 +288,9 @@ async fn moving(store: &dyn ObjectStore, staging: &Staging) -> Result<Option<Mov
     let moved = |(from, to): (&String, &String)| {
         let (from, to) = (Path::parse(from).ok()?, Path::parse(to).ok()?);
         // Anybody may have put it there.
-        let is_own = from.prefix_matches(staging.folder()) && to.prefix_matches(&staging.parent());
+        let is_own = from.prefix_matches(staging.folder())
+            && to.prefix_matches(&staging.parent())
+            && to.filename().is_some_and(|name| name.contains(staging.id()));
         is_own.then_some((from, to))
     };
     let moves: Option<Vec<_>> = from.iter().zip(&to).map(moved).collect();

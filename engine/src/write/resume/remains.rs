@@ -120,10 +120,9 @@ impl Remains {
         if stands(&store, &staging, place, transaction, decided.as_ref()).await? {
             // Where its files are by now is nobody's business.
             let record::Sum { parts, files, rows } = record::sum(store.as_ref(), &staging).await?;
-            let (is_there, is_committed) = (true, true);
             return Ok(Overview {
-                is_there,
-                is_committed,
+                is_there: true,
+                is_committed: true,
                 parts,
                 files,
                 rows,
