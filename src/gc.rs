@@ -18,8 +18,8 @@ use crate::terminal::errors;
 pub(crate) async fn run(args: GcArgs) -> i32 {
     match end(&args).await {
         Ok(left) => {
-            left.iter().for_each(|left| println!("{}", line(left, args.dry_run)));
-            0
+            let said = left.iter().map(|left| say(left, args.dry_run));
+            said.fold(0, i32::max)
         }
         Err(error) => {
             errors::print(&error);
@@ -46,9 +46,23 @@ async fn end(args: &GcArgs) -> Result<Vec<Left>> {
     clean(&store, location.prefix(), is_local, older_than, args.dry_run).await
 }
 
+/// Says what became of a folder; gives back the exit status for it.
+fn say(left: &Left, is_dry_run: bool) -> i32 {
+    match &left.fate {
+        Ok(fate) => {
+            println!("{}", line(left, *fate, is_dry_run));
+            0
+        }
+        Err(error) => {
+            errors::print_at(&format!("{}: ", left.folder), error);
+            1
+        }
+    }
+}
+
 /// `removed  data/_forebay-7c0e…  3 files, 12.0 MiB, written 2 h ago`
-fn line(left: &Left, is_dry_run: bool) -> String {
-    let done = match (left.fate, is_dry_run) {
+fn line(left: &Left, fate: Fate, is_dry_run: bool) -> String {
+    let done = match (fate, is_dry_run) {
         (Fate::Kept, _) => "in use",
         (Fate::Resumable, _) => "resumable",
         (Fate::Removed, false) => "removed",

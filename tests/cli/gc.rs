@@ -39,6 +39,13 @@ fn what_a_killed_write_has_left_is_removed_when_it_is_old() {
     assert!(gc(&["--older-than", "0"]).starts_with("removed"));
     assert_eq!(staging_folders(home.dir.path()).len(), 0);
     assert_eq!(gc(&["--older-than", "0"]), "");
+    // One that nobody can make sense of is named, and fails.
+    let damaged = home.dir.path().join("_forebay-0");
+    fs::create_dir(&damaged).unwrap();
+    fs::write(damaged.join("decided"), "half").unwrap();
+    let error = home.run(&["gc", here, "--older-than", "0"]).fails();
+    assert!(error.contains("/_forebay-0: ") && error.contains("is damaged"), "{error}");
+    assert!(damaged.exists());
     // Nothing there is not the same as nothing left.
     let error = home.run(&["gc", "nowhere"]).fails();
     assert!(error.contains("there is no folder 'nowhere'"), "{error}");

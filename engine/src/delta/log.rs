@@ -79,6 +79,17 @@ impl Log {
         Snapshot::try_new(inner, &schema, Arc::clone(&self.table))
     }
 
+    /// Whether it has taken a transaction of this id.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) async fn has_taken(&self, id: &str) -> Result<bool> {
+        let latest = Arc::clone(self.snapshot(None).await?.inner());
+        let (store, id) = (Arc::clone(&self.store), id.to_owned());
+        let found = async move { latest.transaction_version(store.as_ref(), id).await };
+        Ok(self.guarded(found).await?.is_some())
+    }
+
     /// Begins a table with these columns. If somebody else has begun one meanwhile, that stays.
     ///
     /// # Errors

@@ -75,10 +75,12 @@ impl Transaction {
     /// # Errors
     /// If the log cannot be read.
     pub(crate) async fn is_done(&self) -> Result<bool> {
-        let latest = Arc::clone(self.log.snapshot(None).await?.inner());
-        let (store, id) = (Arc::clone(self.log.store()), self.id.clone());
-        let found = async move { latest.transaction_version(store.as_ref(), id).await };
-        Ok(self.log.guarded(found).await?.is_some())
+        self.log.has_taken(&self.id).await
+    }
+
+    /// What the log knows it by.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Makes these files count, and with `INSERT OVERWRITE` no others.

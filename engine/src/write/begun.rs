@@ -178,11 +178,18 @@ impl Write {
         // What is in the staging folder may be needed to complete it, whatever becomes of this process.
         self.is_over = true;
         match self.published(written).await {
-            // The commit stands, whatever is left behind; `forebay gc` finds it.
             Ok(()) if self.stays => {
-                self.store.put(&self.staging.committed(), PutPayload::new()).await.ok();
-                Ok(())
+                let place = self.target.place();
+                let noted = left::note_committed(&self.store, &self.staging, place).await;
+                noted.map_err(|error| {
+                    error.context(format!(
+                        "what was written to '{}' is visible, and a loss of power might take a part of it; \
+                         RESUME JOB tries to make it safe",
+                        self.target.name()
+                    ))
+                })
             }
+            // The commit stands, whatever is left behind; `forebay gc` finds it.
             Ok(()) => {
                 self.staging.remove(&self.store).await.ok();
                 Ok(())
@@ -221,13 +228,15 @@ impl Write {
         if let Some(transaction) = &self.transaction {
             let folder = self.staging.parent();
             if stays {
-                left::note_moves(store, &self.staging, &folder, &moves).await?;
+                let transaction = Some(transaction);
+                left::note_moves(store, &self.staging, &folder, &moves, transaction).await?;
             }
             return delta_commit::commit(store, &folder, transaction, &written, &moves, stays)
                 .await;
         }
         if stays && matches!(self.publication, Publication::Folder(_)) {
-            left::note_moves(store, &self.staging, &self.staging.table(), &moves).await?;
+            let table = self.staging.table();
+            left::note_moves(store, &self.staging, &table, &moves, None).await?;
         }
         publish(store, &self.staging, &self.publication, &moves, stays).await
     }

@@ -11,11 +11,11 @@ use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
-use super::publish::{complete, decision};
-use super::staging::{Staging, is_named_so};
+use super::publish::{Decided, complete, decision};
+use super::staging::{Staging, is_named_so, is_there};
 
 /// A staging folder that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Left {
     /// Where it is.
     pub folder: Path,
@@ -25,8 +25,8 @@ pub struct Left {
     pub bytes: u64,
     /// How long ago anything of it was written last.
     pub age: Duration,
-    /// What becomes of it, or became.
-    pub fate: Fate,
+    /// What becomes of it, or became; or why that is not known, or was not done.
+    pub fate: Result<Fate>,
 }
 
 /// What becomes of a staging folder.
@@ -38,7 +38,7 @@ pub enum Fate {
     Resumable,
     /// Its commit had not been decided: nothing of it is visible, and it is removed.
     Removed,
-    /// Its commit had been decided: it is completed, and the folder removed.
+    /// Its commit had been decided: it is completed, if it was not, and the folder removed.
     Completed,
 }
 
@@ -52,10 +52,11 @@ pub struct OlderThan {
 }
 
 /// Looks for staging folders in a folder and in all that are in it. Those in which nothing was written for
-/// so long are removed, or their commit completed; nothing changes if `only_looks`.
+/// so long are removed, or their commit completed; nothing changes if `only_looks`. What is wrong with one keeps no
+/// other from its end.
 ///
 /// # Errors
-/// Those of the store.
+/// If the store does not say which there are.
 pub async fn clean(
     store: &Arc<dyn ObjectStore>,
     folder: &Path,
@@ -77,11 +78,8 @@ pub async fn clean(
         let age = newest.and_then(|newest| newest.elapsed().ok()).unwrap_or_default();
         let staging = Staging::at(folder.clone(), is_local);
         let fate = match age >= older_than.left {
-            true if age < older_than.resumable && staging.is_resumable(store.as_ref()).await? => {
-                Fate::Resumable
-            }
-            true => end(store, &staging, only_looks).await?,
-            false => Fate::Kept,
+            true => end(store, &staging, age >= older_than.resumable, only_looks).await,
+            false => Ok(Fate::Kept),
         };
         left.push(Left { folder, files, bytes, age, fate });
     }
@@ -152,11 +150,22 @@ fn walked(folder: &std::path::Path) -> Result<BTreeMap<Path, Found>> {
     Ok(found)
 }
 
-async fn end(store: &Arc<dyn ObjectStore>, staging: &Staging, only_looks: bool) -> Result<Fate> {
-    let decided = decision(store, staging).await?;
-    let fate = match &decided {
-        Some(decided) if decided.stays() => Fate::Completed,
-        _ => Fate::Removed,
+/// Ends one in which nobody is at work; one that can be resumed only if that `is_old`, too.
+async fn end(
+    store: &Arc<dyn ObjectStore>,
+    staging: &Staging,
+    is_old: bool,
+    only_looks: bool,
+) -> Result<Fate> {
+    if !is_old && staging.is_resumable(store.as_ref()).await? {
+        return Ok(Fate::Resumable);
+    }
+    // What stands is its owner's since then, who may have made other files of it.
+    let stands = is_there(store.as_ref(), &staging.committed()).await?;
+    let decided = if stands { None } else { decision(store, staging).await? };
+    let fate = match stands || decided.as_ref().is_some_and(Decided::stays) {
+        true => Fate::Completed,
+        false => Fate::Removed,
     };
     if only_looks {
         return Ok(fate);

@@ -8,7 +8,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::attempt::Written;
 use super::delta::{DeltaWrite, WriteId};
 use super::publish::{Move, PublishError, below};
-use super::staging::Staging;
+use super::staging::{Staging, is_there};
 use super::target::Target;
 use crate::delta::{CommitError, Log, NewFile, Transaction};
 
@@ -39,8 +39,14 @@ pub(super) async fn commit(
     moves: &[Move],
     stays: bool,
 ) -> Result<(), PublishError> {
-    // What is staged goes with the staging folder.
     if transaction.is_done().await? {
+        // What is staged goes with the staging folder; but for what an earlier commit had moved and somebody has
+        // moved back, before the log took it.
+        for moved in moves.iter().filter(|_| stays) {
+            if is_there(store, &moved.from).await? {
+                move_one(store, folder, moved).await?;
+            }
+        }
         return Ok(());
     }
     let files = written.iter().zip(moves).map(|(file, moved)| NewFile {
@@ -69,8 +75,12 @@ pub(super) async fn commit(
 
 async fn move_all(store: &dyn ObjectStore, folder: &Path, moves: &[Move]) -> Result<()> {
     for moved in moves {
-        let to = below(folder, &moved.name);
-        store.rename(&moved.from, &to).await.map_err(DataFusionError::from)?;
+        move_one(store, folder, moved).await?;
     }
     Ok(())
+}
+
+async fn move_one(store: &dyn ObjectStore, folder: &Path, moved: &Move) -> Result<()> {
+    let to = below(folder, &moved.name);
+    store.rename(&moved.from, &to).await.map_err(DataFusionError::from)
 }

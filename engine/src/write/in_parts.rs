@@ -167,11 +167,11 @@ struct Work {
 impl Work {
     async fn run(&self) -> Result<u64> {
         let Parts { target, inputs, fingerprint, remains, .. } = self.parts.as_ref();
-        let staging = remains.staging()?;
+        let staging = remains.staging_of(target)?;
         let write = Write::go_on(Arc::clone(target), &self.context, &staging).await?;
         let Some(write) = write else {
             let store = self.context.runtime_env().object_store(target.store())?;
-            return record::rows(store.as_ref(), &staging).await;
+            return Ok(record::sum(store.as_ref(), &staging).await?.rows);
         };
         let found = record::read(write.store(), &staging, fingerprint, inputs).await?;
         record::keep_only(write.store(), &staging, &found).await?;

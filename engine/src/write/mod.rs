@@ -16,6 +16,7 @@
 //!                     /empty               a file without rows: the format can hold the columns
 //!                     /1f…/0, 1, …         the files of an attempt
 //!                     /decided             what is moved where, once that has been decided
+//!                     /taken_back          the same, once that has been taken back
 //! ```
 //!
 //! - `format`: DataFusion's sinks for files of a format, and `arrow`, one of our own; [`Target`]: what is written where

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use prost::Message;
@@ -166,7 +166,8 @@ async fn move_into(
 }
 
 async fn decide(store: &dyn ObjectStore, staging: &Staging, decided: &Decided) -> Result<()> {
-    note(store, &staging.decided(), staging.is_local(), decided).await
+    let path = if decided.is_taken_back { staging.taken_back() } else { staging.decided() };
+    note(store, &path, staging.is_local(), decided).await
 }
 
 /// What has been decided of a write, if it came so far.
@@ -177,21 +178,26 @@ pub(super) async fn decision(
     store: &Arc<dyn ObjectStore>,
     staging: &Staging,
 ) -> Result<Option<Decided>> {
-    let path = staging.decided();
-    let Some(decided) = noted::<Decided>(store.as_ref(), &path).await? else { return Ok(None) };
-    for file in &decided.moves {
-        let (from, to) = file.paths().map_err(|error| damaged(&path, &error))?;
-        if !from.prefix_matches(staging.folder())
-            || !to.prefix_matches(&staging.parent())
-            || is_staged(&to)
-        {
-            return Err(damaged(&path, &format!("it moves '{from}' to '{to}'")));
+    for path in [staging.taken_back(), staging.decided()] {
+        if let Some(decided) = noted::<Decided>(store.as_ref(), &path).await? {
+            decided.check(staging).map_err(|problem| damaged(&path, &problem))?;
+            return Ok(Some(decided));
         }
     }
-    Ok(Some(decided))
+    Ok(None)
+}
+
+/// Nothing is decided any more.
+pub(super) async fn undecide(store: &dyn ObjectStore, staging: &Staging) -> Result<()> {
+    // What was taken back is not decided again by half of this.
+    delete(store, &staging.decided()).await?;
+    delete(store, &staging.taken_back()).await
 }
 
 /// Does what has been decided, however much of it was done before.
+///
+/// # Errors
+/// Those of the store, and if a file is nowhere any more.
 pub(super) async fn complete(
     store: &dyn ObjectStore,
     staging: &Staging,
@@ -203,8 +209,13 @@ pub(super) async fn complete(
         let (from, to) = file.paths()?;
         if decided.is_taken_back {
             delete(store, &to).await?;
-        } else if is_there(store, &from).await? || !is_there(store, &to).await? {
+        } else if is_there(store, &from).await? {
             store.rename(&from, &to).await?;
+        } else if !is_there(store, &to).await? {
+            let folder = staging.folder();
+            return exec_err!(
+                "the write that is left in '{folder}' cannot be completed: '{to}' has been removed by somebody, and                  so has what is moved there; if it is of no use any more, FORGET JOB if a job wrote it, or remove                  '{folder}' by hand"
+            );
         }
     }
     if decided.was_whole || (decided.says_whole && !decided.is_taken_back) {
@@ -221,9 +232,40 @@ impl Moved {
 }
 
 impl Decided {
+    fn check(&self, staging: &Staging) -> Result<(), String> {
+        for file in &self.moves {
+            let (from, to) = file.paths().map_err(|error| error.to_string())?;
+            if !from.prefix_matches(staging.folder())
+                || !to.prefix_matches(&staging.parent())
+                || is_staged(&to)
+            {
+                return Err(format!("it moves '{from}' to '{to}'"));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether files stay.
     pub(super) fn stays(&self) -> bool {
         !self.is_taken_back
+    }
+
+    /// Where files are moved to.
+    pub(super) fn places(&self) -> impl Iterator<Item = Path> {
+        self.moves.iter().filter_map(|file| Path::parse(&file.to).ok())
+    }
+
+    /// The same without files that are nowhere any more.
+    pub(super) async fn of_what_is_left(self, store: &dyn ObjectStore) -> Result<Self> {
+        let mut left = vec![];
+        for file in &self.moves {
+            let (from, to) = file.paths()?;
+            if is_there(store, &from).await? || is_there(store, &to).await? {
+                left.push(file.clone());
+            }
+        }
+        let says_whole = self.says_whole && left.len() == self.moves.len();
+        Ok(Self { moves: left, says_whole, ..self })
     }
 }
 
@@ -258,10 +300,33 @@ mod tests {
             assert_eq!(found.is_ok(), is_own, "{decided:?}: {found:?}");
         }
         // A loss of power has left no bytes of it, and nothing was moved.
+        undecide(store.as_ref(), &staging).await.unwrap();
+        assert_eq!(decision(&store, &staging).await.unwrap(), None);
         store.put(&staging.decided(), PutPayload::new()).await.unwrap();
         assert_eq!(decision(&store, &staging).await.unwrap(), None);
         store.put(&staging.decided(), PutPayload::from_static(b"\xff")).await.unwrap();
         let error = decision(&store, &staging).await.unwrap_err().to_string();
         assert!(error.contains("is damaged") && error.contains("remove it by hand"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_back_was_decided_until_that_is_written() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let staging = Staging::new_in(&Path::from("t"), false);
+        let (from, to) = (staging.folder().clone().join("0"), Path::from("t/part-0.csv"));
+        let moves = vec![Moved { from: from.to_string(), to: to.to_string() }];
+        let decided = Decided { moves, is_taken_back: false, was_whole: false, says_whole: true };
+        let taken_back = Decided { is_taken_back: true, ..decided.clone() };
+        store.put(&to, PutPayload::from_static(b"n")).await.unwrap();
+        decide(store.as_ref(), &staging, &decided).await.unwrap();
+        decide(store.as_ref(), &staging, &taken_back).await.unwrap();
+        assert_eq!(decision(&store, &staging).await.unwrap(), Some(taken_back.clone()));
+        // What a loss of power may leave of it, before anything was removed.
+        store.put(&staging.taken_back(), vec![0; 9].into()).await.unwrap();
+        assert_eq!(decision(&store, &staging).await.unwrap(), Some(decided.clone()));
+        complete(store.as_ref(), &staging, &decided).await.unwrap();
+        decide(store.as_ref(), &staging, &taken_back).await.unwrap();
+        complete(store.as_ref(), &staging, &taken_back).await.unwrap();
+        assert!(!is_there(store.as_ref(), &to).await.unwrap());
     }
 }

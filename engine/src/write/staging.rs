@@ -22,6 +22,7 @@ const REMOVED_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 const LEASE: &str = "lease";
 const DECIDED: &str = "decided";
+const TAKEN_BACK: &str = "taken_back";
 const EMPTY: &str = "empty";
 const TABLE: &str = "table";
 
@@ -89,6 +90,11 @@ impl Staging {
         self.folder.clone().join(DECIDED)
     }
 
+    /// In place of what was decided, which is not written over: a loss of power could take both.
+    pub(super) fn taken_back(&self) -> Path {
+        self.folder.clone().join(TAKEN_BACK)
+    }
+
     pub(super) fn empty(&self) -> Path {
         self.folder.clone().join(EMPTY)
     }
@@ -119,7 +125,7 @@ impl Staging {
 
     /// Whether a file of the folder is none that an attempt has written.
     pub(super) fn is_own(&self, path: &Path) -> bool {
-        let own = [LEASE, DECIDED, EMPTY, RESUMABLE, MOVING, COMMITTED];
+        let own = [LEASE, DECIDED, TAKEN_BACK, EMPTY, RESUMABLE, MOVING, COMMITTED];
         path.prefix_matches(&self.parts())
             || own.iter().any(|name| *path == self.folder.clone().join(*name))
     }
@@ -157,9 +163,12 @@ impl Staging {
         is_there(store, &self.resumable()).await
     }
 
-    /// Removes all of it.
+    /// Removes all of it. First what others go by, in this order: nobody goes on with what is left of a folder,
+    /// and nobody does again what was decided in it.
     pub(super) async fn remove(&self, store: &Arc<dyn ObjectStore>) -> Result<()> {
-        delete(store.as_ref(), &self.lease()).await?;
+        for first in [self.lease(), self.resumable(), self.decided()] {
+            delete(store.as_ref(), &first).await?;
+        }
         remove(store, &self.folder, self.is_local).await
     }
 }

@@ -188,7 +188,7 @@ pub(super) fn is_local(store: &ObjectStoreUrl) -> bool {
 }
 
 /// The URL of which DataFusion will take this very path.
-fn url_of(store: &ObjectStoreUrl, path: &Path) -> Result<ListingTableUrl> {
+pub(super) fn url_of(store: &ObjectStoreUrl, path: &Path) -> Result<ListingTableUrl> {
     let mut url = Url::parse(store.as_str())
         .map_err(|error| exec_datafusion_err!("'{}' is no URL: {error}", store.as_str()))?;
     // Decoded once when it is read; what a path has of it is meant as it is.

@@ -39,17 +39,24 @@ pub(in crate::flight) struct Jobs {
 
 impl Jobs {
     /// Those that an earlier server has saved, and did not finish.
-    pub(in crate::flight) fn new(limits: Limits, saved: Option<Saved>) -> Arc<Self> {
-        let earlier = saved.iter().flat_map(Saved::jobs).map(Arc::new);
-        let known: Known = earlier.map(|job| (job.id().to_owned(), job)).collect();
-        Arc::new(Self {
+    ///
+    /// # Errors
+    /// If it cannot be said which these are.
+    pub(in crate::flight) fn new(
+        limits: Limits,
+        saved: Option<Saved>,
+    ) -> datafusion::common::Result<Arc<Self>> {
+        let earlier = saved.as_ref().map(Saved::jobs).transpose()?.unwrap_or_default();
+        let known = earlier.into_iter().map(|job| (job.id().to_owned(), Arc::new(job)));
+        let known: Known = known.collect();
+        Ok(Arc::new(Self {
             limits,
             known: Mutex::new(known),
             tasks: Mutex::default(),
             running: Gate::default(),
             ending: CancellationToken::new(),
             saved: saved.map(Arc::new),
-        })
+        }))
     }
 
     /// Where jobs are saved.
@@ -108,10 +115,17 @@ impl Jobs {
 
     /// What of a job is kept to be resumed stays until somebody says so: for each that begins there must be room.
     fn check_unfinished(&self, known: &Known, user: Option<&str>) -> Result<(), Status> {
-        let own = known.values().filter(|job| job.user() == user && job.waits_to_be_resumed());
-        let ids: Vec<&str> = own.map(|job| job.id()).collect();
+        // One that runs may come to it, too.
+        let own = known.values().filter(|job| {
+            let has_not_finished = !job.is_over() || job.waits_to_be_resumed();
+            job.user() == user && job.is_resumable() && has_not_finished
+        });
+        let own: Vec<&Arc<Job>> = own.collect();
         let most = self.most_of(user);
-        let Some(oldest) = ids.first().filter(|_| ids.len() >= most) else { return Ok(()) };
+        // As many as that do not run at a time: one of them waits.
+        let oldest = own.iter().find(|job| job.is_over()).filter(|_| own.len() >= most);
+        let Some(oldest) = oldest.map(|job| job.id()) else { return Ok(()) };
+        let ids: Vec<&str> = own.iter().map(|job| job.id()).collect();
         let (who, option) = match user {
             Some(user) => (format!("'{user}' has"), "--max-jobs-per-user"),
             None => ("this server has".to_owned(), "--max-jobs"),
@@ -417,7 +431,7 @@ async fn run(
     // cut off has no end.
     let has_end = !is_canceled || job.is_canceled_by_somebody();
     if let (Some(saved), Err(why)) = (saved.filter(|_| job.is_resumable() && has_end), &outcome) {
-        saved.note_end(job.id(), why, is_canceled);
+        saved.note_end(job.id(), why, is_canceled).await;
     }
     job.ends(outcome, is_canceled);
 }
@@ -435,12 +449,14 @@ mod tests {
     const MOST: usize = 3;
 
     /// A server that finds these jobs of an earlier one.
-    fn jobs(left: &[&str]) -> (TempDir, Arc<Jobs>) {
+    async fn jobs(left: &[&str]) -> (TempDir, Arc<Jobs>) {
         let state = tempfile::tempdir().unwrap();
         let saved = Saved::open(state.path(), &ConfigOptions::default()).unwrap();
-        left.iter().for_each(|id| saved.put(&document(id)).unwrap());
+        for id in left {
+            saved.put(&document(id)).await.unwrap();
+        }
         let limits = Limits { jobs_per_user_max: MOST, ..Limits::default() };
-        (state, Jobs::new(limits, Some(saved)))
+        (state, Jobs::new(limits, Some(saved)).unwrap())
     }
 
     fn document(id: &str) -> Document {
@@ -475,7 +491,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_all_who_resume_a_job_one_does() {
-        let (_state, jobs) = jobs(&["0A", "0B"]);
+        let (_state, jobs) = jobs(&["0A", "0B"]).await;
         let found = |id| jobs.resumable(&ann(), id).unwrap();
         let (first, second) = (found("0A"), found("0A"));
         let job = jobs.submit(about("0A"), Some(&first), |_| async { Ok(7) }).unwrap();
@@ -505,12 +521,13 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn how_a_job_ended_is_saved_before_anybody_knows() {
-        let (_state, jobs) = jobs(&["0A"]);
-        let states = || jobs.saved().unwrap().jobs().iter().map(Job::state).collect::<Vec<_>>();
+        let (_state, jobs) = jobs(&["0A"]).await;
+        let states =
+            || -> Vec<_> { jobs.saved().unwrap().jobs().unwrap().iter().map(Job::state).collect() };
         for _ in 0..20 {
             let earlier = jobs.resumable(&ann(), "0A").unwrap();
             let saved = Arc::clone(jobs.saved().unwrap());
-            saved.put(&document("0A")).unwrap();
+            saved.put(&document("0A")).await.unwrap();
             let work = |_| async { Err(Status::internal("it is full")) };
             let job = jobs.submit(about("0A"), Some(&earlier), work).unwrap();
             job.ended().await;
@@ -520,13 +537,27 @@ mod tests {
 
     #[tokio::test]
     async fn jobs_that_can_be_resumed_are_so_many() {
-        let (_state, jobs) = jobs(&["0A", "0B", "0C"]);
+        let (_state, jobs) = jobs(&["0A", "0B", "0C"]).await;
         let submit = |id| jobs.submit(about(id), None, |_| async { Ok(7) });
         let refused = submit("0D").err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
         for said in ["'ann' has 3", "--max-jobs-per-user", "FORGET JOB '0A'", "0A, 0B, 0C"] {
             assert!(refused.message().contains(said), "{said}: {refused}");
         }
+        // One that runs has not finished either.
+        let earlier = jobs.resumable(&ann(), "0A").unwrap();
+        let (ends, end) = tokio::sync::oneshot::channel::<()>();
+        let work = |_| async {
+            end.await.ok();
+            Err(Status::internal("it is full"))
+        };
+        let again = jobs.submit(about("0A"), Some(&earlier), work).unwrap();
+        let refused = submit("0D").err().unwrap();
+        for said in ["'ann' has 3", "FORGET JOB '0B'", "0A, 0B, 0C"] {
+            assert!(refused.message().contains(said), "{said}: {refused}");
+        }
+        ends.send(()).unwrap();
+        again.ended().await;
         // Others may go on, and so may these.
         let plain = About { is_resumable: false, ..about("0E") };
         jobs.submit(plain, None, |_| async { Ok(7) }).unwrap().ended().await;

@@ -6,7 +6,9 @@ use std::fs::{self, DirBuilder, File};
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::config::ConfigOptions;
 use forebay_engine::write::resume::Remains;
@@ -120,6 +122,8 @@ pub(in crate::flight) struct Saved {
     folder: PathBuf,
     /// The options of a session that has set none.
     defaults: BTreeMap<String, String>,
+    /// Documents are changed one after the other: what is asked for later is what stays, whoever waits.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Saved {
@@ -132,16 +136,21 @@ impl Saved {
         // Statements have values of their users.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|error| failed(&folder, "use", &error))?;
-        Ok(Self { folder, defaults: all(defaults) })
+        Ok(Self { folder, defaults: all(defaults), turn: Arc::default() })
     }
 
     /// The jobs that did not finish. A document that cannot be read is left, and said in the log.
-    pub(super) fn jobs(&self) -> Vec<Job> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let paths = entries.map(|entry| entry.path());
-        let paths = paths.filter(|path| path.extension().is_some_and(|end| end == EXTENSION));
+    ///
+    /// # Errors
+    /// If it cannot be said which there are.
+    pub(super) fn jobs(&self) -> Result<Vec<Job>> {
+        let failed = |error| failed(&self.folder, "read", &error);
         let mut jobs = vec![];
-        for path in paths {
+        for entry in fs::read_dir(&self.folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_none_or(|end| end != EXTENSION) {
+                continue;
+            }
             match read(&path) {
                 Ok(document) => jobs.push(document.job()),
                 Err(error) => {
@@ -151,7 +160,7 @@ impl Saved {
                 }
             }
         }
-        jobs
+        Ok(jobs)
     }
 
     /// The document of a job.
@@ -159,7 +168,7 @@ impl Saved {
     /// # Errors
     /// If it cannot be read.
     pub(in crate::flight) fn get(&self, id: &str) -> Result<Document> {
-        read(&self.path(id))
+        read(&path_in(&self.folder, id))
     }
 
     /// The same, if there is one: a job may be canceled when it has just been committed.
@@ -167,49 +176,60 @@ impl Saved {
     /// # Errors
     /// If it cannot be read.
     pub(in crate::flight) fn find(&self, id: &str) -> Result<Option<Document>> {
-        self.path(id).exists().then(|| self.get(id)).transpose()
+        let path = path_in(&self.folder, id);
+        let is_there = path.try_exists().map_err(|error| failed(&path, "read", &error))?;
+        is_there.then(|| read(&path)).transpose()
     }
 
     /// Saves a job: afterwards it survives whatever ends the server.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(in crate::flight) fn put(&self, document: &Document) -> Result<()> {
-        let path = self.path(&document.id);
-        let written = || -> std::io::Result<()> {
-            let mut file = NamedTempFile::new_in(&self.folder)?;
-            serde_json::to_writer_pretty(&mut file, document)?;
-            file.flush()?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            File::open(&self.folder)?.sync_all()
-        };
-        written().map_err(|error| failed(&path, "write", &error))
+    pub(in crate::flight) async fn put(&self, document: &Document) -> Result<()> {
+        let document = document.clone();
+        self.change(move |folder| write(folder, &document)).await
     }
 
-    /// Forgets a job.
+    /// Forgets a job: afterwards no loss of power brings it back.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(in crate::flight) fn remove(&self, id: &str) -> Result<()> {
-        let path = self.path(id);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(failed(&path, "remove", &error))
+    pub(in crate::flight) async fn remove(&self, id: &str) -> Result<()> {
+        let id = id.to_owned();
+        let remove = move |folder: &Path| {
+            let path = path_in(folder, &id);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => sync(folder),
             }
-            _ => Ok(()),
-        }
+            .map_err(|error| failed(&path, "remove", &error))
+        };
+        self.change(remove).await
     }
 
     /// Saves how a job ends that does not finish. Nobody else knows yet that it ends: the document is its own.
-    pub(super) fn note_end(&self, id: &str, why: &Status, is_canceled: bool) {
+    pub(super) async fn note_end(&self, id: &str, why: &Status, is_canceled: bool) {
         let (code, error) = (why.code() as i32, why.message().to_owned());
         let ended = Ended { is_canceled, code, error, at_ms: Epoch::now().0 };
-        let noted = self.get(id);
-        let noted = noted.and_then(|found| self.put(&Document { ended: Some(ended), ..found }));
-        if let Err(error) = noted {
+        let of = id.to_owned();
+        let note = move |folder: &Path| {
+            let found = read(&path_in(folder, &of))?;
+            write(folder, &Document { ended: Some(ended), ..found })
+        };
+        if let Err(error) = self.change(note).await {
             tracing::warn!(job = %id, "how it ended is not saved: {error}");
         }
+    }
+
+    /// Changes documents where nobody else waits for the disk.
+    async fn change(&self, work: impl FnOnce(&Path) -> Result<()> + Send + 'static) -> Result<()> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let folder = self.folder.clone();
+        let changed = SpawnedTask::spawn_blocking(move || {
+            let _turn = turn;
+            work(&folder)
+        });
+        changed.join().await.map_err(|error| DataFusionError::External(Box::new(error)))?
     }
 
     /// The options that a session gets for a job: those of the job, but for those that the session itself has
@@ -226,10 +246,6 @@ impl Saved {
         });
         wanted.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
-
-    fn path(&self, id: &str) -> PathBuf {
-        self.folder.join(format!("{id}.{EXTENSION}"))
-    }
 }
 
 impl fmt::Debug for Saved {
@@ -242,6 +258,28 @@ impl fmt::Debug for Saved {
 fn all(options: &ConfigOptions) -> BTreeMap<String, String> {
     let entries = options.entries().into_iter().filter(|entry| entry.key != OF_THE_MACHINE);
     entries.filter_map(|entry| Some((entry.key, entry.value?))).collect()
+}
+
+fn path_in(folder: &Path, id: &str) -> PathBuf {
+    folder.join(format!("{id}.{EXTENSION}"))
+}
+
+fn write(folder: &Path, document: &Document) -> Result<()> {
+    let path = path_in(folder, &document.id);
+    let written = || -> std::io::Result<()> {
+        let mut file = NamedTempFile::new_in(folder)?;
+        serde_json::to_writer_pretty(&mut file, document)?;
+        file.flush()?;
+        file.as_file().sync_all()?;
+        file.persist(&path)?;
+        sync(folder)
+    };
+    written().map_err(|error| failed(&path, "write", &error))
+}
+
+/// Lets the names in a folder survive a loss of power.
+fn sync(folder: &Path) -> std::io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 fn read(path: &Path) -> Result<Document> {
@@ -281,19 +319,18 @@ mod tests {
         })
     }
 
-    #[test]
-    fn jobs_survive_their_server_and_what_is_damaged_stays() {
+    #[tokio::test]
+    async fn jobs_survive_their_server_and_what_is_damaged_stays() {
         let state = tempfile::tempdir().unwrap();
         let open = || Saved::open(state.path(), &ConfigOptions::default()).unwrap();
         let saved = open();
-        saved.put(&document("0A")).unwrap();
-        saved.put(&document("0B")).unwrap();
-        saved.put(&document("0C")).unwrap();
-        saved.remove("0C").unwrap();
-        saved.remove("0C").unwrap();
-        let failing = saved.get("0B").unwrap();
-        let ended = Ended { is_canceled: true, code: 1, error: "enough".to_owned(), at_ms: 8 };
-        saved.put(&Document { ended: Some(ended), ..failing }).unwrap();
+        saved.put(&document("0A")).await.unwrap();
+        saved.put(&document("0B")).await.unwrap();
+        saved.put(&document("0C")).await.unwrap();
+        saved.remove("0C").await.unwrap();
+        saved.remove("0C").await.unwrap();
+        assert_eq!(saved.find("0C").unwrap(), None);
+        saved.note_end("0B", &Status::cancelled("enough"), true).await;
         let folder = state.path().join(FOLDER);
         fs::write(folder.join("0D.json"), "{").unwrap();
         let other = serde_json::to_string(&Document { format: 2, ..document("0E") }).unwrap();
@@ -301,12 +338,33 @@ mod tests {
         let again = open();
         assert_eq!(again.get("0A").unwrap(), document("0A"));
         let mut states: Vec<_> =
-            again.jobs().iter().map(|job| (job.id().to_owned(), job.state())).collect();
+            again.jobs().unwrap().iter().map(|job| (job.id().to_owned(), job.state())).collect();
         states.sort_unstable();
         assert_eq!(states, [("0A".to_owned(), "interrupted"), ("0B".to_owned(), "canceled")]);
         for (id, said) in [("0D", "is damaged"), ("0E", "has the format 2")] {
             let error = again.get(id).unwrap_err().to_string();
             assert!(error.contains(said) && error.contains(id), "{error}");
+        }
+        // What cannot be asked for is not the same as nothing.
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "").unwrap();
+        for error in [again.jobs().err().unwrap(), again.find("0A").err().unwrap()] {
+            assert!(error.to_string().contains("cannot read"), "{error}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_asked_for_last_is_what_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let saved = Saved::open(state.path(), &ConfigOptions::default()).unwrap();
+        for _ in 0..20 {
+            // Nobody waits for it any more when it has begun.
+            let document = document("0A");
+            let mut put = Box::pin(saved.put(&document));
+            let _begun = futures::poll!(&mut put);
+            drop(put);
+            saved.remove("0A").await.unwrap();
+            assert_eq!(saved.find("0A").unwrap(), None);
         }
     }
 

@@ -70,7 +70,7 @@ impl Clients {
     ) -> datafusion::common::Result<Self> {
         let config = template.session().copied_config();
         let saved = state.map(|state| Saved::open(state, config.options())).transpose()?;
-        let jobs = Jobs::new(limits, saved);
+        let jobs = Jobs::new(limits, saved)?;
         template.show_detached(Shown::new(&jobs))?;
         Ok(Self {
             template: Opaque::new(template),

@@ -14,6 +14,7 @@ use forebay_planner::physical::resumable::{Cut, check_repeatable, cut};
 use forebay_planner::sql::job_statement::Resume;
 use forebay_scheduler::client::cluster_exec::ClusterExec;
 use forebay_scheduler::tables::rows::{Epoch, job_name};
+use tokio::runtime::Handle;
 use tonic::Status;
 
 use super::detached;
@@ -77,6 +78,7 @@ pub(super) async fn submit(
     }
     let planned = planned(&own, submitted).await?;
     let remains = Remains::begin(&planned.cut.target, &planned.context).await?;
+    let (session, submitted) = (Arc::clone(session), Arc::clone(submitted));
     let document = Document::new(Begun {
         id: &id,
         statement: prepared.source(),
@@ -88,15 +90,21 @@ pub(super) async fn submit(
         remains,
         pins: planned.pins.clone(),
     });
-    let job = saved
-        .put(&document)
-        .and_then(|()| run(session, &own, submitted, planned, &saved, document.clone(), None));
-    if job.is_err() {
-        // Nobody was told that there is such a job.
-        saved.remove(&id).ok();
-        document.remains.remove(&own.context.session().runtime_env()).await.ok();
-    }
-    job
+    let begun = async move {
+        let job = match saved.put(&document).await {
+            Ok(()) => run(&session, &own, &submitted, planned, &saved, document.clone(), None),
+            Err(error) => Err(error),
+        };
+        if job.is_err() {
+            // Nobody was told that there is such a job.
+            saved.remove(&id).await.ok();
+            document.remains.remove(&own.context.session().runtime_env()).await.ok();
+        }
+        job
+    };
+    // What is saved runs, even if whoever submitted it does not wait for the answer.
+    let begun = Handle::current().spawn(begun).await;
+    begun.map_err(|error| DataFusionError::External(Box::new(error)))?
 }
 
 /// Goes on with a job.
@@ -137,15 +145,20 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
     } else {
         format!("{} is gone, removed by `forebay gc` or by hand", document.remains.url())
     };
-    let kept = [found.parts as u64, found.files as u64, found.rows, found.bytes];
-    let mut all = vec![Explained { what: "kept", counts: kept.map(Some), detail: Some(place) }];
+    let [parts, files, rows, bytes] =
+        [found.parts as u64, found.files as u64, found.rows, found.bytes].map(Some);
     if found.is_committed {
-        let detail = "it was being committed, and RESUME JOB completes that".to_owned();
-        all.push(Explained { what: "committed", detail: Some(detail), ..Explained::default() });
-    } else {
-        let counts = [Some(found.missing as u64), None, None, Some(found.missing_bytes)];
-        all.push(Explained { what: "to run", counts, detail: None });
+        // All of its rows, whatever it was made of is by now.
+        let detail = format!("it was being committed, and RESUME JOB completes that; {place}");
+        let counts = [parts, files, rows, None];
+        return explained(&[Explained { what: "committed", counts, detail: Some(detail) }]);
     }
+    let to_run = [Some(found.missing as u64), None, None, Some(found.missing_bytes)];
+    let kept = [parts, files, rows, bytes];
+    let mut all = vec![
+        Explained { what: "kept", counts: kept, detail: Some(place) },
+        Explained { what: "to run", counts: to_run, detail: None },
+    ];
     if found.unfit > 0 {
         let counts = [Some(found.unfit as u64), None, None, None];
         let detail = "parts that are not whole, or made of something else".to_owned();
@@ -172,7 +185,7 @@ pub(super) async fn forget(session: &Arc<Session>, id: &str) -> Result<Arc<Job>>
         && let Some(document) = saved.find(id)?
     {
         document.remains.remove(&session.context.session().runtime_env()).await?;
-        saved.remove(id)?;
+        saved.remove(id).await?;
     }
     // If something of it could not be removed, somebody tries again.
     Ok(forgetting.done())
@@ -288,7 +301,7 @@ fn run(
         let (id, remains) = (document.id.clone(), document.remains.clone());
         let document = document.begun_again(planned.pins.clone());
         let failed = |error: DataFusionError| status::of(&error);
-        saved.put(&document).map_err(failed)?;
+        saved.put(&document).await.map_err(failed)?;
         let execution = Planned::Rows(planned.execution(remains.clone()));
         match detached::run(Arc::clone(&own), submitted, execution, job).await {
             Ok(rows) => {
@@ -306,7 +319,7 @@ fn run(
 
 /// It is committed: first nobody can resume it any more, then nobody needs to.
 async fn ended(own: &Session, saved: &Saved, id: &str, remains: &Remains) {
-    let removed = match saved.remove(id) {
+    let removed = match saved.remove(id).await {
         Ok(()) => remains.remove(&own.context.session().runtime_env()).await,
         Err(error) => Err(error),
     };

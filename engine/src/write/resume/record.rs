@@ -6,14 +6,14 @@ use std::sync::Arc;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use prost::Message;
 use uuid::Uuid;
 
 use super::input::Input;
 use super::pieces::{Inputs, Piece};
 use crate::write::attempt::Written;
-use crate::write::noted::sync;
+use crate::write::noted::{note, noted_if_whole, sync};
 use crate::write::staging::{Staging, delete};
 
 /// Files that are asked for at a time.
@@ -116,7 +116,7 @@ impl Part {
         inputs: &Inputs,
     ) -> Result<Self> {
         let files: Vec<File> = stream::iter(self.files.clone())
-            .map(|file| noted(store.as_ref(), file))
+            .map(|file| as_written(store.as_ref(), file))
             .buffered(ASKED_MAX)
             .try_collect()
             .await?;
@@ -127,10 +127,7 @@ impl Part {
         let record =
             Record { fingerprint: fingerprint.to_owned(), pieces: pieces.collect(), files };
         let path = staging.parts().join(Uuid::new_v4().simple().to_string());
-        store.put(&path, PutPayload::from(record.encode_to_vec())).await?;
-        if staging.is_local() {
-            sync(vec![path]).await?;
-        }
+        note(store.as_ref(), &path, staging.is_local(), &record).await?;
         Ok(self)
     }
 
@@ -139,7 +136,8 @@ impl Part {
     }
 }
 
-async fn noted(store: &dyn ObjectStore, file: Written) -> Result<File> {
+/// A file, if it is as it was written.
+async fn as_written(store: &dyn ObjectStore, file: Written) -> Result<File> {
     let meta = store.head(&file.path).await?;
     if meta.size != file.bytes {
         return exec_err!(
@@ -195,18 +193,28 @@ pub(in crate::write) async fn read(
     Ok(found)
 }
 
-/// The rows of all parts, of a write that has been committed: their files are elsewhere.
+/// What a write consists of that has been committed.
+#[derive(Debug, Default)]
+pub(in crate::write) struct Sum {
+    pub(in crate::write) parts: usize,
+    pub(in crate::write) files: usize,
+    pub(in crate::write) rows: u64,
+}
+
+/// The sum of all parts, of a write that has been committed: their files are elsewhere.
 ///
 /// # Errors
 /// Those of the store.
-pub(in crate::write) async fn rows(store: &dyn ObjectStore, staging: &Staging) -> Result<u64> {
+pub(in crate::write) async fn sum(store: &dyn ObjectStore, staging: &Staging) -> Result<Sum> {
     let mut records = store.list(Some(&staging.parts()));
-    let mut rows = 0;
+    let mut sum = Sum::default();
     while let Some(meta) = records.try_next().await? {
         let record = get(store, &meta.location).await?;
-        rows += record.files.iter().map(|file| file.rows).sum::<u64>();
+        sum.parts += 1;
+        sum.files += record.files.len();
+        sum.rows += record.files.iter().map(|file| file.rows).sum::<u64>();
     }
-    Ok(rows)
+    Ok(sum)
 }
 
 /// Removes what is of no use: records of other parts, and all files of attempts that these do not name.
@@ -233,10 +241,9 @@ pub(in crate::write) async fn keep_only(
     Ok(())
 }
 
-/// A record; nothing of one that cannot be read, which covers nothing.
+/// A record; nothing of one that is damaged, which covers nothing.
 async fn get(store: &dyn ObjectStore, path: &Path) -> Result<Record> {
-    let bytes = store.get(path).await?.bytes().await?;
-    Ok(Record::decode(bytes).unwrap_or_default())
+    Ok(noted_if_whole(store, path).await?.unwrap_or_default())
 }
 
 async fn is_whole(store: &dyn ObjectStore, staging: &Staging, record: &Record) -> Result<bool> {

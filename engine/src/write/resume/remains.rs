@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
@@ -10,14 +10,15 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-use super::left::{alone, stands};
+use super::left::{alone, end, stands};
 use super::pieces::{Inputs, Piece};
 use super::record;
+use crate::delta::Log;
 use crate::write::begun::Write;
 use crate::write::delta_commit;
-use crate::write::publish::{complete, decision};
-use crate::write::staging::{Staging, is_there};
-use crate::write::target::{Target, is_local};
+use crate::write::publish::decision;
+use crate::write::staging::Staging;
+use crate::write::target::{Target, is_local, url_of};
 
 /// The staging folder of a write that can be resumed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +32,7 @@ pub struct Remains {
 pub struct Overview {
     /// Whether there is a folder at all.
     pub is_there: bool,
-    /// Whether all is visible already, or will be as soon as somebody goes on.
+    /// Whether all is visible already, or will be as soon as somebody goes on. Then all parts are kept.
     pub is_committed: bool,
     /// Parts that are kept.
     pub parts: usize,
@@ -73,6 +74,26 @@ impl Remains {
         Ok(Staging::at(folder, is_local(&store)))
     }
 
+    /// The same, for whoever goes on and writes there.
+    ///
+    /// # Errors
+    /// If it is that of a write to somewhere else: what is moved would be moved there.
+    pub(in crate::write) fn staging_of(&self, target: &Target) -> Result<Staging> {
+        let staging = self.staging()?;
+        let (parent, place) = (staging.parent(), target.place());
+        // A folder that was not there when the write began is renamed to come beside its own.
+        let is_beside = target.is_new && place.parent().is_some_and(|beside| beside == parent);
+        if target.store().as_str() == self.store && (parent == *place || is_beside) {
+            return Ok(staging);
+        }
+        exec_err!(
+            "what the job has written is in '{}', and would not go to '{}': FORGET JOB, and submit the statement \
+             again",
+            self.url(),
+            target.name()
+        )
+    }
+
     fn store(&self, runtime: &RuntimeEnv) -> Result<Arc<dyn ObjectStore>> {
         runtime.object_store(ObjectStoreUrl::parse(&self.store)?)
     }
@@ -96,13 +117,24 @@ impl Remains {
         let decided = decision(&store, &staging).await?;
         let transaction = delta_commit::begin(target, &staging, context).await?;
         let (place, transaction) = (target.place(), transaction.as_ref());
-        let is_committed = stands(&store, &staging, place, transaction, decided.as_ref()).await?;
+        if stands(&store, &staging, place, transaction, decided.as_ref()).await? {
+            // Where its files are by now is nobody's business.
+            let record::Sum { parts, files, rows } = record::sum(store.as_ref(), &staging).await?;
+            return Ok(Overview {
+                is_there: true,
+                is_committed: true,
+                parts,
+                files,
+                rows,
+                ..Overview::default()
+            });
+        }
         let found = record::read(&store, &staging, fingerprint, inputs).await?;
         let kept = &found.kept;
         let missing = inputs.missing(kept.iter().flat_map(|part| part.pieces.iter().copied()));
         Ok(Overview {
             is_there: true,
-            is_committed,
+            is_committed: false,
             parts: kept.len(),
             files: kept.iter().map(|part| part.files.len()).sum(),
             rows: kept.iter().map(record::Part::rows).sum(),
@@ -113,18 +145,19 @@ impl Remains {
         })
     }
 
-    /// Removes all of it, when nobody is at work there. A commit that was decided is completed first.
+    /// Removes all of it, when nobody is at work there. A commit that was decided is completed first, as far as its
+    /// files are still there.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store, and if the log of a Delta table cannot be read.
     pub async fn remove(&self, runtime: &RuntimeEnv) -> Result<()> {
         let (store, staging) = (self.store(runtime)?, self.staging()?);
         let _alone = alone(&staging).await;
-        if let Some(decided) = decision(&store, &staging).await?
-            && !is_there(store.as_ref(), &staging.committed()).await?
-        {
-            complete(store.as_ref(), &staging, &decided).await?;
-        }
+        let log = || {
+            let table = url_of(&ObjectStoreUrl::parse(&self.store)?, &staging.parent())?;
+            Log::new(runtime, &table)
+        };
+        end(&store, &staging, log).await?;
         staging.remove(&store).await
     }
 }

@@ -169,7 +169,8 @@ async fn disturbed(overwrites: bool, is_far: bool, fault: Fault) -> Disturbed {
     assert!(stays || lies == files + removed + awaited, "{overwrites} {fault:?}: {said:?}");
     // What is left aside is ended by somebody else, who changes nothing of the table.
     let files: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
-    clean(&files, url(folder).prefix(), true, AT_ONCE, false).await.unwrap();
+    let left = clean(&files, url(folder).prefix(), true, AT_ONCE, false).await.unwrap();
+    assert!(left.iter().all(|left| left.fate.is_ok()), "{left:?}");
     assert_eq!(staging_folders(folder), 0, "{overwrites} {fault:?}: {said:?}");
     assert_eq!(state(folder).await.0, found);
     let error = said.err().map(|error| error.to_string());

@@ -25,17 +25,17 @@ use tempfile::TempDir;
 use super::delta;
 use super::store::{Fault, Faulty};
 use super::whole::{session, staging_folders};
-use crate::write::clean::{Fate, OlderThan, clean};
+use crate::write::clean::{Fate, Left, OlderThan, clean};
 use crate::write::resume::{Input, Inputs, Overview, Piece, Remains};
 use crate::write::{InPartsExec, PartPlans, Parts, Target, WriteExec};
 
-const FILES: usize = 5;
+pub(super) const FILES: usize = 5;
 const ROWS_OF_FILE: i64 = 3;
-const ROWS: usize = FILES * ROWS_OF_FILE as usize;
+pub(super) const ROWS: usize = FILES * ROWS_OF_FILE as usize;
 
 /// What is written: a folder that was not there, one with files, a Delta table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Folder,
     Into,
     Delta,
@@ -67,13 +67,13 @@ impl PartPlans for Numbers {
 }
 
 /// A folder to read from and to write to.
-struct Home {
+pub(super) struct Home {
     kind: Kind,
-    folder: TempDir,
+    pub(super) folder: TempDir,
 }
 
 impl Home {
-    async fn new(kind: Kind) -> Self {
+    pub(super) async fn new(kind: Kind) -> Self {
         let home = Self { kind, folder: TempDir::new().unwrap() };
         fs::create_dir(home.path("in")).unwrap();
         (0..FILES).for_each(|file| fs::write(home.path(&format!("in/{file}")), "four").unwrap());
@@ -88,7 +88,7 @@ impl Home {
         home
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -128,14 +128,14 @@ impl Home {
         Arc::new(Target::of(sink, u64::MAX).unwrap())
     }
 
-    async fn remains(&self) -> Remains {
+    pub(super) async fn remains(&self) -> Remains {
         let session = session(Arc::new(LocalFileSystem::new()));
         let target = self.target(&session).await;
         Remains::begin(&target, &session.task_ctx()).await.unwrap()
     }
 
     /// Runs what is missing; says how many rows there are then, and how many were computed now.
-    async fn run(
+    pub(super) async fn run(
         &self,
         store: Arc<dyn ObjectStore>,
         remains: &Remains,
@@ -166,15 +166,20 @@ impl Home {
         (rows, numbers.computed.load(Ordering::Relaxed))
     }
 
+    /// The staging folder.
+    pub(super) fn staging(remains: &Remains) -> PathBuf {
+        Path::new("/").join(remains.url().trim_start_matches("file:///"))
+    }
+
     /// What would be kept.
-    async fn overview(&self, remains: &Remains) -> Overview {
+    pub(super) async fn overview(&self, remains: &Remains) -> Overview {
         let session = session(Arc::new(LocalFileSystem::new()));
         let (target, inputs) = (self.target(&session).await, self.inputs().await);
         remains.overview(&target, &session.task_ctx(), FINGERPRINT, &inputs, 1).await.unwrap()
     }
 
     /// The numbers that a reader sees, in order.
-    async fn seen(&self) -> Vec<i64> {
+    pub(super) async fn seen(&self) -> Vec<i64> {
         let files = match self.kind {
             Kind::Delta => delta::counting(&self.path("t")).await,
             _ => parquet_files(&self.path("t")),
@@ -195,17 +200,17 @@ impl Home {
     }
 }
 
-const FINGERPRINT: &str = "one";
+pub(super) const FINGERPRINT: &str = "one";
 
-fn files() -> Arc<dyn ObjectStore> {
+pub(super) fn files() -> Arc<dyn ObjectStore> {
     Arc::new(LocalFileSystem::new())
 }
 
-fn expected() -> Vec<i64> {
+pub(super) fn expected() -> Vec<i64> {
     (0..FILES as i64).flat_map(|file| file * 10..file * 10 + ROWS_OF_FILE).collect()
 }
 
-fn parquet_files(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn parquet_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -216,6 +221,11 @@ fn parquet_files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// What became of what was left.
+pub(super) fn fates(left: &[Left]) -> Vec<Fate> {
+    left.iter().map(|left| *left.fate.as_ref().unwrap()).collect()
 }
 
 /// Of all files below a folder.
@@ -299,8 +309,14 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
         home.run(Arc::clone(&counting) as _, &remains, 1, FINGERPRINT).await.0.unwrap();
         counting.changes()
     };
-    for change in ["a copy", "a file is cut short", "a file is gone", "an input", "the fingerprint"]
-    {
+    for change in [
+        "a copy",
+        "a file is cut short",
+        "a file is gone",
+        "a record is cut short",
+        "an input",
+        "the fingerprint",
+    ] {
         // All parts are complete, and nothing is committed: the last changes are the commit's.
         let mut found = None;
         for at in (0..changes).rev() {
@@ -316,7 +332,7 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
         }
         let (home, remains, kept) = found.unwrap();
         assert_eq!((kept.parts, kept.files, kept.unfit), (FILES, FILES, 0), "{change}");
-        let staging = home.folder.path().join(remains.url().rsplit('/').next().unwrap());
+        let staging = Home::staging(&remains);
         let staged: Vec<PathBuf> = fs::read_dir(&staging)
             .unwrap()
             .flatten()
@@ -333,6 +349,12 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
             }
             "a file is cut short" => fs::write(&staged[0], "PAR1").unwrap(),
             "a file is gone" => fs::remove_file(&staged[0]).unwrap(),
+            // What is left of it could be a record of fewer files.
+            "a record is cut short" => {
+                let record = fs::read_dir(staging.join("parts")).unwrap().flatten().next().unwrap();
+                let text = fs::read(record.path()).unwrap();
+                fs::write(record.path(), &text[..text.len() - 1]).unwrap();
+            }
             "an input" => fs::write(home.path("in/2"), "FOUR").unwrap(),
             _ => fingerprint = "another",
         }
@@ -359,10 +381,10 @@ async fn what_can_be_resumed_outlives_what_cannot() {
     let day = Duration::from_secs(86_400);
     let older = |resumable| OlderThan { left: Duration::ZERO, resumable };
     let left = clean(&files(), &path, true, older(day), false).await.unwrap();
-    assert_eq!(left.iter().map(|left| left.fate).collect::<Vec<_>>(), [Fate::Resumable]);
+    assert_eq!(fates(&left), [Fate::Resumable]);
     assert!(home.overview(&remains).await.is_there);
     let left = clean(&files(), &path, true, older(Duration::ZERO), false).await.unwrap();
-    assert_eq!(left.iter().map(|left| left.fate).collect::<Vec<_>>(), [Fate::Removed]);
+    assert_eq!(fates(&left), [Fate::Removed]);
     assert!(!home.overview(&remains).await.is_there);
     // Nobody knows then whether it had been committed.
     let error = home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap_err().to_string();
