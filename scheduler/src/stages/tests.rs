@@ -5,13 +5,41 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use ballista_core::config::BallistaConfig;
 use datafusion::datasource::MemTable;
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_engine::WriteExec;
+use forebay_engine::write::Target;
 
 use super::cut;
 
-/// The names of a query's stages, on `few (k, a)` and `many (k, b)`, of four partitions each. Sides of joins
-/// are read whole by all tasks up to so many rows.
+/// The names of a query's stages. Sides of joins are read whole by all tasks up to so many rows.
 async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
+    let session = session(read_whole_max);
+    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+    names(&session, plan)
+}
+
+/// The names of the stages of a write of a query's rows.
+async fn stages_of_write(query: &str, is_direct: bool) -> Vec<String> {
+    let session = session(0);
+    let copy = format!("COPY ({query}) TO 'never/' STORED AS PARQUET");
+    let plan = session.sql(&copy).await.unwrap().create_physical_plan().await.unwrap();
+    let sink = plan.downcast_ref::<DataSinkExec>().unwrap();
+    let target = Arc::new(Target::of(sink, 1 << 20).unwrap());
+    let rows = Arc::clone(sink.input().children()[0]);
+    names(&session, Arc::new(WriteExec::new(rows, target).with_direct(is_direct)))
+}
+
+fn names(session: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> Vec<String> {
+    let options = session.copied_config();
+    let staged = cut(&"job".into(), plan, options.options()).unwrap();
+    let stages = staged.spec.stages.into_iter();
+    stages.map(|stage| stage.name).filter(|name| name.contains(" < ")).collect()
+}
+
+/// With tables `few (k, a)` and `many (k, b)`, of four partitions each.
+fn session(read_whole_max: u64) -> SessionContext {
     const PARTITIONS: i64 = 4;
     let config = SessionConfig::new()
         .with_target_partitions(PARTITIONS as usize)
@@ -32,11 +60,7 @@ async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
         let table = MemTable::try_new(parts[0][0].schema(), parts).unwrap();
         session.register_table(name, Arc::new(table)).unwrap();
     }
-    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
-    let options = session.copied_config();
-    let staged = cut(&"job".into(), plan, options.options()).unwrap();
-    let stages = staged.spec.stages.into_iter();
-    stages.map(|stage| stage.name).filter(|name| name.contains(" < ")).collect()
+    session
 }
 
 const BY_HASH: [&str; 3] = [
@@ -61,4 +85,23 @@ async fn a_side_that_cannot_be_read_whole_is_dealt_out_where_it_is_made() {
     for read_whole_max in [0, 1_000_000] {
         assert_eq!(stages(query, read_whole_max).await, BY_HASH);
     }
+}
+
+#[tokio::test]
+async fn a_write_that_is_direct_is_part_of_the_tasks_that_make_its_rows() {
+    let query = "SELECT k, a + 1 AS b FROM few";
+    let direct = ["BlockWriter < Write < Projection < DataSource"];
+    assert_eq!(stages_of_write(query, true).await, direct);
+    let through_blocks =
+        ["BlockWriter < Projection < DataSource", "BlockWriter < Write < BlockReader"];
+    assert_eq!(stages_of_write(query, false).await, through_blocks);
+}
+
+/// Nobody knows how many rows such a task will read.
+#[tokio::test]
+async fn a_write_of_what_streams_in_is_not_part_of_its_tasks() {
+    let query = "SELECT k FROM few UNION ALL SELECT max(k) FROM few";
+    let through_blocks = stages_of_write(query, false).await;
+    assert_eq!(stages_of_write(query, true).await, through_blocks);
+    assert_eq!(through_blocks.last().unwrap(), "BlockWriter < Write < BlockReader");
 }
