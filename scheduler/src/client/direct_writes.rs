@@ -29,9 +29,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{
-    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
-};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use forebay_engine::BoundedProjectionExec;
 use forebay_engine::write::Target;
 
@@ -46,7 +44,7 @@ const TASKS_OF_CORE: u64 = 2;
 /// Of statistics.
 pub(super) fn direct(rows: &Plan, target: &Target, cores: usize) -> Result<Option<Plan>> {
     let Some(scan) = scan_below(rows).filter(|_| target.order().is_none()) else { return Ok(None) };
-    let partitions = scan.output_partitioning().partition_count() as u64;
+    let partitions = scan.properties().partitioning.partition_count() as u64;
     let Some(bytes) = bytes_at_least(rows)? else { return Ok(None) };
     let full = target.file_bytes().max(1);
     let tasks_max = bytes / full.div_ceil(2);
@@ -116,7 +114,7 @@ fn joined(scan: &DataSourceExec, count: usize) -> Result<Option<Plan>> {
     }
     let Some(memory) = source.downcast_ref::<MemorySourceConfig>() else { return Ok(None) };
     let partitions: Vec<Vec<RecordBatch>> =
-        memory.partitions().chunks(count).map(<[_]>::concat).collect();
+        memory.partitions().chunks(count).map(|partitions| partitions.concat()).collect();
     let (schema, columns) = (memory.original_schema(), memory.projection().clone());
     let joined = MemorySourceConfig::try_new(&partitions, schema, columns)?;
     Ok(Some(DataSourceExec::from_data_source(joined.with_show_sizes(memory.show_sizes()))))
@@ -130,7 +128,9 @@ fn bytes_at_least(rows: &Plan) -> Result<Option<u64>> {
     let columns = schema.fields().iter().zip(&known.column_statistics);
     let bytes = columns.map(|(field, column)| {
         let noted = column.byte_size.get_value().copied().filter(|_| !has_width(field.data_type()));
-        (width_at_least(field.data_type()) * count as u64).max(noted.unwrap_or(0) as u64)
+        width_at_least(field.data_type())
+            .saturating_mul(count as u64)
+            .max(noted.unwrap_or(0) as u64)
     });
     Ok(Some(bytes.sum()))
 }
@@ -165,6 +165,7 @@ mod tests {
     use arrow::array::{ArrayRef, Int64Array};
     use datafusion::datasource::MemTable;
     use datafusion::datasource::sink::DataSinkExec;
+    use datafusion::physical_plan::ExecutionPlanProperties;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
