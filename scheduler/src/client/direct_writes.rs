@@ -230,6 +230,16 @@ mod tests {
         }
     }
 
+    /// Of a row 8 bytes are read, and 1,544 written.
+    #[tokio::test]
+    async fn what_functions_make_counts_by_its_type() {
+        let vectors = "SELECT a, arrow_cast(array_repeat(1.5, 384), 'FixedSizeList(384, Float32)') AS v FROM t";
+        for (file_bytes, expected) in [(3_000_000, Some(16)), (6_300_000, Some(4)), (1 << 28, None)]
+        {
+            assert_eq!(tasks(vectors, file_bytes, 2).await, expected, "{file_bytes}");
+        }
+    }
+
     #[tokio::test]
     async fn what_is_estimated_or_in_order_is_not_written_so() {
         for query in [
