@@ -51,6 +51,8 @@ struct OnCluster {
     follows_workers: bool,
     /// The number of partitions that nobody chose: it follows the cluster's cores.
     partitions: Option<Arc<AtomicUsize>>,
+    /// How many cores it had when a statement was planned last, in whichever session.
+    cores: Arc<AtomicUsize>,
     /// Keeps a cluster running that is this session's alone.
     _own: Option<Arc<Standalone>>,
 }
@@ -73,9 +75,12 @@ impl Runs {
         match self {
             // What workers see to for plans that come to them.
             Self::InThisProcess => builder.with_physical_optimizer_rule(Arc::new(CheckArrowFiles)),
-            Self::OnCluster(on) => builder
-                .with_physical_optimizer_rule(Arc::new(Distribute::new(on.cluster.clone())))
-                .with_query_planner(Arc::new(ClusterQueryPlanner)),
+            Self::OnCluster(on) => {
+                let distribute = Distribute::new(on.cluster.clone(), Arc::clone(&on.cores));
+                builder
+                    .with_physical_optimizer_rule(Arc::new(distribute))
+                    .with_query_planner(Arc::new(ClusterQueryPlanner))
+            }
         }
     }
 
@@ -100,10 +105,11 @@ fn show(state: &SessionState, tables: SystemSchema) -> Result<()> {
 }
 
 impl OnCluster {
-    /// The partitions of the next statement, if nobody has chosen how many.
+    /// The cores of the next statement, and its partitions, if nobody has chosen how many.
     fn follow(&self, cpus: u32, options: &mut ConfigOptions) {
-        let Some(partitions) = &self.partitions else { return };
         let cores = cpus.max(1) as usize;
+        self.cores.store(cores, Ordering::Relaxed);
+        let Some(partitions) = &self.partitions else { return };
         let before = partitions.swap(cores, Ordering::Relaxed);
         if options.execution.target_partitions == before {
             options.execution.target_partitions = cores;
@@ -404,17 +410,19 @@ impl ForebayBuilder {
         };
         let catalog = self.open_catalog()?;
         let mut config = self.config.take().unwrap_or_default();
+        let cores = inventory.cpus.max(1) as usize;
         let mut partitions = None;
         if config.target_partitions() == SessionConfig::new().target_partitions() {
             // Not chosen: as many as the cluster has cores, not this machine.
-            let cores = inventory.cpus.max(1) as usize;
             config = config.with_target_partitions(cores);
             partitions = Some(Arc::new(AtomicUsize::new(cores)));
         }
         self.config = Some(plans_for_cluster(config));
         let devices = Arc::new(Devices::new(inventory));
         let (functions, reads_urls) = (self.functions.clone(), !self.has_no_urls);
-        let runs = Runs::OnCluster(OnCluster { cluster, follows_workers, partitions, _own: own });
+        let cores = Arc::new(AtomicUsize::new(cores));
+        let on = OnCluster { cluster, follows_workers, partitions, cores, _own: own };
+        let runs = Runs::OnCluster(on);
         let state = runs.plan_with(self.state(&catalog, &devices)?).build();
         ForebayContext::with_state(state, catalog, devices, functions, runs, reads_urls)
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use arrow::array::{ArrayRef, AsArray, FixedSizeListArray, Float32Array};
 use arrow::datatypes::{DataType, Field, Int64Type};
+use arrow::util::pretty::pretty_format_batches;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use forebay::prelude::*;
@@ -32,7 +33,7 @@ pub(super) async fn writes() {
     for _ in 0..ROUNDS {
         for (on_workers, seconds) in [true, false].into_iter().zip(&mut seconds) {
             set(&session, "forebay.write_on_workers", on_workers).await;
-            let (took, found) = written(&session).await;
+            let (took, found) = written(&session, on_workers).await;
             seconds.push(took);
             files = if on_workers { found } else { files };
         }
@@ -49,13 +50,17 @@ pub(super) async fn writes() {
 }
 
 /// Seconds, and how many files.
-async fn written(session: &ForebayContext) -> (f64, usize) {
+async fn written(session: &ForebayContext, on_workers: bool) -> (f64, usize) {
     let folder = TempDir::new().unwrap();
     let to = folder.path().join("out");
     let copy = format!(
         "COPY (SELECT id, vector_of(id) AS vector FROM t) TO '{}/' STORED AS PARQUET",
         to.display()
     );
+    let plan = session.sql(&format!("EXPLAIN {copy}")).await.unwrap().collect().await.unwrap();
+    let plan = pretty_format_batches(&plan).unwrap().to_string();
+    // Nothing goes through blocks.
+    assert_eq!(plan.contains("direct=true"), on_workers, "{plan}");
     let start = Instant::now();
     assert_eq!(count(session, &copy).await, ROWS as u64);
     let seconds = start.elapsed().as_secs_f64();

@@ -95,7 +95,7 @@ impl Default for ForebayPhysicalCodec {
 impl ForebayPhysicalCodec {
     /// The format that this build writes, and the only one that it reads. Goes up with every change
     /// of a message.
-    pub const FORMAT: u32 = 10;
+    pub const FORMAT: u32 = 11;
 
     /// Leaves to `inner` what is not Forebay's.
     pub fn new(inner: Arc<dyn PhysicalExtensionCodec>) -> Self {

@@ -1,6 +1,7 @@
 //! Files that workers write, some of whom are killed meanwhile.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use forebay::ForebayContext;
 
-use super::setup::{ACCELERATOR, CPU, QUERY, Rows, Stage, moments, rows, run, text};
+use super::setup::{ACCELERATOR, CPU, QUERY, Rows, Stage, Undisturbed, moments, rows, run, text};
 
 /// All files below a folder, but for those in staging folders.
 fn visible(folder: &Path) -> BTreeSet<PathBuf> {
@@ -151,4 +152,127 @@ async fn a_write_that_is_cancelled_or_fails_leaves_nothing() {
     let differs = found.iter().zip(&undisturbed.rows).find(|(one, other)| one != other);
     assert!(found == undisturbed.rows, "{} rows, {differs:?}", found.len());
     assert!(table.join("_SUCCESS").exists());
+}
+
+/// A table of Parquet files, whose rows are counted.
+const PARTS: usize = 24;
+const ROWS_OF_PART: usize = 500;
+
+/// Ten numbers of 8 bytes for each row: the last one takes its time.
+const SIZED: &str = "
+    SELECT id, id * 2 AS b, id * 3 AS c, id * 4 AS d, id * 5 AS e, id * 6 AS f, id * 7 AS g, id * 8 AS h,
+           id * 9 AS i, CAST(character_length(md5(repeat(CAST(id AS VARCHAR), 1000))) AS BIGINT) AS j FROM sized";
+
+fn sized_rows() -> Rows {
+    let row = |id: usize| {
+        let mut row = id.to_string();
+        (2..10).for_each(|by| write!(row, "|{}", id * by).unwrap());
+        row + "|32"
+    };
+    let mut rows: Rows = (0..PARTS * ROWS_OF_PART).map(row).collect();
+    rows.sort();
+    rows
+}
+
+/// A session with that table, and a scan of a partition for each of its files. What waits is not bounded.
+async fn sized_session(stage: &Stage) -> ForebayContext {
+    let table = stage.folder().join("sized");
+    if !table.exists() {
+        let session = SessionContext::new();
+        for part in 0..PARTS {
+            let (from, to) = (part * ROWS_OF_PART, (part + 1) * ROWS_OF_PART);
+            let copy = format!(
+                "COPY (SELECT value AS id FROM range({from}, {to})) TO '{}/{part}.parquet' STORED AS PARQUET",
+                table.display()
+            );
+            session.sql(&copy).await.unwrap().collect().await.unwrap();
+        }
+    }
+    let session = stage.session().await;
+    for statement in [
+        format!("SET datafusion.execution.target_partitions = {PARTS}").as_str(),
+        "SET forebay.block_bytes = '128MiB'",
+        "SET forebay.edge_budget = '1GiB'",
+        format!("CREATE EXTERNAL TABLE sized STORED AS PARQUET LOCATION '{}/'", table.display())
+            .as_str(),
+    ] {
+        run(&session, statement).await.unwrap();
+    }
+    session
+}
+
+/// A partition has 40 KB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_make_files_of_rows_write_them_and_others_leave_that_to_others() {
+    let stage = Stage::new(60, &[CPU, CPU, CPU]);
+    let session = sized_session(&stage).await;
+    // Bytes of a file; whether the tasks that make the rows write; tasks; files.
+    for (file_bytes, is_direct, tasks, files) in [
+        (60_000, true, PARTS, PARTS),
+        // Four partitions each.
+        (170_000, true, 6, 6),
+        (2_000_000, false, PARTS + 1, 1),
+    ] {
+        run(&session, &format!("SET forebay.file_bytes = {file_bytes}")).await.unwrap();
+        let folder = stage.folder().join(file_bytes.to_string());
+        let copy = format!("COPY ({SIZED}) TO '{}/' STORED AS PARQUET", folder.display());
+        let plan = run(&session, &format!("EXPLAIN {copy}")).await.unwrap().concat();
+        assert!(plan.contains("WriteExec: format=parquet"), "{plan}");
+        assert_eq!(plan.contains("direct=true"), is_direct, "{file_bytes}: {plan}");
+        let begun = stage.cluster.tasks_begun();
+        let said = stage.run(&session, &copy).await.unwrap();
+        assert_eq!(said, [(PARTS * ROWS_OF_PART).to_string()]);
+        assert_eq!(stage.cluster.tasks_begun() - begun, tasks, "{file_bytes}");
+        assert!(read(&folder).await == sized_rows(), "{file_bytes}: other rows");
+        // And `_SUCCESS`.
+        assert_eq!(visible(&folder).len(), files + 1, "{file_bytes}");
+    }
+    // Into folders by values.
+    let folder = stage.folder().join("folders");
+    let copy = format!(
+        "COPY (SELECT id, id % 2 AS part FROM sized) TO '{}/' STORED AS PARQUET PARTITIONED BY (part)",
+        folder.display()
+    );
+    run(&session, "SET forebay.file_bytes = 8000").await.unwrap();
+    let plan = run(&session, &format!("EXPLAIN {copy}")).await.unwrap().concat();
+    assert!(plan.contains("direct=true"), "{plan}");
+    stage.run(&session, &copy).await.unwrap();
+    for part in 0..2 {
+        let folder = folder.join(format!("part={part}"));
+        let mut expected: Rows = (0..PARTS * ROWS_OF_PART)
+            .filter(|id| id % 2 == part)
+            .map(|id| id.to_string())
+            .collect();
+        expected.sort();
+        assert!(read(&folder).await == expected, "part={part}");
+        assert_eq!(visible(&folder).len(), PARTS);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_tasks_that_make_their_rows_are_written_once_though_workers_are_killed() {
+    let mut stage = Stage::new(10, &[CPU, CPU, CPU]);
+    let undisturbed = Undisturbed { rows: sized_rows(), took: Duration::ZERO, tasks: PARTS };
+    for (number, moment) in moments(&[0.2, 0.5]).into_iter().enumerate() {
+        let session = sized_session(&stage).await;
+        run(&session, "SET forebay.file_bytes = 60000").await.unwrap();
+        let folder = stage.folder().join(format!("killed-{number}"));
+        let copy = format!("COPY ({SIZED}) TO '{}/' STORED AS PARQUET", folder.display());
+        let running = stage.start(&session, &copy);
+        stage.reach(&running, moment, &undisturbed).await;
+        assert!(!running.is_over(), "the write was over before a worker was killed");
+        let workers = [3 * number, 3 * number + 1];
+        workers.iter().for_each(|at| stage.cluster.worker(*at).kill());
+        for _ in 0..3 {
+            stage.cluster.add_worker(CPU);
+        }
+        stage.cluster.worker(3 * number + 2).kill();
+        let said = stage.end(running).await;
+        let said =
+            said.unwrap_or_else(|error| panic!("{moment}: {error}\n{}", stage.cluster.said()));
+        assert_eq!(said, [(PARTS * ROWS_OF_PART).to_string()]);
+        assert!(read(&folder).await == undisturbed.rows, "{moment}: other rows");
+        assert_eq!(visible(&folder).len(), PARTS + 1, "{moment}");
+        assert_eq!(staging_folders(stage.folder()), Vec::<PathBuf>::new());
+    }
 }

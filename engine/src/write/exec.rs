@@ -50,6 +50,7 @@ pub struct WriteExec {
     target: Arc<Target>,
     /// Known when the write begins.
     staging: Option<Staging>,
+    is_direct: bool,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -64,12 +65,25 @@ impl WriteExec {
             Boundedness::Bounded,
         );
         let metrics = ExecutionPlanMetricsSet::new();
-        Self { input, target, staging: None, properties: Arc::new(properties), metrics }
+        let properties = Arc::new(properties);
+        Self { input, target, staging: None, is_direct: false, properties, metrics }
     }
 
     /// The same, in this staging folder.
     pub(super) fn with_staging(self, staging: Option<Staging>) -> Self {
         Self { staging, ..self }
+    }
+
+    /// The same, which on a cluster is part of the tasks that make its rows, or is not: then its tasks have rows
+    /// for a file each, from blocks.
+    #[must_use]
+    pub fn with_direct(self, is_direct: bool) -> Self {
+        Self { is_direct, ..self }
+    }
+
+    /// Whether it is.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// The rows.
@@ -96,6 +110,9 @@ impl DisplayAs for WriteExec {
                 if !columns.is_empty() {
                     let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
                     write!(f, ", partitioned_by=[{}]", names.join(", "))?;
+                }
+                if self.is_direct {
+                    f.write_str(", direct=true")?;
                 }
                 Ok(())
             }
@@ -149,7 +166,7 @@ impl ExecutionPlan for WriteExec {
                 let staging = self.staging.clone();
                 let metrics = self.metrics.clone();
                 let write = Self::new(input, Arc::clone(&self.target)).with_staging(staging);
-                Ok(Arc::new(Self { metrics, ..write }))
+                Ok(Arc::new(Self { metrics, is_direct: self.is_direct, ..write }))
             }
             Err(children) => internal_err!("WriteExec takes one input, found {}", children.len()),
         }

@@ -108,6 +108,11 @@ impl Target {
         self.order.as_ref()
     }
 
+    /// Whether a folder or a file is written that is not a table.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Bytes of rows in a file.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes

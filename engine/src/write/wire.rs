@@ -54,6 +54,9 @@ pub struct Write {
     is_arrow: bool,
     #[prost(message, optional, tag = "8")]
     delta: Option<DeltaWrite>,
+    /// On a cluster, part of the tasks that make the rows.
+    #[prost(bool, tag = "9")]
+    is_direct: bool,
 }
 
 impl Write {
@@ -75,6 +78,7 @@ impl Write {
             staging: staging.map(|staging| staging.folder().to_string()),
             is_arrow,
             delta: target.delta.clone(),
+            is_direct: false,
         })
     }
 
@@ -105,7 +109,8 @@ impl WriteExec {
     /// # Errors
     /// If its sink or an expression has no wire form.
     pub fn to_wire(&self, sinks: &dyn SinkCodec, exprs: &dyn ExprCodec) -> Result<Write> {
-        Write::of(self.target(), self.staging(), sinks, exprs)
+        let write = Write::of(self.target(), self.staging(), sinks, exprs)?;
+        Ok(Write { is_direct: self.is_direct(), ..write })
     }
 
     /// The operator of a message, over `input`.
@@ -129,7 +134,8 @@ impl WriteExec {
         let folder = message.staging.as_ref().map(Path::parse).transpose();
         let folder = folder.map_err(|error| exec_datafusion_err!("its staging folder: {error}"))?;
         let staging = folder.map(|folder| Staging::at(folder, target.is_local()));
-        Ok(Self::new(input, Arc::new(target)).with_staging(staging))
+        let write = Self::new(input, Arc::new(target)).with_staging(staging);
+        Ok(write.with_direct(message.is_direct))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which part of a plan leaves the client.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ballista_core::config::BallistaConfig;
 use datafusion::common::{Result, internal_err};
@@ -20,6 +21,7 @@ use forebay_planner::ForebayConfig;
 
 use crate::client::cluster::Cluster;
 use crate::client::cluster_exec::ClusterExec;
+use crate::client::direct_writes::direct;
 
 /// Sets the options that plans on a cluster need: what one operator tells another while both run
 /// (the value of a subquery, the keys of a join) does not travel between stages, and string views
@@ -61,12 +63,14 @@ pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
 #[derive(Debug)]
 pub struct Distribute {
     cluster: Cluster,
+    /// How many it has when a statement is planned.
+    cores: Arc<AtomicUsize>,
 }
 
 impl Distribute {
-    /// Sends plans to `cluster`.
-    pub fn new(cluster: Cluster) -> Self {
-        Self { cluster }
+    /// Sends plans to `cluster`, which has so many cores.
+    pub fn new(cluster: Cluster, cores: Arc<AtomicUsize>) -> Self {
+        Self { cluster, cores }
     }
 }
 
@@ -78,7 +82,7 @@ impl PhysicalOptimizerRule for Distribute {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(commit) = plan.downcast_ref::<CommitExec>() {
             let options = config.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
-            return self.committed(commit, options.write_on_workers);
+            return self.committed(commit, &options);
         }
         if plan.is::<DataSinkExec>() {
             let inputs = plan.children().into_iter().cloned();
@@ -99,7 +103,11 @@ impl PhysicalOptimizerRule for Distribute {
 
 impl Distribute {
     /// Files of a folder are written by workers, each by as many as there are; a single file by the client.
-    fn committed(&self, commit: &CommitExec, on_workers: bool) -> Result<Arc<dyn ExecutionPlan>> {
+    fn committed(
+        &self,
+        commit: &CommitExec,
+        options: &ForebayConfig,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let Some(write) = commit.input().downcast_ref::<WriteExec>() else {
             return internal_err!("CommitExec commits what {} writes", commit.input().name());
         };
@@ -109,8 +117,23 @@ impl Distribute {
             Arc::new(ClusterExec::new(plan, self.cluster.clone()))
         };
         let write = |rows| Arc::new(WriteExec::new(rows, Arc::clone(&target)));
-        let written: Arc<dyn ExecutionPlan> = match (goes, on_workers && !target.is_file()) {
-            (true, true) => on_cluster(write(apart(rows))),
+        let on_workers = options.write_on_workers && !target.is_file();
+        let written: Arc<dyn ExecutionPlan> = match (goes, on_workers) {
+            (true, true) => {
+                let rows = apart(rows);
+                let cores = self.cores.load(Ordering::Relaxed);
+                // What is resumed is cut into parts, of which a task has much less than of the whole.
+                let direct = match options.resumable {
+                    true => None,
+                    false => direct(&rows, &target, cores)?,
+                };
+                on_cluster(match direct {
+                    Some(rows) => {
+                        Arc::new(WriteExec::new(rows, Arc::clone(&target)).with_direct(true))
+                    }
+                    None => write(rows),
+                })
+            }
             (true, false) => write(on_cluster(apart(rows))),
             (false, _) => write(Arc::clone(rows)),
         };

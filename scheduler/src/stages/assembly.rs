@@ -20,6 +20,9 @@ use crate::stages::traits::{
 /// Tasks of a stage that may start before it is known how much one of them writes.
 const FIRST_TASKS: u64 = 4;
 
+/// What a task that writes files gives, until some have been seen: a row for each.
+const FILES_BYTES_GUESS: u64 = 64 << 10;
+
 /// A plan of which some stages are cut off.
 #[derive(Default)]
 pub(crate) struct Stages {
@@ -93,7 +96,11 @@ impl Stages {
             .with_group_bytes_min(file_bytes.unwrap_or(0))
             .with_group_rows_max(model_rows(&root))
             .with_range_bytes(self.config.range_bytes as u64)
-            .with_output_bytes_guess(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS));
+            .with_output_bytes_guess(
+                file_bytes.map_or(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS), |_| {
+                    FILES_BYTES_GUESS
+                }),
+            );
         spec.replayable = is_replayable(&root);
         spec.runs_on_nothing = streams && gives_rows_for_nothing(&root);
         let mut reads = HashMap::new();

@@ -5,7 +5,7 @@
 //! - below each exchange: CPU work streams to the model's stage, block by block if a task that runs
 //!   again gives the same blocks, else task by task;
 //! - above a model, where something heavier than a filter or a projection follows;
-//! - below what writes files, so that a task of it has the rows of a file;
+//! - below what writes files, so that a task of it has the rows of a file, unless it is planned as direct;
 //! - below each operator that needs all rows of a stage of which several tasks run.
 //!
 //! What merges all rows of a query in its order does so range by range (`ranges`).
@@ -199,7 +199,10 @@ fn becomes(piece: &Piece, operator: &Arc<dyn ExecutionPlan>, wants: &Wants) -> B
     if wants.one_task {
         return if has_model { Becomes::Collected } else { Becomes::OnePartition };
     }
-    if operator.is::<WriteExec>() && !is_one_partition(piece) {
+    if let Some(write) = operator.downcast_ref::<WriteExec>()
+        && !is_one_partition(piece)
+        && (piece.streams() || !write.is_direct())
+    {
         // Files have a size of their own, whatever the tasks have that make the rows.
         return Becomes::Grouped;
     }

@@ -5,14 +5,51 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use ballista_core::config::BallistaConfig;
 use datafusion::datasource::MemTable;
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_engine::WriteExec;
+use forebay_engine::write::Target;
 
 use super::{StagedPlan, cut};
 use crate::graph::EdgeKind;
 
-/// A query on `few (k, a)` and `many (k, b)`, of four partitions each. Sides of joins are read whole by all tasks up
-/// to so many rows.
+/// The stages of a query. Sides of joins are read whole by all tasks up to so many rows.
 async fn staged(query: &str, read_whole_max: u64) -> StagedPlan {
+    let session = session(read_whole_max);
+    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+    planned(&session, plan)
+}
+
+/// The names of its stages.
+async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
+    names(staged(query, read_whole_max).await)
+}
+
+/// The names of the stages of a write of a query's rows.
+async fn stages_of_write(query: &str, is_direct: bool) -> Vec<String> {
+    let session = session(0);
+    let copy = format!("COPY ({query}) TO 'never/' STORED AS PARQUET");
+    let plan = session.sql(&copy).await.unwrap().create_physical_plan().await.unwrap();
+    let sink = plan.downcast_ref::<DataSinkExec>().unwrap();
+    let target = Arc::new(Target::of(sink, 1 << 20).unwrap());
+    let rows = Arc::clone(sink.input().children()[0]);
+    let write = WriteExec::new(rows, target).with_direct(is_direct);
+    names(planned(&session, Arc::new(write)))
+}
+
+fn planned(session: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> StagedPlan {
+    let options = session.copied_config();
+    cut(&"job".into(), plan, options.options()).unwrap()
+}
+
+fn names(staged: StagedPlan) -> Vec<String> {
+    let stages = staged.spec.stages.into_iter();
+    stages.map(|stage| stage.name).filter(|name| name.contains(" < ")).collect()
+}
+
+/// With tables `few (k, a)` and `many (k, b)`, of four partitions each.
+fn session(read_whole_max: u64) -> SessionContext {
     const PARTITIONS: i64 = 4;
     let config = SessionConfig::new()
         .with_target_partitions(PARTITIONS as usize)
@@ -33,15 +70,7 @@ async fn staged(query: &str, read_whole_max: u64) -> StagedPlan {
         let table = MemTable::try_new(parts[0][0].schema(), parts).unwrap();
         session.register_table(name, Arc::new(table)).unwrap();
     }
-    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
-    let options = session.copied_config();
-    cut(&"job".into(), plan, options.options()).unwrap()
-}
-
-/// The names of its stages.
-async fn stages(query: &str, read_whole_max: u64) -> Vec<String> {
-    let stages = staged(query, read_whole_max).await.spec.stages.into_iter();
-    stages.map(|stage| stage.name).filter(|name| name.contains(" < ")).collect()
+    session
 }
 
 const BY_HASH: [&str; 3] = [
@@ -86,4 +115,23 @@ async fn what_may_come_otherwise_is_not_merged_in_ranges() {
         assert!(kinds.len() > 1, "{query}: {kinds:?}");
         assert_eq!(kinds.contains(&EdgeKind::Ranges), ranges, "{query}: {kinds:?}");
     }
+}
+
+#[tokio::test]
+async fn a_write_that_is_direct_is_part_of_the_tasks_that_make_its_rows() {
+    let query = "SELECT k, a + 1 AS b FROM few";
+    let direct = ["BlockWriter < Write < Projection < DataSource"];
+    assert_eq!(stages_of_write(query, true).await, direct);
+    let through_blocks =
+        ["BlockWriter < Projection < DataSource", "BlockWriter < Write < BlockReader"];
+    assert_eq!(stages_of_write(query, false).await, through_blocks);
+}
+
+/// Nobody knows how many rows such a task will read.
+#[tokio::test]
+async fn a_write_of_what_streams_in_is_not_part_of_its_tasks() {
+    let query = "SELECT k FROM few UNION ALL SELECT max(k) FROM few";
+    let through_blocks = stages_of_write(query, false).await;
+    assert_eq!(stages_of_write(query, true).await, through_blocks);
+    assert_eq!(through_blocks.last().unwrap(), "BlockWriter < Write < BlockReader");
 }

@@ -120,17 +120,18 @@ impl Session {
     }
 
     /// Lets its next plans be such that each part of them gives what it would give in the whole: operators tell
-    /// each other nothing of the rows of an execution.
+    /// each other nothing of the rows of an execution, and files are not as many as tasks.
     ///
     /// # Errors
     /// If there are no such options.
     pub(in crate::flight) fn plan_in_parts(&self) -> Result<()> {
         let state = self.context.session().state_ref();
-        for key in
-            ["enable_dynamic_filter_pushdown", "enable_physical_uncorrelated_scalar_subquery"]
-        {
-            let key = format!("datafusion.optimizer.{key}");
-            state.write().config_mut().options_mut().set(&key, "false")?;
+        for (key, value) in [
+            ("datafusion.optimizer.enable_dynamic_filter_pushdown", "false"),
+            ("datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery", "false"),
+            ("forebay.resumable", "true"),
+        ] {
+            state.write().config_mut().options_mut().set(key, value)?;
         }
         Ok(())
     }

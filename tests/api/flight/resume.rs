@@ -1,5 +1,7 @@
 //! Jobs that go on after all of their server was killed, in another one with other workers, batches and parts.
 
+mod refusals;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -362,81 +364,6 @@ async fn another_model_is_named_and_what_is_forgotten_is_gone() {
     let unknown = refused(&mut client, &format!("RESUME JOB '{id}'")).await;
     assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
     assert!(fs::read_dir(stage.path("state/jobs")).unwrap().next().is_none());
-}
-
-/// Queries whose rows cannot be made in parts, and what is said of them.
-fn what_cannot() -> Vec<(String, &'static str)> {
-    let model = "ml_predict(TABLE numbers, MODEL slow, DESCRIPTOR(n))";
-    vec![
-        ("SELECT n FROM numbers LIMIT 5".to_owned(), "LIMIT"),
-        (format!("SELECT digest FROM {model} LIMIT 5"), "LIMIT"),
-        ("SELECT n FROM numbers ORDER BY n".to_owned(), "ORDER BY"),
-        ("SELECT n % 2, count(*) FROM numbers GROUP BY 1".to_owned(), "GROUP BY"),
-        ("SELECT DISTINCT n FROM numbers".to_owned(), "DISTINCT"),
-        ("SELECT n, row_number() OVER (ORDER BY n) AS r FROM numbers".to_owned(), "window"),
-        ("SELECT n, random() AS r FROM numbers".to_owned(), "random()"),
-        ("SELECT n, uuid() AS r FROM numbers".to_owned(), "uuid()"),
-        ("SELECT n, now() AS r FROM numbers".to_owned(), "now()"),
-        ("SELECT n FROM numbers WHERE random() < 0.5".to_owned(), "random()"),
-        ("SELECT n FROM few".to_owned(), "in memory"),
-        ("SELECT numbers.n FROM numbers JOIN few ON few.n = numbers.n".to_owned(), "in memory"),
-        ("SELECT n FROM numbers UNION ALL SELECT k FROM names".to_owned(), "UNION"),
-        ("SELECT n FROM numbers FULL JOIN names ON n = k".to_owned(), "FULL JOIN"),
-        (
-            format!(
-                "SELECT numbers.n FROM numbers LEFT JOIN \
-                 (SELECT digest AS m FROM names JOIN {model} p ON p.n = k) ON n = m"
-            ),
-            "would compute model 'slow'",
-        ),
-        (
-            "SELECT n FROM numbers JOIN (SELECT k FROM names LIMIT 2) ON n = k".to_owned(),
-            "LIMIT",
-        ),
-        (
-            "SELECT n, c FROM numbers JOIN (SELECT k, array_agg(name) AS c FROM names GROUP BY k) ON n = k"
-                .to_owned(),
-            "array_agg",
-        ),
-        ("VALUES (1)".to_owned(), "in memory"),
-        ("SELECT 1 AS n".to_owned(), "no files"),
-    ]
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_resumed_is_refused_before_any_work() {
-    let stage = Stage::new();
-    let (_server, mut client) = stage.serve(EMBEDDED).await;
-    run(&mut client, "CREATE TABLE few AS SELECT n FROM numbers LIMIT 3").await;
-    run(&mut client, "SET forebay.resumable = true").await;
-    let at = stage.path("out");
-    let to = format!("TO '{}/' STORED AS PARQUET", at.display());
-    for (query, said) in what_cannot() {
-        let status = refused(&mut client, &format!("SUBMIT COPY ({query}) {to}")).await;
-        assert_eq!(status.code(), Code::InvalidArgument, "{query}: {status}");
-        let message = status.message();
-        assert!(message.contains(said), "{query}: {status}");
-        assert!(message.contains("could not be resumed"), "{query}: {status}");
-        assert!(message.contains("forebay.resumable"), "{query}: {status}");
-    }
-    let file = format!("COPY numbers TO '{}.parquet'", at.display());
-    let keys = format!("COPY numbers {to} OPTIONS ('aws.secret_access_key' 'x')");
-    for (statement, said) in [
-        ("SELECT n FROM numbers".to_owned(), "it writes no files"),
-        ("CREATE TABLE more AS SELECT n FROM numbers".to_owned(), "ends with the server"),
-        (file, "is one file"),
-        (keys, "'aws.secret_access_key'"),
-    ] {
-        let status = refused(&mut client, &format!("SUBMIT {statement}")).await;
-        assert!(status.message().contains(said), "{statement}: {status}");
-    }
-    // Nothing was begun, and nothing is left.
-    assert_eq!(run(&mut client, "SELECT count(*) FROM forebay.jobs").await, "0\n");
-    assert!(fs::read_dir(stage.path("state/jobs")).unwrap().next().is_none());
-    let left = fs::read_dir(stage.folder.path()).unwrap().flatten();
-    assert!(
-        !left.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("_forebay"))
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -167,6 +167,14 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The most memory that a process had resident so far, in bytes: the kernel knows, as long as it runs.
+pub fn peak_bytes(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
 impl Process {
     /// Starts a process and waits for the first line it prints.
     fn start(mut command: Command, log: PathBuf) -> Self {
@@ -223,6 +231,11 @@ impl Process {
     /// Waits until it ends; returns its exit status.
     pub fn wait(&mut self) -> Option<i32> {
         self.child.wait().expect("the process can be waited for").code()
+    }
+
+    /// The most memory that it had resident so far, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        peak_bytes(self.id()).expect("the process is there")
     }
 
     /// Whether it still runs.

@@ -7,7 +7,7 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use forebay_engine::InferenceExec;
-use forebay_udf::model::ModelDeclaration;
+use forebay_udf::model::{Determinism, ModelDeclaration};
 
 use super::pinned::Pinned;
 use super::refusals::{of_all_rows, of_operator, refused};
@@ -169,6 +169,15 @@ fn pinned_model(model: &ModelDeclaration) -> Result<String> {
                 model.name
             ),
             &format!("ALTER MODEL {} RESET ('max_error_ratio')", model.name),
+        ));
+    }
+    if model.determinism == Determinism::Volatile {
+        return Err(refused(
+            &format!("model '{}' gives something else each time (determinism)", model.name),
+            &format!(
+                "ALTER MODEL {} SET ('determinism' = 'stable') if its outputs may be of several runs",
+                model.name
+            ),
         ));
     }
     Ok(format!(

@@ -25,7 +25,7 @@ use forebay_engine::write::resume::{Input, Inputs, Piece};
 use forebay_engine::write::{PartPlans, Target};
 
 use driving::Walk;
-use refusals::refused;
+use refusals::{of_ordered_table, refused};
 use scan::Scan;
 
 pub use repeatable::check_repeatable;
@@ -69,6 +69,9 @@ pub fn cut(plan: &Plan, passes: &dyn Fn(&dyn ExecutionPlan) -> bool) -> Result<C
             &format!("'{}' is one file, which is written as a whole", target.name()),
             "end its name with '/' to write files into a folder",
         ));
+    }
+    if let Some(order) = target.order().filter(|_| !target.is_new()) {
+        return Err(of_ordered_table(&target, order));
     }
     let mut walk = Walk::new(passes);
     let whole = Arc::clone(commit.input());

@@ -1,7 +1,9 @@
 //! Why a write cannot be resumed, and what to do.
 
 use datafusion::common::{DataFusionError, plan_datafusion_err};
+use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::ExecutionPlan;
+use forebay_engine::write::Target;
 
 /// A statement that is to be resumed and cannot be.
 pub(super) fn refused(why: &str, remedy: &str) -> DataFusionError {
@@ -14,6 +16,18 @@ pub(super) fn of_all_rows(what: &str) -> DataFusionError {
     refused(
         &format!("{what} makes of its rows what depends on all of them"),
         "write the rows below it first, and make that of the files",
+    )
+}
+
+/// A table of which files were declared to be in an order, each after the one before.
+pub(super) fn of_ordered_table(target: &Target, order: &LexOrdering) -> DataFusionError {
+    refused(
+        &format!(
+            "the table in '{}' is declared WITH ORDER ({order}), and parts of a job are written in the order of \
+             its inputs",
+            target.name()
+        ),
+        "INSERT into one of the same files that is declared without it",
     )
 }
 
