@@ -18,6 +18,7 @@ mod cluster {
     mod limits;
     mod load;
     mod lost_devices;
+    mod memory;
     mod options;
     mod packages;
     mod pauses;
