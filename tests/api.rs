@@ -29,6 +29,7 @@ mod api {
     mod random_types;
     #[path = "../sql/wire.rs"]
     mod sending;
+    mod short_memory;
     mod stage_orders;
     mod stages;
     mod standalone;

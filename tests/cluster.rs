@@ -24,6 +24,7 @@ mod cluster {
     mod pauses;
     mod restarts;
     mod setup;
+    mod short_memory;
     mod sorts;
     mod tls;
     mod tpch;

@@ -7,6 +7,7 @@
 //! - [`files`]: files as rows
 //! - [`inference`]: a model's transform and its forward pass as two operators
 //! - [`projection`]: a projection whose batches stay within some bytes
+//! - [`SpillingJoinExec`]: a hash join that goes to disk when memory is short
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //! - [`weight`]: what the rows of a batch weigh
 //! - [`write`](mod@write): rows into files that are there as a whole or not at all
@@ -39,6 +40,7 @@ pub mod inference;
 mod per_execution;
 pub mod projection;
 mod report;
+mod spilling_join;
 pub mod unreserved;
 pub mod weight;
 pub mod wire;
@@ -56,6 +58,7 @@ pub use files::ReadFilesExec;
 pub use inference::{InferenceExec, TransformExec};
 pub use projection::BoundedProjectionExec;
 pub use report::{InferenceReport, RunReport};
+pub use spilling_join::SpillingJoinExec;
 pub use write::{CommitExec, InPartsExec, WriteExec};
 
 /// The column that holds a row's length in tokens, as the length of its list.

@@ -43,7 +43,7 @@ use crate::protocol::location::BlockLocation;
 ///
 /// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
 /// blocks per partition as they lie on disk, compressed perhaps, or one where many are merged, and one batch as
-/// it is decoded, reserved; what the pool refuses of that batch passes if it is
+/// it is decoded, reserved; what the pool refuses of these passes if it is
 /// [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`] that names the block, so
 /// that it can be made again.
 #[derive(Clone, Debug)]
@@ -243,7 +243,8 @@ struct Reader {
 impl Reader {
     async fn fetch(self: Arc<Self>, block: BlockLocation) -> Result<Decoded> {
         let reserved = self.pool.new_empty();
-        reserved.try_grow(usize::try_from(block.bytes).unwrap_or(usize::MAX))?;
+        // Whoever has taken the memory may be waiting for this block before it gives any back.
+        admit(&reserved, usize::try_from(block.bytes).unwrap_or(usize::MAX))?;
         let bytes = match self.own(&block) {
             Some(store) => {
                 let here = block.clone();

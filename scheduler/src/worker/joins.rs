@@ -11,6 +11,9 @@
 //!
 //! Only joins that give rows for rows of the side that streams past share a table: one that gives rows of
 //! the table by what has met them keeps that in it.
+//!
+//! Under a limit of memory any of them goes to disk when it does not fit ([`SpillingJoinExec`]), which a plan that
+//! comes from elsewhere does not say.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,6 +34,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
     StatisticsArgs, StatisticsContext, replace_children_if_necessary,
 };
+use forebay_engine::SpillingJoinExec;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 
@@ -57,9 +61,9 @@ pub(crate) struct Tables {
 #[derive(Debug)]
 struct Table {
     /// The join that builds it, or has.
-    join: Weak<HashJoinExec>,
+    join: Weak<SpillingJoinExec>,
     /// The same, as long as it may be idle.
-    kept: Option<Arc<HashJoinExec>>,
+    kept: Option<Arc<SpillingJoinExec>>,
     /// What it is built of.
     of: Vec<BlockLocation>,
     used: Instant,
@@ -80,7 +84,7 @@ impl Tables {
             let table = match table_of(join) {
                 Some(of) => Some(self.table((job.to_owned(), stage, number), of, &node)?),
                 None if has_fewer_right(join) => None,
-                None => return Ok(Transformed::no(node)),
+                None => return spilling(node),
             };
             Ok(Transformed::yes(Arc::new(RunJoin::new(node, table)?) as Plan))
         })
@@ -88,7 +92,12 @@ impl Tables {
     }
 
     /// The join that builds this table.
-    fn table(&self, place: Place, of: &[BlockLocation], plan: &Plan) -> Result<Arc<HashJoinExec>> {
+    fn table(
+        &self,
+        place: Place,
+        of: &[BlockLocation],
+        plan: &Plan,
+    ) -> Result<Arc<SpillingJoinExec>> {
         let mut built = self.built.lock();
         let now = Instant::now();
         if let Some(table) = built.get_mut(&place)
@@ -102,7 +111,8 @@ impl Tables {
         let join = hash_join(plan)?;
         let sides: Vec<Plan> =
             vec![Arc::clone(join.left()), Arc::new(EmptyExec::new(join.right().schema()))];
-        let join = Arc::new(join.builder().with_new_children(sides)?.build()?);
+        let join = join.builder().with_new_children(sides)?.build()?;
+        let join = Arc::new(SpillingJoinExec::try_new(&join)?);
         let (kept, seen) = (Some(Arc::clone(&join)), Arc::downgrade(&join));
         built.insert(place, Table { join: seen, kept, of: of.to_vec(), used: now });
         Ok(join)
@@ -209,6 +219,15 @@ fn rows(plan: &Plan) -> Option<usize> {
     read.ok()?.num_rows.get_value().copied()
 }
 
+/// The node as it runs if memory is short.
+fn spilling(plan: Plan) -> Result<Transformed<Plan>> {
+    let join: Option<&HashJoinExec> = plan.downcast_ref();
+    let Some(join) = join.filter(|join| SpillingJoinExec::may_spill(join)) else {
+        return Ok(Transformed::no(plan));
+    };
+    Ok(Transformed::yes(Arc::new(SpillingJoinExec::try_new(join)?)))
+}
+
 fn hash_join(plan: &Plan) -> Result<&HashJoinExec> {
     plan.downcast_ref()
         .ok_or_else(|| internal_datafusion_err!("{} is not a hash join", plan.name()))
@@ -220,22 +239,21 @@ fn hash_join(plan: &Plan) -> Result<&HashJoinExec> {
 struct RunJoin {
     planned: Plan,
     /// That of other tasks; without one, the sides are swapped.
-    table: Option<Arc<HashJoinExec>>,
+    table: Option<Arc<SpillingJoinExec>>,
     /// Tells the task's partitions from those of others that have the same table.
     number: usize,
     run: Plan,
 }
 
 impl RunJoin {
-    fn new(planned: Plan, table: Option<Arc<HashJoinExec>>) -> Result<Self> {
+    fn new(planned: Plan, table: Option<Arc<SpillingJoinExec>>) -> Result<Self> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(0);
         let join = hash_join(&planned)?;
         let run = match &table {
-            None => join.swap_inputs(PartitionMode::Partitioned)?,
+            None => join.swap_inputs(PartitionMode::Partitioned)?.transform_up(spilling).data()?,
             Some(table) => {
-                let right = Arc::new(Numbered(Arc::clone(join.right())));
-                let sides: Vec<Plan> = vec![Arc::clone(table.left()), right];
-                table.builder().with_new_children(sides)?.build_exec()?
+                let right: Plan = Arc::new(Numbered(Arc::clone(join.right())));
+                Arc::new(table.with_probe_side(&right)?)
             }
         };
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -370,6 +388,7 @@ mod tests {
     use datafusion::common::NullEquality;
     use datafusion::datasource::memory::MemorySourceConfig;
     use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
     use datafusion::physical_expr::Partitioning;
     use datafusion::physical_expr::expressions::Column;
     use datafusion::prelude::SessionConfig;
@@ -500,6 +519,35 @@ mod tests {
             let by_what_streams = kind == JoinType::Inner || kind.to_string().starts_with("Right");
             assert_eq!(built, if by_what_streams { [40, 0, 0] } else { [40; 3] }, "{kind}");
             assert!(!by_what_streams || streamed == [30, 31, 32], "{kind}: {streamed:?}");
+        }
+    }
+
+    /// What a task has put on disk for all of them is read by the next one.
+    #[tokio::test]
+    async fn a_table_that_does_not_fit_is_on_disk_for_all_tasks() {
+        let folder = TempDir::new().unwrap();
+        let (left, ample) = written(folder.path(), batch(["l", "a"], 6000, 0)).await;
+        let pool = Arc::new(GreedyMemoryPool::new(64 << 10));
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc().unwrap();
+        let config = ample.session_config().clone();
+        let scarce = TaskContext::default().with_session_config(config).with_runtime(runtime);
+        let scarce = Arc::new(scarce);
+        for (at, kind) in ALL.into_iter().enumerate() {
+            let tables = Tables::default();
+            let mut spilled = vec![];
+            for seed in 0..2 {
+                let planned = || {
+                    let right = in_memory(batch(["r", "b"], 5, seed));
+                    join(Arc::clone(&left), right, kind, PartitionMode::CollectLeft, None)
+                };
+                let run = tables.joined("job", at as u32, planned()).unwrap();
+                let found_rows = found(&run, &scarce).await;
+                assert!(found_rows == found(&planned(), &ample).await, "{kind}");
+                spilled.push(run.metrics().unwrap().spilled_rows().unwrap_or(0));
+            }
+            let by_what_streams = kind == JoinType::Inner || kind.to_string().starts_with("Right");
+            assert!(spilled[0] >= 6005, "{kind}: {spilled:?}");
+            assert_eq!(spilled[1] < 6000, by_what_streams, "{kind}: {spilled:?}");
         }
     }
 

@@ -1,0 +1,46 @@
+//! Hash joins that go to disk when memory is short.
+//!
+//! The last of the physical rules: those before know a `HashJoinExec`. Those who look at plans later do, too, as
+//! the operator passes for one. A plan that goes to a worker goes with DataFusion's joins, and the worker sees to
+//! them (`forebay_engine::SpillingJoinExec` there, too).
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::config::ConfigOptions;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::joins::HashJoinExec;
+use forebay_engine::SpillingJoinExec;
+
+use super::disguise::{Plan, Rule};
+
+pub(crate) fn add_to(rules: &mut Vec<Rule>) {
+    rules.push(Arc::new(SpillJoins));
+}
+
+/// Puts a [`SpillingJoinExec`] in the place of each hash join that may be one. Whether memory has a limit is known
+/// when it runs.
+#[derive(Debug)]
+struct SpillJoins;
+
+impl PhysicalOptimizerRule for SpillJoins {
+    fn optimize(&self, plan: Plan, _: &ConfigOptions) -> Result<Plan> {
+        let spilling = |plan: Plan| {
+            let join: Option<&HashJoinExec> = plan.downcast_ref();
+            let Some(join) = join.filter(|join| SpillingJoinExec::may_spill(join)) else {
+                return Ok(Transformed::no(plan));
+            };
+            Ok(Transformed::yes(Arc::new(SpillingJoinExec::try_new(join)?) as Plan))
+        };
+        plan.transform_up(spilling).data()
+    }
+
+    fn name(&self) -> &str {
+        "spill_joins"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,153 @@
+//! Joins in one process that have less memory than they work on, in SQL.
+
+use std::path::Path;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay::{Catalog, ForebayContext};
+use forebay_engine::ErrorKind;
+use tempfile::TempDir;
+
+/// Of some 6 MB per table.
+const ROWS: usize = 20_000;
+
+const COLUMNS: &str = "
+    value AS id,
+    CASE WHEN value % 11 = 3 THEN NULL ELSE value * 7919 % 30011 END AS key,
+    concat(md5(CAST(value AS VARCHAR)), repeat('.', 260)) AS text";
+
+async fn tables(folder: &Path) -> SessionContext {
+    let config = SessionConfig::new().with_target_partitions(3);
+    let plain = SessionContext::new_with_config(config);
+    for (table, from) in [("a", 0), ("b", 7_000)] {
+        let copy = format!(
+            "COPY (SELECT {COLUMNS} FROM range({from}, {})) TO '{}/{table}.parquet' STORED AS PARQUET",
+            from + ROWS,
+            folder.display()
+        );
+        plain.sql(&copy).await.unwrap().collect().await.unwrap();
+    }
+    for create in create(folder) {
+        plain.sql(&create).await.unwrap();
+    }
+    plain
+}
+
+fn create(folder: &Path) -> [String; 2] {
+    ["a", "b"].map(|table| {
+        let file = folder.join(table).with_extension("parquet");
+        format!("CREATE EXTERNAL TABLE {table} STORED AS PARQUET LOCATION '{}'", file.display())
+    })
+}
+
+async fn session(folder: &Path, limit: usize) -> ForebayContext {
+    let config = SessionConfig::new()
+        .with_target_partitions(3)
+        .with_batch_size(1024)
+        .with_sort_spill_reservation_bytes(64 << 10);
+    let session = ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .with_config(config)
+        .with_memory_limit(limit)
+        .build()
+        .unwrap();
+    for create in create(folder) {
+        session.sql(&create).await.unwrap().collect().await.unwrap();
+    }
+    session
+}
+
+async fn rows(session: &ForebayContext, query: &str) -> Vec<RecordBatch> {
+    let frame = session.sql(query).await.unwrap();
+    frame.collect().await.unwrap_or_else(|error| panic!("{query}: {error}"))
+}
+
+/// As text, sorted unless their order counts.
+fn text(rows: &[RecordBatch], in_order: bool) -> Vec<String> {
+    let table = pretty_format_batches(rows).unwrap().to_string();
+    let mut lines: Vec<String> = table.lines().skip(3).map(str::to_owned).collect();
+    if !in_order {
+        lines.sort();
+    }
+    lines
+}
+
+/// Both texts are needed behind the join, so both go through it.
+const BOTH: &str = "a.id, b.id AS other, concat(substr(a.text, 1 + CAST(b.id % 30 AS INT), 3), \
+                    substr(b.text, 1 + CAST(a.id % 30 AS INT), 3)) AS both";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_with_joins_give_the_rows_that_they_give_with_much_memory() {
+    let folder = TempDir::new().unwrap();
+    let plain = tables(folder.path()).await;
+    let session = session(folder.path(), 1 << 20).await;
+    let semi = "SELECT id, left(text, 9) FROM a WHERE NOT EXISTS (SELECT 1 FROM b \
+                WHERE a.key = b.key AND left(a.text, 2) < right(left(b.text, 12), 4))";
+    let not_in = "SELECT id, left(text, 9) FROM a WHERE key NOT IN (SELECT key FROM b WHERE id % 11 <> 3 AND id % 3 = 0)";
+    for (query, in_order) in [
+        (format!("SELECT {BOTH} FROM a JOIN b ON a.key = b.key"), false),
+        (format!("SELECT {BOTH} FROM a LEFT JOIN b ON a.key = b.key AND a.id < b.id"), false),
+        (format!("SELECT {BOTH} FROM a FULL JOIN b ON a.key = b.key AND a.id < b.id"), false),
+        (format!("SELECT {BOTH} FROM a JOIN b ON a.key = b.key ORDER BY b.id, a.id"), true),
+        (
+            format!(
+                "SELECT {BOTH} FROM a RIGHT JOIN b ON a.key = b.key ORDER BY b.id, a.id LIMIT 50"
+            ),
+            true,
+        ),
+        (semi.to_owned(), false),
+        (not_in.to_owned(), false),
+        // Three tables, one of which is not written to disk twice over.
+        (
+            "SELECT a.id, count(*), max(concat(b.text, c.text)) FROM a JOIN b ON a.key = b.key \
+             JOIN a AS c ON c.key = b.key + 1 GROUP BY a.id"
+                .to_owned(),
+            false,
+        ),
+    ] {
+        let found = text(&rows(&session, &query).await, in_order);
+        let expected = plain.sql(&query).await.unwrap().collect().await.unwrap();
+        let expected = text(&expected, in_order);
+        assert!(expected.len() > 40, "{query}: {} rows", expected.len());
+        assert_eq!(found.len(), expected.len(), "{query}");
+        assert!(found == expected, "{query}: other rows");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_say_what_went_to_disk_and_else_nothing_of_it() {
+    let folder = TempDir::new().unwrap();
+    let plain = tables(folder.path()).await;
+    let query = format!("SELECT {BOTH} FROM a JOIN b ON a.key = b.key");
+    let analyzed = format!("EXPLAIN ANALYZE {query}");
+    let scarce = session(folder.path(), 1 << 20).await;
+    let found = text(&rows(&scarce, &analyzed).await, true).join("\n");
+    let join = found.lines().find(|line| line.contains("HashJoinExec")).unwrap();
+    for metric in ["spill_count=", "spilled_bytes=", "spilled_rows=", "build_mem_used="] {
+        assert!(join.contains(metric), "{metric}: {found}");
+    }
+    let ample = session(folder.path(), 1 << 30).await;
+    let found = text(&rows(&ample, &analyzed).await, true).join("\n");
+    assert!(found.contains("HashJoinExec") && !found.contains("spill"), "{found}");
+    // To whoever looks at a plan it is DataFusion's join.
+    let explain = format!("EXPLAIN {query}");
+    let join = |plan: &[RecordBatch]| {
+        let plan = text(plan, true);
+        let found = plan.iter().find_map(|line| line.split_once("HashJoinExec:"));
+        found.unwrap_or_else(|| panic!("{plan:#?}")).1.trim().to_owned()
+    };
+    let expected = plain.sql(&explain).await.unwrap().collect().await.unwrap();
+    assert_eq!(join(&rows(&ample, &explain).await), join(&expected));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_go_to_disk_names_the_operator() {
+    let folder = TempDir::new().unwrap();
+    tables(folder.path()).await;
+    let session = session(folder.path(), 1 << 20).await;
+    let frame = session.sql("SELECT count(a.text || b.text) FROM a CROSS JOIN b").await.unwrap();
+    let error = frame.collect().await.unwrap_err();
+    assert_eq!(ErrorKind::of(&error), ErrorKind::ResourceExhausted, "{error}");
+    assert!(error.to_string().contains("CrossJoinExec"), "{error}");
+}
