@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use datafusion::common::utils::memory::estimate_memory_size;
 use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{
-    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+    GreedyMemoryPool, MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
 use crate::unreserved::UNRESERVED_BYTES_MAX;
@@ -22,6 +22,19 @@ const ANYWAY: usize = 64;
 
 const ANYWAY_BYTES_MIN: usize = 16 << 10;
 const ANYWAY_BYTES_MAX: usize = 1 << 20;
+
+/// What is behind a join, and brings its rows into their order, has as much to itself: DataFusion's sort ends the
+/// query when it is refused its first batch, and may be refused because of the join that it reads.
+const OF_A_SORT_MIN: usize = 32 << 20;
+
+/// The pool of a sort behind a join: as much as is [left to others](LEFT_TO_OTHERS).
+pub(super) fn of_sort(pool: &dyn MemoryPool) -> Arc<dyn MemoryPool> {
+    let part = match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => limit / LEFT_TO_OTHERS,
+        MemoryLimit::Infinite | MemoryLimit::Unknown => UNRESERVED_BYTES_MAX,
+    };
+    Arc::new(GreedyMemoryPool::new(part.clamp(OF_A_SORT_MIN, UNRESERVED_BYTES_MAX)))
+}
 
 /// What one of DataFusion's joins holds. To that it is the pool: what it asks for has been reserved when its
 /// build side was gathered, and is freed when it lets go of it.
