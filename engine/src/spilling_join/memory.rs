@@ -13,7 +13,8 @@ use datafusion::execution::memory_pool::{
 
 use crate::unreserved::UNRESERVED_BYTES_MAX;
 
-/// This part of the limit is left to others: what is behind a join can often not do without any.
+/// This part of the limit is left to others, and to joins that want little: what is behind a join can often not do
+/// without any.
 const LEFT_TO_OTHERS: usize = 8;
 
 /// This part of the limit a join may hold whatever the pool says, and at most [`ANYWAY_BYTES_MAX`]: with one
@@ -57,18 +58,20 @@ impl Memory {
         let wanted = of_table(rows, bytes)?;
         let more = wanted.saturating_sub(self.held.size());
         let limit = self.limit().unwrap_or(usize::MAX);
-        if wanted <= (limit / ANYWAY).clamp(ANYWAY_BYTES_MIN, ANYWAY_BYTES_MAX) {
+        let little = limit / ANYWAY;
+        if wanted <= little.clamp(ANYWAY_BYTES_MIN, ANYWAY_BYTES_MAX) {
             self.held.grow(more);
             return Ok(true);
         }
         if self.held.try_grow(more).is_err() {
             return Ok(false);
         }
-        let is_room_left = self.pool.reserved() <= limit - limit / LEFT_TO_OTHERS;
-        if !is_room_left {
+        let leaves_room = self.pool.reserved() <= limit - limit / LEFT_TO_OTHERS;
+        if wanted > little && !leaves_room {
             self.held.shrink(more);
+            return Ok(false);
         }
-        Ok(is_room_left)
+        Ok(true)
     }
 
     /// Holds a table of one batch, which is there whatever the pool says.
