@@ -19,7 +19,7 @@ const COLUMNS: &str = "
     CASE WHEN value % 10 = 0 THEN -1 WHEN value % 10 = 5 THEN NULL ELSE value * 7919 % 80000 END AS key,
     concat(md5(CAST(value AS VARCHAR)), repeat('.', 3968)) AS text";
 
-/// A worker with little memory, and two tables, in batches of 2 MB.
+/// A worker with little memory, and two tables, in batches of half a megabyte.
 struct Scarce {
     stage: Stage,
     tables: PathBuf,
@@ -62,7 +62,8 @@ impl Scarce {
         }
         let options = [
             "datafusion.execution.target_partitions = 2",
-            "datafusion.execution.batch_size = 512",
+            "datafusion.execution.batch_size = 128",
+            "datafusion.execution.sort_spill_reservation_bytes = 1000000",
             "forebay.block_bytes = 1000000",
             "forebay.edge_budget = 4000000",
         ];

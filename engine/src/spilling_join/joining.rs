@@ -10,9 +10,10 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 
+use super::memory::of_sort;
 use super::parts::{LEVELS_MAX, Parting, Rows};
 use super::pieces::Pieces;
-use super::run::{Run, TooLarge};
+use super::run::{Run, TooLarge, with_pool};
 use super::shape::{Shape, Side};
 use super::sides::{GivenExec, SideExec};
 
@@ -204,7 +205,9 @@ impl Joining {
         let work = std::mem::take(&mut self.work);
         let rest = Self::new(&self.shape, &self.outside, self.partition, work);
         let sorted = SortExec::new(order, GivenExec::new(rest.into_stream()));
-        let rows = sorted.execute(self.partition, Arc::clone(&self.outside))?;
+        let pool = of_sort(self.outside.memory_pool().as_ref());
+        let context = with_pool(&self.outside, self.outside.session_config().clone(), pool);
+        let rows = sorted.execute(self.partition, context)?;
         self.current = Some(Current { rows, attempt: None });
         Ok(())
     }

@@ -8,12 +8,13 @@ use bytesize::ByteSize;
 use datafusion::common::utils::memory::estimate_memory_size;
 use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{
-    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+    GreedyMemoryPool, MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 
 use crate::unreserved::UNRESERVED_BYTES_MAX;
 
-/// This part of the limit is left to others: what is behind a join can often not do without any.
+/// This part of the limit is left to others, and to joins that want little: what is behind a join can often not do
+/// without any.
 const LEFT_TO_OTHERS: usize = 8;
 
 /// This part of the limit a join may hold whatever the pool says, and at most [`ANYWAY_BYTES_MAX`]: with one
@@ -22,6 +23,19 @@ const ANYWAY: usize = 64;
 
 const ANYWAY_BYTES_MIN: usize = 16 << 10;
 const ANYWAY_BYTES_MAX: usize = 1 << 20;
+
+/// What is behind a join, and brings its rows into their order, has as much to itself: DataFusion's sort ends the
+/// query when it is refused its first batch, and may be refused because of the join that it reads.
+const OF_A_SORT_MIN: usize = 32 << 20;
+
+/// The pool of a sort behind a join: as much as is [left to others](LEFT_TO_OTHERS).
+pub(super) fn of_sort(pool: &dyn MemoryPool) -> Arc<dyn MemoryPool> {
+    let part = match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => limit / LEFT_TO_OTHERS,
+        MemoryLimit::Infinite | MemoryLimit::Unknown => UNRESERVED_BYTES_MAX,
+    };
+    Arc::new(GreedyMemoryPool::new(part.clamp(OF_A_SORT_MIN, UNRESERVED_BYTES_MAX)))
+}
 
 /// What one of DataFusion's joins holds. To that it is the pool: what it asks for has been reserved when its
 /// build side was gathered, and is freed when it lets go of it.
@@ -44,18 +58,20 @@ impl Memory {
         let wanted = of_table(rows, bytes)?;
         let more = wanted.saturating_sub(self.held.size());
         let limit = self.limit().unwrap_or(usize::MAX);
-        if wanted <= (limit / ANYWAY).clamp(ANYWAY_BYTES_MIN, ANYWAY_BYTES_MAX) {
+        let little = limit / ANYWAY;
+        if wanted <= little.clamp(ANYWAY_BYTES_MIN, ANYWAY_BYTES_MAX) {
             self.held.grow(more);
             return Ok(true);
         }
         if self.held.try_grow(more).is_err() {
             return Ok(false);
         }
-        let is_room_left = self.pool.reserved() <= limit - limit / LEFT_TO_OTHERS;
-        if !is_room_left {
+        let leaves_room = self.pool.reserved() <= limit - limit / LEFT_TO_OTHERS;
+        if wanted > little && !leaves_room {
             self.held.shrink(more);
+            return Ok(false);
         }
-        Ok(is_room_left)
+        Ok(true)
     }
 
     /// Holds a table of one batch, which is there whatever the pool says.

@@ -9,6 +9,7 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::prelude::SessionConfig;
 use parking_lot::Mutex;
 
 use super::memory::Memory;
@@ -63,20 +64,8 @@ impl Run {
 
     /// What the join is run with.
     pub(super) fn context(self: &Arc<Self>) -> Arc<TaskContext> {
-        let memory_pool: Arc<dyn MemoryPool> = Arc::clone(&self.memory) as _;
-        let outside = self.outside.runtime_env();
-        let runtime = RuntimeEnv { memory_pool, ..outside.as_ref().clone() };
-        // A join calls no function by its name.
-        Arc::new(TaskContext::new(
-            self.outside.task_id(),
-            self.outside.session_id(),
-            self.outside.session_config().clone().with_extension(Arc::clone(self)),
-            HashMap::new(),
-            HashMap::new(),
-            HashMap::new(),
-            HashMap::new(),
-            Arc::new(runtime),
-        ))
+        let config = self.outside.session_config().clone().with_extension(Arc::clone(self));
+        with_pool(&self.outside, config, Arc::clone(&self.memory) as _)
     }
 
     pub(super) fn put_probe(&self, rows: SendableRecordBatchStream) {
@@ -87,6 +76,25 @@ impl Run {
     pub(super) fn take_probe(&self) -> Option<SendableRecordBatchStream> {
         self.probe.lock().0.take()
     }
+}
+
+/// The context of an operator that has a pool of its own. It calls no function by its name.
+pub(super) fn with_pool(
+    outside: &TaskContext,
+    config: SessionConfig,
+    memory_pool: Arc<dyn MemoryPool>,
+) -> Arc<TaskContext> {
+    let runtime = RuntimeEnv { memory_pool, ..outside.runtime_env().as_ref().clone() };
+    Arc::new(TaskContext::new(
+        outside.task_id(),
+        outside.session_id(),
+        config,
+        HashMap::new(),
+        HashMap::new(),
+        HashMap::new(),
+        HashMap::new(),
+        Arc::new(runtime),
+    ))
 }
 
 /// Why a join ends that is not to end: its build side does not fit. Travels as the error of its input, which

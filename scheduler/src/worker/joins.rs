@@ -527,7 +527,7 @@ mod tests {
     async fn a_table_that_does_not_fit_is_on_disk_for_all_tasks() {
         let folder = TempDir::new().unwrap();
         let (left, ample) = written(folder.path(), batch(["l", "a"], 6000, 0)).await;
-        let pool = Arc::new(GreedyMemoryPool::new(64 << 10));
+        let pool = Arc::new(GreedyMemoryPool::new(160 << 10));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc().unwrap();
         let config = ample.session_config().clone();
         let scarce = TaskContext::default().with_session_config(config).with_runtime(runtime);

@@ -458,13 +458,12 @@ async fn an_order_that_is_claimed_is_kept() {
             let case = Case { skew, mode: PartitionMode::CollectLeft, ..usual(kind) };
             let build = side(&case, 9000, 1, skew);
             let probe = side(&case, case.probe_rows, 2, 1);
-            let join = over(&case, scan(build, 1), in_order(probe));
-            let ours: Arc<dyn ExecutionPlan> = Arc::new(SpillingJoinExec::try_new(&join).unwrap());
+            let join = || over(&case, scan(build.clone(), 1), in_order(probe.clone()));
+            let ours: Arc<dyn ExecutionPlan> =
+                Arc::new(SpillingJoinExec::try_new(&join()).unwrap());
             assert!(ours.properties().output_ordering().is_some(), "{kind} claims none");
-            let config = SessionConfig::new()
-                .with_batch_size(BATCH)
-                .with_sort_spill_reservation_bytes(1 << 10);
-            let pool = Arc::new(GreedyMemoryPool::new(700 << 10));
+            let config = SessionConfig::new().with_batch_size(BATCH);
+            let pool = Arc::new(GreedyMemoryPool::new(case.limit));
             let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc().unwrap();
             let context =
                 Arc::new(TaskContext::default().with_session_config(config).with_runtime(runtime));
@@ -477,7 +476,7 @@ async fn an_order_that_is_claimed_is_kept() {
             let numbers: Vec<i64> = numbers.collect();
             assert!(numbers.is_sorted(), "{kind}");
             let unbounded = self::context(Arc::new(UnboundedMemoryPool::default()));
-            let expected = collect(Arc::new(join), unbounded).await.unwrap();
+            let expected = collect(Arc::new(join()), unbounded).await.unwrap();
             assert!(
                 sorted(&found, &ours.schema()) == sorted(&expected, &ours.schema()),
                 "{kind}: other rows"
