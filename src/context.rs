@@ -3,28 +3,24 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
-use forebay_engine::arrow_files::CheckArrowFiles;
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::install;
 use forebay_planner::sql::{self, ModelStatement, Statement, statement::CreateModel};
 use forebay_scheduler::client::detached_jobs::DetachedJobs;
-use forebay_scheduler::client::distribute::{Distribute, plans_for_cluster};
-use forebay_scheduler::client::explain::ClusterQueryPlanner;
-use forebay_scheduler::client::system_schema::SystemSchema;
+use forebay_scheduler::client::distribute::plans_for_cluster;
 use forebay_scheduler::inventory::pooled;
-use forebay_scheduler::tables;
 use forebay_scheduler::{Cluster, Functions, Standalone, Tls};
 use forebay_udf::model::Catalog;
 use forebay_udf::runtime::torch::remember_kernels_in;
 
 use crate::folders;
+use crate::runs::{OnCluster, Runs, show};
 use crate::stores::{Stores, UrlTables, open_with_options};
 
 /// A DataFusion session with Forebay installed, whose queries run in this process or on a cluster.
@@ -35,86 +31,6 @@ pub struct ForebayContext {
     devices: Arc<Devices>,
     functions: Functions,
     runs: Runs,
-}
-
-/// Where the queries of a session run.
-#[derive(Clone)]
-enum Runs {
-    InThisProcess,
-    OnCluster(OnCluster),
-}
-
-#[derive(Clone)]
-struct OnCluster {
-    cluster: Cluster,
-    /// Whether statements are planned for its workers of the moment; otherwise for what was given.
-    follows_workers: bool,
-    /// The number of partitions that nobody chose: it follows the cluster's cores.
-    partitions: Option<Arc<AtomicUsize>>,
-    /// How many cores it had when a statement was planned last, in whichever session.
-    cores: Arc<AtomicUsize>,
-    /// Keeps a cluster running that is this session's alone.
-    _own: Option<Arc<Standalone>>,
-}
-
-impl Runs {
-    fn cluster(&self) -> Option<&Cluster> {
-        match self {
-            Self::InThisProcess => None,
-            Self::OnCluster(on) => Some(&on.cluster),
-        }
-    }
-
-    /// What there is to see of them.
-    fn system_schema(&self, catalog: &Arc<Catalog>) -> SystemSchema {
-        SystemSchema::new(Arc::clone(catalog)).with_cluster(self.cluster().cloned())
-    }
-
-    /// What sees to it that the plans of a session run there.
-    fn plan_with(&self, builder: SessionStateBuilder) -> SessionStateBuilder {
-        match self {
-            // What workers see to for plans that come to them.
-            Self::InThisProcess => builder.with_physical_optimizer_rule(Arc::new(CheckArrowFiles)),
-            Self::OnCluster(on) => {
-                let distribute = Distribute::new(on.cluster.clone(), Arc::clone(&on.cores));
-                builder
-                    .with_physical_optimizer_rule(Arc::new(distribute))
-                    .with_query_planner(Arc::new(ClusterQueryPlanner))
-            }
-        }
-    }
-
-    /// The same for another session, which follows the cluster by itself.
-    fn for_another(&self) -> Self {
-        let mut runs = self.clone();
-        if let Self::OnCluster(OnCluster { partitions: Some(partitions), .. }) = &mut runs {
-            let cores = partitions.load(Ordering::Relaxed);
-            *partitions = Arc::new(AtomicUsize::new(cores));
-        }
-        runs
-    }
-}
-
-/// Puts our tables among those of a session.
-fn show(state: &SessionState, tables: SystemSchema) -> Result<()> {
-    let tables_of = &state.config().options().catalog.default_catalog;
-    if let Some(tables_of) = state.catalog_list().catalog(tables_of) {
-        tables_of.register_schema(tables::NAME, Arc::new(tables))?;
-    }
-    Ok(())
-}
-
-impl OnCluster {
-    /// The cores of the next statement, and its partitions, if nobody has chosen how many.
-    fn follow(&self, cpus: u32, options: &mut ConfigOptions) {
-        let cores = cpus.max(1) as usize;
-        self.cores.store(cores, Ordering::Relaxed);
-        let Some(partitions) = &self.partitions else { return };
-        let before = partitions.swap(cores, Ordering::Relaxed);
-        if options.execution.target_partitions == before {
-            options.execution.target_partitions = cores;
-        }
-    }
 }
 
 impl ForebayContext {

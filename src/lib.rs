@@ -23,6 +23,7 @@ mod context;
 pub mod errors;
 pub mod flight;
 pub mod folders;
+mod runs;
 pub mod stores;
 
 pub use context::{ForebayBuilder, ForebayContext};

@@ -25,14 +25,15 @@ const GROWS: u64 = 400 << 20;
 /// time, and on what its allocator keeps.
 const FLAT: u64 = 64 << 20;
 
-/// `numbers (n)`, of so many rows in several files.
+/// `numbers (n)`, of so many rows in several files, in no order: one task would keep it.
 async fn write_numbers(folder: &Path, rows: usize) {
     const FILES: usize = 8;
     let session = SessionContext::new();
     for file in 0..FILES {
         let (from, to) = (file * rows / FILES, (file + 1) * rows / FILES);
         let copy = format!(
-            "COPY (SELECT value AS n FROM range({from}, {to})) TO '{}/{file}.parquet' STORED AS PARQUET",
+            "COPY (SELECT value * 7919 % {rows} AS n FROM range({from}, {to})) \
+             TO '{}/{file}.parquet' STORED AS PARQUET",
             folder.display()
         );
         session.sql(&copy).await.unwrap().collect().await.unwrap();

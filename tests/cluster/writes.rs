@@ -181,8 +181,11 @@ async fn sized_session(stage: &Stage) -> ForebayContext {
         let session = SessionContext::new();
         for part in 0..PARTS {
             let (from, to) = (part * ROWS_OF_PART, (part + 1) * ROWS_OF_PART);
+            // In no order: one that a table has is kept, by one task that sees all rows.
             let copy = format!(
-                "COPY (SELECT value AS id FROM range({from}, {to})) TO '{}/{part}.parquet' STORED AS PARQUET",
+                "COPY (SELECT value * 7919 % {} AS id FROM range({from}, {to})) \
+                 TO '{}/{part}.parquet' STORED AS PARQUET",
+                PARTS * ROWS_OF_PART,
                 table.display()
             );
             session.sql(&copy).await.unwrap().collect().await.unwrap();
