@@ -369,11 +369,10 @@ async fn rows_of_one_key_are_joined_in_pieces() {
     for kind in ALL {
         for mode in [PartitionMode::Partitioned, PartitionMode::CollectLeft] {
             for with_filter in [false, true] {
-                for projected in [false, true] {
-                    let case = Case { mode, with_filter, projected, skew: 100, ..usual(kind) };
-                    let ours = compare(&case).await.unwrap();
-                    assert!(measured(ours.as_ref(), "spill_count") > 0, "{case:?}");
-                }
+                let projected = with_filter;
+                let case = Case { mode, with_filter, projected, skew: 100, ..usual(kind) };
+                let ours = compare(&case).await.unwrap();
+                assert!(measured(ours.as_ref(), "spill_count") > 0, "{case:?}");
             }
         }
     }
@@ -428,7 +427,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn random_joins_give_the_rows_of_datafusion_s(case in cases()) {
