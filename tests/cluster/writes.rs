@@ -220,7 +220,7 @@ async fn tasks_that_make_files_of_rows_write_them_and_others_leave_that_to_other
         let folder = stage.folder().join(file_bytes.to_string());
         let copy = format!("COPY ({SIZED}) TO '{}/' STORED AS PARQUET", folder.display());
         let plan = run(&session, &format!("EXPLAIN {copy}")).await.unwrap().concat();
-        assert!(plan.contains("WriteExec: format=parquet"), "{plan}");
+        assert!(plan.contains("WriteExec: format=Parquet"), "{plan}");
         assert_eq!(plan.contains("direct=true"), is_direct, "{file_bytes}: {plan}");
         let begun = stage.cluster.tasks_begun();
         let said = stage.run(&session, &copy).await.unwrap();

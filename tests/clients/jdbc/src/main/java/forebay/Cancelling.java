@@ -77,8 +77,8 @@ final class Cancelling {
         Throwable next = error instanceof SQLException sql ? sql.getNextException() : null;
         return said.contains("Ref count should be >= 1")
                 || said.contains("RefCnt has gone negative")
-                // Of memory that is gone.
-                || said.contains("(expected: range(0, 0))")
+                // Of memory that is gone, or is another batch's by now.
+                || said.contains("(expected: range(0, ")
                 || isRaceOfDriver(error.getCause())
                 || isRaceOfDriver(next)
                 || Stream.of(error.getSuppressed()).anyMatch(Cancelling::isRaceOfDriver);
