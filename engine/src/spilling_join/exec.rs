@@ -54,8 +54,8 @@ impl SpillingJoinExec {
     /// None that building the join did not find already.
     pub fn try_new(join: &HashJoinExec) -> Result<Self> {
         let sides: Vec<Plan> = vec![
-            SideExec::new(Side::Build, Arc::clone(join.left())),
-            SideExec::new(Side::Probe, Arc::clone(join.right())),
+            SideExec::over(Side::Build, Arc::clone(join.left())),
+            SideExec::over(Side::Probe, Arc::clone(join.right())),
         ];
         let run = Arc::new(join.builder().with_new_children(sides)?.build()?);
         let join = Arc::new(join.builder().build()?);
@@ -69,7 +69,7 @@ impl SpillingJoinExec {
     /// If the rows are not of the probe side's columns.
     pub fn with_probe_side(&self, probe: &Plan) -> Result<Self> {
         let sides: Vec<Plan> =
-            vec![Arc::clone(self.run.left()), SideExec::new(Side::Probe, Arc::clone(probe))];
+            vec![Arc::clone(self.run.left()), SideExec::over(Side::Probe, Arc::clone(probe))];
         let run = Arc::new(self.run.builder().with_new_children(sides)?.build()?);
         let sides: Vec<Plan> = vec![Arc::clone(self.shape.join.left()), Arc::clone(probe)];
         let join = Arc::new(self.shape.join.builder().with_new_children(sides)?.build()?);

@@ -127,7 +127,8 @@ impl Joining {
         self.current = match work {
             Work::Join { build, probe, level } => {
                 let run = Run::new(&self.shape, &self.outside, self.partition, level);
-                let side = |side, rows: &Rows| SideExec::new(side, GivenExec::new(rows.read()));
+                let side =
+                    |side, rows: &Rows| SideExec::over(side, GivenExec::of_rows(rows.read()));
                 let (left, right) = (side(Side::Build, &build), side(Side::Probe, &probe));
                 let join = self.shape.of_part(*self.shape.join.join_type(), left, right)?;
                 let rows = join.execute(self.partition, run.context())?;
@@ -204,7 +205,7 @@ impl Joining {
         let Some(order) = self.shape.order() else { return Ok(()) };
         let work = std::mem::take(&mut self.work);
         let rest = Self::new(&self.shape, &self.outside, self.partition, work);
-        let sorted = SortExec::new(order, GivenExec::new(rest.into_stream()));
+        let sorted = SortExec::new(order, GivenExec::of_rows(rest.into_stream()));
         let pool = of_sort(self.outside.memory_pool().as_ref());
         let context = with_pool(&self.outside, self.outside.session_config().clone(), pool);
         let rows = sorted.execute(self.partition, context)?;

@@ -77,7 +77,7 @@ impl Pieces {
             return Ok(None);
         }
         let taken = GivenExec::of_batches(self.taken.schema(), piece);
-        let others = GivenExec::new(self.others.read());
+        let others = GivenExec::of_rows(self.others.read());
         let join = joined(shape, self.pass, taken, others)?;
         let rows = join.execute(partition, run.context())?;
         Ok(Some(finished(shape, self.pass, partition, rows)))

@@ -29,7 +29,7 @@ pub(super) struct SideExec {
 }
 
 impl SideExec {
-    pub(super) fn new(side: Side, input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    pub(super) fn over(side: Side, input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
         Arc::new(Self { side, input })
     }
 }
@@ -69,7 +69,7 @@ impl ExecutionPlan for SideExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Self::new(self.side, input)),
+            Ok([input]) => Ok(Self::over(self.side, input)),
             Err(all) => internal_err!("SideExec takes one input, found {}", all.len()),
         }
     }
@@ -160,7 +160,7 @@ pub(super) struct GivenExec {
 
 impl GivenExec {
     /// Rows of one partition, whatever its number is.
-    pub(super) fn new(rows: SendableRecordBatchStream) -> Arc<dyn ExecutionPlan> {
+    pub(super) fn of_rows(rows: SendableRecordBatchStream) -> Arc<dyn ExecutionPlan> {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(rows.schema()),
             Partitioning::UnknownPartitioning(1),
@@ -175,7 +175,7 @@ impl GivenExec {
         batches: Vec<RecordBatch>,
     ) -> Arc<dyn ExecutionPlan> {
         let rows = stream::iter(batches.into_iter().map(Ok));
-        Self::new(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+        Self::of_rows(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 }
 

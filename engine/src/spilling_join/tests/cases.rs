@@ -285,7 +285,7 @@ async fn not_in_knows_of_all_nulls() {
     let build = side(&case, case.build_rows, 1, 0);
     let probe = side(&case, 300, 2, 0);
     let few = without_nulls(probe.clone());
-    let one_null = vec![few.clone(), vec![probe[0].slice(0, 60)]].concat();
+    let one_null = [few.clone(), vec![probe[0].slice(0, 60)]].concat();
     let none = vec![probe[0].slice(0, 0)];
     let mut counts = vec![];
     for probe in [few, one_null, none] {

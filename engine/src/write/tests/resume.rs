@@ -300,6 +300,21 @@ async fn what_was_complete_stays_whichever_operation_failed() {
     }
 }
 
+/// A write of which all parts are complete and nothing is committed: the last changes are the commit's.
+async fn complete_and_not_committed(changes: usize) -> (Home, Remains, Overview) {
+    for at in (0..changes).rev() {
+        let home = Home::new(Kind::Folder).await;
+        let remains = home.remains().await;
+        let fault = Faulty::new(Fault::FromThenOn(at), || ());
+        let said = home.run(Arc::new(fault), &remains, 1, FINGERPRINT).await.0;
+        let kept = home.overview(&remains).await;
+        if said.is_err() && kept.rows == ROWS as u64 {
+            return (home, remains, kept);
+        }
+    }
+    panic!("in each of {changes} tries the write lacked a part or was committed");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_whole_or_not_the_same_is_computed_again() {
     let store = || Arc::new(Faulty::new(Fault::None, || ()));
@@ -317,20 +332,7 @@ async fn what_is_not_whole_or_not_the_same_is_computed_again() {
         "an input",
         "the fingerprint",
     ] {
-        // All parts are complete, and nothing is committed: the last changes are the commit's.
-        let mut found = None;
-        for at in (0..changes).rev() {
-            let home = Home::new(Kind::Folder).await;
-            let remains = home.remains().await;
-            let fault = Faulty::new(Fault::FromThenOn(at), || ());
-            let said = home.run(Arc::new(fault), &remains, 1, FINGERPRINT).await.0;
-            let kept = home.overview(&remains).await;
-            if said.is_err() && kept.rows == ROWS as u64 {
-                found = Some((home, remains, kept));
-                break;
-            }
-        }
-        let (home, remains, kept) = found.unwrap();
+        let (home, remains, kept) = complete_and_not_committed(changes).await;
         assert_eq!((kept.parts, kept.files, kept.unfit), (FILES, FILES, 0), "{change}");
         let staging = Home::staging(&remains);
         let staged: Vec<PathBuf> = fs::read_dir(&staging)
