@@ -132,7 +132,8 @@ async fn plans_say_what_went_to_disk_and_else_nothing_of_it() {
     }
     let ample = session(folder.path(), 1 << 30).await;
     let found = text(&rows(&ample, &analyzed).await, true).join("\n");
-    assert!(found.contains("HashJoinExec") && !found.contains("spill"), "{found}");
+    let join = found.lines().find(|line| line.contains("HashJoinExec")).unwrap();
+    assert!(join.contains("build_mem_used=") && !join.contains("spill"), "{found}");
     // To whoever looks at a plan it is DataFusion's join.
     let explain = format!("EXPLAIN {query}");
     let join = |plan: &[RecordBatch]| {
