@@ -4,7 +4,7 @@ use std::fs;
 
 use tonic::Code;
 
-use super::{EMBEDDED, Stage, refused, run};
+use super::{Client, EMBEDDED, Stage, refused, run};
 
 /// Queries whose rows cannot be made in parts, and what is said of them.
 fn what_cannot() -> Vec<(String, &'static str)> {
@@ -72,6 +72,22 @@ async fn what_could_not_be_resumed_is_refused_before_any_work() {
         let status = refused(&mut client, &format!("SUBMIT {statement}")).await;
         assert!(status.message().contains(said), "{statement}: {status}");
     }
+    refuses_targets_in_order_and_volatile_models(&stage, &mut client, &to).await;
+    // Nothing was begun, and nothing is left.
+    assert_eq!(run(&mut client, "SELECT count(*) FROM forebay.jobs").await, "0\n");
+    assert!(fs::read_dir(stage.path("state/jobs")).unwrap().next().is_none());
+    let left = fs::read_dir(stage.folder.path()).unwrap().flatten();
+    assert!(
+        !left.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("_forebay"))
+    );
+}
+
+/// Each is refused by its name.
+async fn refuses_targets_in_order_and_volatile_models(
+    stage: &Stage,
+    client: &mut Client,
+    to: &str,
+) {
     fs::create_dir(stage.path("ordered")).unwrap();
     let ordered = format!(
         "CREATE EXTERNAL TABLE ordered (n BIGINT) STORED AS PARQUET LOCATION '{}/' WITH ORDER (n)",
@@ -98,17 +114,10 @@ async fn what_could_not_be_resumed_is_refused_before_any_work() {
             "model 'slow' gives something else each time",
         ),
     ] {
-        run(&mut client, made).await;
-        let status = refused(&mut client, &format!("SUBMIT {statement}")).await;
+        run(client, made).await;
+        let status = refused(client, &format!("SUBMIT {statement}")).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{statement}: {status}");
         assert!(status.message().contains(said), "{statement}: {status}");
     }
     assert_eq!(fs::read_dir(stage.path("ordered")).unwrap().count(), 0);
-    // Nothing was begun, and nothing is left.
-    assert_eq!(run(&mut client, "SELECT count(*) FROM forebay.jobs").await, "0\n");
-    assert!(fs::read_dir(stage.path("state/jobs")).unwrap().next().is_none());
-    let left = fs::read_dir(stage.folder.path()).unwrap().flatten();
-    assert!(
-        !left.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("_forebay"))
-    );
 }
