@@ -19,6 +19,8 @@ mod user_cmd;
 mod version;
 mod worker;
 
+use std::time::Duration;
+
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -33,6 +35,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// As much as the main thread has: a plan's operators poll each other, one within the other.
 const STACK_BYTES: usize = 8 << 20;
 
+/// How long what still runs at the end has to remove its temporary files. A thread inside a batch does not hear
+/// of the end.
+const TIDY_FOR: Duration = Duration::from_secs(1);
+
 fn main() {
     forebay::keep_freed_memory();
     let cli = Cli::parse();
@@ -46,6 +52,7 @@ fn main() {
         }
     };
     let status = runtime.block_on(run(cli));
+    runtime.shutdown_timeout(TIDY_FOR);
     end(status)
 }
 

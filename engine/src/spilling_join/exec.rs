@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -40,12 +40,17 @@ pub struct SpillingJoinExec {
 }
 
 impl SpillingJoinExec {
-    /// Whether a join can be made of joins of parts: not one that nobody has given a mode, nor one whose inputs
-    /// never end.
-    pub fn may_spill(join: &HashJoinExec) -> bool {
-        *join.partition_mode() != PartitionMode::Auto
-            && !join.left().boundedness().is_unbounded()
-            && !join.right().boundedness().is_unbounded()
+    /// This operator in the place of a hash join that can be made of joins of parts: not of one that nobody has
+    /// given a mode, nor of one whose inputs never end. Any other plan stays as it is.
+    ///
+    /// # Errors
+    /// None that building the join did not find already.
+    pub fn in_place_of(plan: Plan) -> Result<Transformed<Plan>> {
+        let join: Option<&HashJoinExec> = plan.downcast_ref();
+        match join.filter(|join| may_spill(join)) {
+            Some(join) => Ok(Transformed::yes(Arc::new(Self::try_new(join)?))),
+            None => Ok(Transformed::no(plan)),
+        }
     }
 
     /// The same join, for which disk does what memory does not suffice for.
@@ -80,6 +85,12 @@ impl SpillingJoinExec {
     fn join(&self) -> &HashJoinExec {
         &self.shape.join
     }
+}
+
+fn may_spill(join: &HashJoinExec) -> bool {
+    *join.partition_mode() != PartitionMode::Auto
+        && !join.left().boundedness().is_unbounded()
+        && !join.right().boundedness().is_unbounded()
 }
 
 impl DisplayAs for SpillingJoinExec {

@@ -7,10 +7,9 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::joins::HashJoinExec;
 use forebay_engine::SpillingJoinExec;
 
 use super::disguise::{Plan, Rule};
@@ -26,14 +25,7 @@ struct SpillJoins;
 
 impl PhysicalOptimizerRule for SpillJoins {
     fn optimize(&self, plan: Plan, _: &ConfigOptions) -> Result<Plan> {
-        let spilling = |plan: Plan| {
-            let join: Option<&HashJoinExec> = plan.downcast_ref();
-            let Some(join) = join.filter(|join| SpillingJoinExec::may_spill(join)) else {
-                return Ok(Transformed::no(plan));
-            };
-            Ok(Transformed::yes(Arc::new(SpillingJoinExec::try_new(join)?) as Plan))
-        };
-        plan.transform_up(spilling).data()
+        plan.transform_up(SpillingJoinExec::in_place_of).data()
     }
 
     fn name(&self) -> &str {

@@ -84,7 +84,7 @@ impl Tables {
             let table = match table_of(join) {
                 Some(of) => Some(self.table((job.to_owned(), stage, number), of, &node)?),
                 None if has_fewer_right(join) => None,
-                None => return spilling(node),
+                None => return SpillingJoinExec::in_place_of(node),
             };
             Ok(Transformed::yes(Arc::new(RunJoin::new(node, table)?) as Plan))
         })
@@ -219,15 +219,6 @@ fn rows(plan: &Plan) -> Option<usize> {
     read.ok()?.num_rows.get_value().copied()
 }
 
-/// The node as it runs if memory is short.
-fn spilling(plan: Plan) -> Result<Transformed<Plan>> {
-    let join: Option<&HashJoinExec> = plan.downcast_ref();
-    let Some(join) = join.filter(|join| SpillingJoinExec::may_spill(join)) else {
-        return Ok(Transformed::no(plan));
-    };
-    Ok(Transformed::yes(Arc::new(SpillingJoinExec::try_new(join)?)))
-}
-
 fn hash_join(plan: &Plan) -> Result<&HashJoinExec> {
     plan.downcast_ref()
         .ok_or_else(|| internal_datafusion_err!("{} is not a hash join", plan.name()))
@@ -250,7 +241,10 @@ impl RunJoin {
         static NUMBERS: AtomicUsize = AtomicUsize::new(0);
         let join = hash_join(&planned)?;
         let run = match &table {
-            None => join.swap_inputs(PartitionMode::Partitioned)?.transform_up(spilling).data()?,
+            None => {
+                let swapped = join.swap_inputs(PartitionMode::Partitioned)?;
+                swapped.transform_up(SpillingJoinExec::in_place_of).data()?
+            }
             Some(table) => {
                 let right: Plan = Arc::new(Numbered(Arc::clone(join.right())));
                 Arc::new(table.with_probe_side(&right)?)

@@ -1,0 +1,280 @@
+"""Sorting records from files to files, by engines that may have less memory than the records take.
+
+    benches/peers/python benches/peers/sort.py path/to/forebay [--rounds 3] [--gigabytes 5]
+        [--engine forebay] [--engine duckdb] [--engine spark] [--engine ray_data] [--skewed]
+
+The records are those of the sort benchmark (`records.py`). Each engine has all cores and 2 GB in all:
+
+- Forebay: a scheduler and a worker per core with `--memory-limit 1GB`; a session that has 1 GB, too, of
+  which it needs little.
+- DuckDB: a thread per core, `memory_limit` of 2 GB, one file.
+- Spark: `local[cores]` with 2 GB of heap.
+- Ray Data: 2 GB of object store, which its workers' heaps come to; the pull-based or push-based shuffle as it
+  chooses.
+
+Time is from the query to its last row written: clusters and sessions are there before. What is written must be in
+order, and have all records (valsort's rules). The limit is what reading and writing all bytes twice takes at
+the rates of this folder's disk, written with fsync and read with an empty cache where the system allows that; and a
+sort in memory of the keys alone, for comparison. Prints a table, and writes one JSON object to benches/results/.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import measure
+import records
+from engines import settings
+from run import environment, machine
+
+MEMORY = 1_000_000_000
+NAMES = {"forebay": "Forebay", "duckdb": "DuckDB", "spark": "PySpark", "ray_data": "Ray Data"}
+DUCKDB = settings.ROOT / ".forebay/duckdb/bin/python"
+CHUNK = 64 << 20
+START_S = 60
+
+
+def on_forebay(source: Path, output: Path, options: argparse.Namespace) -> float:
+    """A scheduler, and a worker for each core."""
+    binary = str(options.forebay)
+    started: list[subprocess.Popen] = []
+    scratch = Path(tempfile.mkdtemp(dir=options.scratch))
+    own = {**environment("forebay"), "TMPDIR": str(scratch)}
+
+    def start(*arguments: str) -> str:
+        log = open(scratch / f"{len(started)}.log", "wb")
+        pipes = {"stdout": subprocess.PIPE, "stderr": log, "env": own}
+        started.append(subprocess.Popen([binary, *arguments], **pipes))
+        return started[-1].stdout.readline().decode().split()[-1]
+
+    limit = ("--memory-limit", str(MEMORY))
+    try:
+        free = "127.0.0.1:0"
+        scheduler = start("serve", "--bind", free, "--flight-sql", free, "--catalog", str(scratch))
+        for core in range(settings.CORES):
+            folder = scratch / f"work-{core}"
+            folder.mkdir()
+            worker = ("worker", "--scheduler", scheduler, "--work-dir", str(folder), *limit)
+            start(*worker, "--gpus", "none", "--cpus", "1")
+        text = (
+            f"CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{source}/';"
+            f"COPY (SELECT * FROM t ORDER BY key) TO '{output}/' STORED AS PARQUET "
+            "OPTIONS ('format.compression' 'uncompressed', 'format.dictionary_enabled' 'false');"
+        )
+        shell = [binary, "shell", "--quiet", "--connect", scheduler, *limit, "-c", text]
+        return timed(lambda: subprocess.run(shell, check=True, stdout=sys.stderr, env=own))
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+def on_duckdb(source: Path, output: Path, options: argparse.Namespace) -> float:
+    """In a process of its own environment, which has nothing else."""
+    script = (
+        "import duckdb, sys, time\n"
+        "source, output, scratch, cores, memory = sys.argv[1:]\n"
+        "db = duckdb.connect()\n"
+        "db.execute(f\"SET temp_directory='{scratch}'; SET threads={cores}; \"\n"
+        "           f\"SET memory_limit='{memory}B'; SET preserve_insertion_order=false\")\n"
+        "start = time.perf_counter()\n"
+        "db.execute(f\"COPY (SELECT * FROM '{source}/*.parquet' ORDER BY key) TO '{output}' \"\n"
+        "           \"(FORMAT parquet, COMPRESSION uncompressed)\")\n"
+        "print(time.perf_counter() - start)\n"
+    )
+    output.mkdir()
+    given = [source, output / "all.parquet", options.scratch, settings.CORES]
+    memory = settings.CORES * MEMORY
+    command = [str(DUCKDB), "-c", script, *map(str, given), str(memory)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def on_spark(source: Path, output: Path, options: argparse.Namespace) -> float:
+    """One process."""
+    from pyspark.sql import SparkSession
+
+    own = {
+        "spark.driver.memory": f"{settings.CORES * MEMORY // 1_000_000}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(options.scratch),
+    }
+    builder = SparkSession.builder.master(f"local[{settings.CORES}]")
+    for key, value in own.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.range(1000).count()
+    rows = session.read.parquet(str(source)).orderBy("key").write.option("compression", "none")
+    return timed(lambda: rows.parquet(str(output)))
+
+
+def on_ray(source: Path, output: Path, options: argparse.Namespace) -> float:
+    """One node."""
+    import ray
+
+    store = settings.CORES * MEMORY
+    spill = {"object_spilling_directory": str(options.scratch)}
+    ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=store, **spill)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+    def query() -> None:
+        rows = ray.data.read_parquet(str(source)).sort("key")
+        rows.write_parquet(str(output), compression="none")
+
+    return timed(query)
+
+
+def timed(query: Callable[[], object]) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    query()
+    return time.perf_counter() - start
+
+
+ENGINES = {"forebay": on_forebay, "duckdb": on_duckdb, "spark": on_spark, "ray_data": on_ray}
+
+
+def disk(scratch: Path, size: int) -> dict[str, float]:
+    """Bytes per second that are written to the disk, and read from it."""
+    path = scratch / "rate"
+    noise = os.urandom(CHUNK)
+    start = time.perf_counter()
+    with open(path, "wb") as file:
+        for _ in range(size // CHUNK):
+            file.write(noise)
+        file.flush()
+        os.fsync(file.fileno())
+        written = time.perf_counter() - start
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        while file.read(CHUNK):
+            pass
+    read = time.perf_counter() - start
+    path.unlink()
+    return {"write_bytes_per_s": size / written, "read_bytes_per_s": size / read}
+
+
+def measured(engine: str, source: Path, output: Path, options: argparse.Namespace) -> float:
+    """Seconds of one engine, in a process of its own."""
+    command = [sys.executable, __file__, str(options.forebay), "--run", engine]
+    command += ["--source", str(source), "--output", str(output), "--scratch", str(options.scratch)]
+    return float(measure.apart(command, environment(engine)))
+
+
+def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
+    """All rounds of all engines over one set of records."""
+    count = round(options.gigabytes * 1e9) // records.RECORD
+    source = records.make(count, is_skewed, options.data)
+    expected = records.summary(source)
+    engines = {engine: {"s": []} for engine in options.engine or ENGINES}
+    for at in range(options.rounds):
+        # Whoever is first finds the coldest caches, so it is somebody else each time.
+        names = list(engines)
+        turn = at % len(names)
+        for engine in names[turn:] + names[:turn]:
+            found = engines[engine]
+            output = options.scratch / f"{engine}-{at}"
+            if "error" in found:
+                continue
+            try:
+                took = measured(engine, source, output, options)
+                check(records.summary(output), expected)
+                found["s"].append(round(took, 2))
+                say(f"{engine:10} {took:8.2f} s")
+            except (measure.RunError, ValueError) as error:
+                found["error"] = str(error).strip().splitlines()[-1][:300]
+                say(f"{engine:10} failed: {error}")
+            clear(options.scratch)
+    return {"records": count, "is_skewed": is_skewed, "engines": engines}
+
+
+def check(found: records.Summary, expected: records.Summary) -> None:
+    """Raises if something is lost, doubled or out of order."""
+    if not found.in_order:
+        raise ValueError("the records are not in order")
+    if (found.records, found.total) != (expected.records, expected.total):
+        raise ValueError(f"{found} is not the sum of {expected}")
+
+
+def clear(scratch: Path) -> None:
+    """What engines leave."""
+    for path in scratch.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+
+
+def table(results: list[dict], rates: dict[str, float]) -> str:
+    """Medians, over Forebay's, and what part of each is the limit."""
+    lines = ["| records | engine | s | x Forebay | limit / time |", "|---|---|---|---|---|"]
+    for result in results:
+        size = result["records"] * records.RECORD
+        limit = 2 * size / rates["read_bytes_per_s"] + 2 * size / rates["write_bytes_per_s"]
+        kind = f"{size / 1e9:g} GB{', skewed' if result['is_skewed'] else ''}"
+        own = result["engines"].get("forebay", {}).get("s")
+        for engine, found in result["engines"].items():
+            if not found["s"]:
+                lines.append(f"| {kind} | {NAMES[engine]} | {found.get('error')} | | |")
+                continue
+            took = statistics.median(found["s"])
+            ratio = f"{took / statistics.median(own):.2f}" if own else ""
+            lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {limit / took:.2f} |")
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("forebay", type=Path, help="the release binary")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gigabytes", type=float, default=5.0)
+    parser.add_argument("--engine", action="append", choices=ENGINES)
+    parser.add_argument("--skewed", action="store_true", help="also records of which half have few keys")
+    parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
+    parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
+    parser.add_argument("--run", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
+    return options
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    options = parse()
+    if options.run:
+        print(ENGINES[options.run](options.source, options.output, options), flush=True)
+        # Without the engine's own way out.
+        os._exit(0)
+    options.data.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sort-", dir=options.data) as scratch:
+        options.scratch = Path(scratch)
+        rates = disk(options.scratch, round(min(options.gigabytes, 4) * 1e9))
+        results = [compare(options, False)]
+        results += [compare(options, True)] if options.skewed else []
+    today = datetime.date.today().isoformat()
+    about = {"date": today, "machine": machine(options), "disk": rates, "results": results}
+    path = options.results / f"{today}-sort-cpu-{settings.CORES}-cores.json"
+    path.write_text(json.dumps(about, indent=1) + "\n")
+    print(table(results, rates))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
