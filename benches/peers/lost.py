@@ -10,6 +10,7 @@ object to benches/results/.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -57,66 +59,99 @@ def timed(query: Callable[[], object], kill: Callable[[], object], after_s: floa
     return took
 
 
-def on_forebay(run: Run, binary: Path, after_s: float | None) -> float:
+@dataclass
+class ForebayCluster:
+    """Where its scheduler and its Flight SQL server listen, and a worker that may be lost."""
+
+    scheduler: str
+    flight: str
+    worker: subprocess.Popen
+
+
+@contextlib.contextmanager
+def forebay_cluster(binary: Path, *serve: str) -> Iterator[ForebayCluster]:
     """A scheduler, two workers, and one with the device."""
     started: list[subprocess.Popen] = []
 
     def start(*arguments: str) -> str:
         command = [str(binary), *arguments]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
-        return started[-1].stdout.readline().decode().split()[-1]
+        return listening(started[-1])
+
+    def listening(process: subprocess.Popen) -> str:
+        return process.stdout.readline().decode().split()[-1]
 
     with tempfile.TemporaryDirectory() as scratch:
         try:
             free = "127.0.0.1:0"
-            scheduler = start("serve", "--bind", free, "--flight-sql", free, "--catalog", scratch)
+            at = ("--bind", free, "--flight-sql", free, "--catalog", scratch)
+            scheduler = start("serve", *at, *serve)
+            flight = listening(started[-1])
             worker = ("worker", "--scheduler", scheduler, "--work-dir", scratch, "--gpus", "none")
             for _ in range(NODES):
                 start(*worker, "--cpus", "1")
             lost = started[-1]
             start(*worker, "--cpus", "1", "--emulated-accelerators", "1")
-            shell = forebay.command(binary, run)
-            # The device is the worker's, not the shell's.
-            at = shell.index("--emulated-accelerators")
-            shell[at : at + 2] = ["--connect", scheduler]
-            quiet = {"stdout": subprocess.DEVNULL, "check": True, "timeout": LIMIT_S}
-            return timed(lambda: subprocess.run(shell, **quiet), lost.kill, after_s)
+            yield ForebayCluster(scheduler, flight, lost)
         finally:
             for process in reversed(started):
                 process.terminate()
                 process.wait()
 
 
-def on_ray(run: Run, _: Path, after_s: float | None) -> float:
-    """A head with the device and without cores, and two nodes."""
+def on_forebay(run: Run, binary: Path, after_s: float | None) -> float:
+    """A session that is part of the cluster."""
+    with forebay_cluster(binary) as cluster:
+        shell = forebay.command(binary, run)
+        # The device is the worker's, not the shell's.
+        at = shell.index("--emulated-accelerators")
+        shell[at : at + 2] = ["--connect", cluster.scheduler]
+        quiet = {"stdout": subprocess.DEVNULL, "check": True, "timeout": LIMIT_S}
+        return timed(lambda: subprocess.run(shell, **quiet), cluster.worker.kill, after_s)
+
+
+def ray_cluster() -> list[object]:
+    """The nodes of two, beside a head with the device and without cores."""
     import ray
     from ray.cluster_utils import Cluster
-
-    from engines import ray_data
 
     head = {"num_cpus": 0, "resources": {"device": 1}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
     ray.init(address=cluster.address, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
-
-    def query() -> None:
-        hashed = ray_data.hashes(run)
-        found = ray_data.device(hashed, settings.SERVICE_ROWS, resources={"device": 1})
-        found.write_parquet(str(run.output), ray_remote_args=ray_data.SMALL)
-
-    lose = lambda: cluster.remove_node(nodes[0], allow_graceful=False)  # noqa: E731
-    return timed(query, lose, after_s)
+    return [cluster, *nodes]
 
 
-def on_spark(run: Run, _: Path, after_s: float | None) -> float:
-    """Two executors of a core each."""
+def ray_query(run: Run) -> None:
+    """Hashes in tasks, the device in an actor."""
+    from engines import ray_data
+
+    hashed = ray_data.hashes(run)
+    found = ray_data.device(hashed, settings.SERVICE_ROWS, resources={"device": 1})
+    found.write_parquet(str(run.output), ray_remote_args=ray_data.SMALL)
+
+
+def on_ray(run: Run, _: Path, after_s: float | None) -> float:
+    """One of the two nodes is lost."""
+    cluster, node, *_ = ray_cluster()
+    lose = lambda: cluster.remove_node(node, allow_graceful=False)  # noqa: E731
+    return timed(lambda: ray_query(run), lose, after_s)
+
+
+def spark_query(run: Run) -> object:
+    """What writes, on two executors of a core each."""
     from engines import spark
 
     session = spark.session(run, master=f"local-cluster[{NODES},1,1024]")
     # Executors start with the first job.
     session.range(NODES * 100, numPartitions=NODES * 4).count()
-    query = spark.accelerator(run).write
+    return spark.accelerator(run).write
+
+
+def on_spark(run: Run, _: Path, after_s: float | None) -> float:
+    """One of the two executors is lost."""
+    query = spark_query(run)
     return timed(lambda: query.parquet(str(run.output)), lose_executor, after_s)
 
 
@@ -180,18 +215,24 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Runs the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser(about: str, engines: Iterable[str]) -> argparse.ArgumentParser:
+    """The options of a bench of clusters, and those by which it calls itself."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("forebay", type=Path, help="the release binary")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full number of rows")
     parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
     parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
-    parser.add_argument("--engine", choices=CLUSTERS, help=argparse.SUPPRESS)
+    parser.add_argument("--engine", choices=engines, help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--kill-after", type=float, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    asked = parser(__doc__.splitlines()[0], CLUSTERS)
+    asked.add_argument("--kill-after", type=float, help=argparse.SUPPRESS)
+    options = asked.parse_args()
     options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
     if options.engine:
         run = Run(WORKLOAD, options.data, options.output, False)
