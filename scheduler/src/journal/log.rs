@@ -47,7 +47,7 @@ impl Log {
             place,
             version: version.to_owned(),
             name: String::new(),
-            term: 0,
+            term,
             number: 0,
             sequence: 0,
             bytes: 0,
@@ -61,7 +61,6 @@ impl Log {
             None => Head { format: FORMAT, term: 0, version: version.to_owned() }.encode(),
         };
         let kept = log.kept(&bytes)?;
-        log.term = term;
         log.write_copy(&kept)?;
         let mut records = Records::new();
         for record in kept {
@@ -71,8 +70,11 @@ impl Log {
         Ok((log, records))
     }
 
-    fn failed(&self, doing: &'static str, error: &std::io::Error) -> JournalError {
-        JournalError::of_io(&self.place, doing, error)
+    /// Whoever has come later removes the files of those before.
+    fn failed(&self, doing: &'static str, error: &io::Error) -> JournalError {
+        let names = self.disk.list().unwrap_or_default();
+        let fenced = claim::superseded(self.disk.as_ref(), &names, &self.place, self.term);
+        fenced.unwrap_or_else(|| JournalError::of_io(&self.place, doing, error))
     }
 
     fn file(&self, name: &str) -> String {
