@@ -123,6 +123,11 @@ async fn a_scheduler_that_is_heard_of_is_not_followed() {
     assert!(stage.cluster.scheduler_mut().runs(), "{}", stage.cluster.said());
     stage.cluster.scheduler_mut().kill();
     stage.cluster.takes_over(rival);
+    let have_come = |cluster: &mut Cluster| {
+        let found = "works for the successor of its scheduler";
+        (0..3).all(|worker| cluster.worker(worker).log().contains(found))
+    };
+    stage.until("workers find the other one", Duration::from_secs(60), have_come).await;
     let session = stage.session().await;
     assert!(stage.run(&session, QUERY).await.unwrap() == undisturbed.rows);
 }

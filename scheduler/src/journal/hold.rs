@@ -30,6 +30,7 @@ pub struct Hold(Arc<Held>);
 struct Held {
     place: Arc<Place>,
     term: u64,
+    was_silent: bool,
     /// For how long what was found out last is relied on. Nothing is for ever.
     fresh_for: Option<Duration>,
     shared: Arc<Shared>,
@@ -67,6 +68,7 @@ impl Hold {
         claim: Claim,
         term: u64,
         at: Instant,
+        was_silent: bool,
     ) -> Result<Self, JournalError> {
         let takeover_after = claim.takeover_after_ms.map(Duration::from_millis);
         let (known, _) = watch::channel(Known { at, answered: 0, lost: None, is_let_go: false });
@@ -89,7 +91,7 @@ impl Hold {
         let thread = thread::Builder::new().name("state".to_owned()).spawn(run);
         thread.map_err(|error| JournalError::of_io(text, "use", &error))?;
         let fresh_for = takeover_after.map(|limit| limit / 2);
-        Ok(Self(Arc::new(Held { place, term, fresh_for, shared })))
+        Ok(Self(Arc::new(Held { place, term, was_silent, fresh_for, shared })))
     }
 
     pub(super) fn place(&self) -> &Arc<Place> {
@@ -99,6 +101,11 @@ impl Hold {
     /// Greater than that of any who had the state before.
     pub fn term(&self) -> u64 {
         self.0.term
+    }
+
+    /// Whether the server before was there, and silent: others may not have noticed that it is gone.
+    pub fn was_silent(&self) -> bool {
+        self.0.was_silent
     }
 
     /// Whether nobody can have taken the state over by now, without looking: this process was heard of so shortly

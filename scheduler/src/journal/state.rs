@@ -91,9 +91,9 @@ impl State {
             };
             let (again, taken) = blocking(&place, look).await?;
             taker = again;
-            if let Some((claim, term, at)) = taken? {
+            if let Some(Taken { claim, term, at, was_silent }) = taken? {
                 let Taker { disk, state, .. } = taker;
-                return Hold::start(state.place, disk, claim, term, at);
+                return Hold::start(state.place, disk, claim, term, at, was_silent);
             }
             tokio::time::sleep(pause).await;
         }
@@ -109,6 +109,14 @@ struct Taker {
     is_checked: bool,
 }
 
+/// What was claimed, before which it was looked, and whether from one who was silent.
+struct Taken {
+    claim: Claim,
+    term: u64,
+    at: Instant,
+    was_silent: bool,
+}
+
 /// What people were told last.
 #[derive(PartialEq, Eq)]
 enum Told {
@@ -118,19 +126,19 @@ enum Told {
 }
 
 impl Taker {
-    fn try_take(&mut self) -> Result<Option<(Claim, u64, Instant)>, JournalError> {
+    fn try_take(&mut self) -> Result<Option<Taken>, JournalError> {
         self.try_once().map_err(|error| JournalError::of_io(&self.state.place, "use", &error))
     }
 
-    fn try_once(&mut self) -> io::Result<Option<(Claim, u64, Instant)>> {
+    fn try_once(&mut self) -> io::Result<Option<Taken>> {
         self.state.place.make()?;
         if !std::mem::replace(&mut self.is_checked, true) {
             self.state.place.check()?;
         }
         let at = Instant::now();
         let place = &self.state.place;
-        let term = match self.watch.look(self.disk.as_ref(), at)? {
-            Found::Free(term) => term,
+        let (term, was_silent) = match self.watch.look(self.disk.as_ref(), at)? {
+            Found::Free(term) => (term, false),
             Found::Taken(who) => {
                 if std::mem::replace(&mut self.told, Told::Waits) == Told::Nothing {
                     tracing::info!("{who} has {place}; this server waits until that is gone");
@@ -155,7 +163,7 @@ impl Taker {
                         "{who} has {place}, and has said nothing for {} s: this server takes over",
                         silence.as_secs()
                     );
-                    term
+                    (term, true)
                 }
             },
         };
@@ -165,7 +173,7 @@ impl Taker {
         }
         // Others may have come and gone since this one looked.
         let is_newest = names::newest_claim(&self.disk.list()?) == Some(term);
-        Ok(is_newest.then_some((claim, term, at)))
+        Ok(is_newest.then_some(Taken { claim, term, at, was_silent }))
     }
 
     fn taken_port(&self) -> Option<(SocketAddr, io::Error)> {

@@ -37,6 +37,7 @@ use crate::functions::Functions;
 use crate::gate::Gate;
 use crate::journal::{Hold, Journal, Records};
 use crate::metrics::{MetricsServer, Page};
+use crate::protocol::schedulers::NOTICED_WITHIN;
 use crate::protocol::server::{ClusterService, Listener, Membership, News, Tenure};
 use crate::protocol::tls::Tls;
 use crate::protocol::{ClusterServer, connection};
@@ -148,6 +149,7 @@ impl Scheduler {
             ..config
         });
         let hold = journal.as_ref().map(|(journal, _)| journal.hold().clone());
+        let patience = worker_timeout + grace(hold.as_ref());
         let membership = Membership::of(hold.clone());
         let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
         let registry = Registry::new(membership.clone(), wakes);
@@ -177,7 +179,7 @@ impl Scheduler {
             SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
             SpawnedTask::spawn(wake_due(registry.clone())),
             SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
-            SpawnedTask::spawn(miss(jobs, worker_timeout)),
+            SpawnedTask::spawn(miss(jobs, patience)),
             SpawnedTask::spawn(answer(routes(reports, service), listener, tls.clone())),
         ];
         let figures = match metrics {
@@ -198,6 +200,11 @@ fn with_journal(
     let found = Found::read(records)?;
     let registry = registry.with_book(Book::new(journal.clone(), &found), &found);
     Ok((registry, Some(journal), found))
+}
+
+/// How much longer workers and clients may take to come back.
+fn grace(hold: Option<&Hold>) -> Duration {
+    if hold.is_some_and(Hold::was_silent) { NOTICED_WITHIN } else { Duration::ZERO }
 }
 
 fn tenure(journal: Option<&Journal>, patience: Duration) -> Tenure {

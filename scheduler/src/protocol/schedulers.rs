@@ -24,6 +24,9 @@ const OF_SESSIONS: (Duration, Duration) = (Duration::from_secs(5), Duration::fro
 /// none.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
+/// Within this time all of them have noticed that a scheduler is silent, and asked another one.
+pub(crate) const NOTICED_WITHIN: Duration = Duration::from_secs(30);
+
 /// Who looks for the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seeker {
