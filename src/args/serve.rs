@@ -80,7 +80,10 @@ impl FromStr for StatePlace {
                 .map(Self::Folder)
                 .map_err(|()| "a file:// URL is file:///FOLDER".to_owned()),
             "http" | "https" => Err("nothing can be written to a web server".to_owned()),
-            _ if url.query().is_some() || url.fragment().is_some() => {
+            _ if url.host_str().is_none_or(str::is_empty)
+                || url.query().is_some()
+                || url.fragment().is_some() =>
+            {
                 Err("expected SCHEME://BUCKET/FOLDER, without ? and #".to_owned())
             }
             _ => Ok(Self::Store(url)),
@@ -188,7 +191,7 @@ mod tests {
         for (wrong, said) in [
             ("http://host/x", "web server"),
             ("s3://bucket/x?y", "without ?"),
-            ("s3://", "host"),
+            ("s3://", "SCHEME://BUCKET/FOLDER"),
             ("file://host/x", "file:///FOLDER"),
         ] {
             let refused = parse(wrong).unwrap_err();

@@ -149,7 +149,8 @@ impl Scheduler {
             ..config
         });
         let hold = journal.as_ref().map(|(journal, _)| journal.hold().clone());
-        let patience = worker_timeout + grace(hold.as_ref());
+        let grace = grace(hold.as_ref());
+        let patience = worker_timeout + grace;
         let membership = Membership::of(hold.clone());
         let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
         let registry = Registry::new(membership.clone(), wakes);
@@ -164,7 +165,7 @@ impl Scheduler {
             registry: registry.clone(),
             state,
             abandoned,
-            patience: worker_timeout,
+            patience,
             gate: gate.clone(),
             tenure: tenure(journal.as_ref(), self.scheduler_timeout),
             unclaimed: Arc::default(),
@@ -178,7 +179,7 @@ impl Scheduler {
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans, hold)),
             SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
             SpawnedTask::spawn(wake_due(registry.clone())),
-            SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
+            SpawnedTask::spawn(give_up(registry.clone(), worker_timeout, grace)),
             SpawnedTask::spawn(miss(jobs, patience)),
             SpawnedTask::spawn(answer(routes(reports, service), listener, tls.clone())),
         ];
@@ -325,7 +326,8 @@ async fn wake_due(registry: Registry) {
     }
 }
 
-async fn give_up(registry: Registry, patience: Duration) {
+async fn give_up(registry: Registry, patience: Duration, grace: Duration) {
+    tokio::time::sleep(grace).await;
     let mut ticks = tokio::time::interval(GIVE_UP_EVERY);
     loop {
         ticks.tick().await;
