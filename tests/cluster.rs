@@ -26,6 +26,7 @@ mod cluster {
     mod setup;
     mod short_memory;
     mod sorts;
+    mod takeovers;
     mod tls;
     mod tpch;
     mod upsets;

@@ -12,7 +12,7 @@
 //! - [`tables`]: what jobs and workers do, as rows
 //! - [`protocol`]: what processes say to each other beside Ballista's messages, and TLS
 //! - [`placement`]: which ready work goes to which worker
-//! - [`journal`]: what a scheduler must not forget, in a folder
+//! - [`journal`]: what a scheduler must not forget, and which one has that
 //! - [`graph`]: one job as a state machine: stages, units, blocks, and what is lost and made again
 //! - [`resources`]: what a task takes of its worker
 //! - [`functions`], [`gate`], [`inventory`], [`job_id`], [`metrics`], [`owner`]: what several of these have in

@@ -15,7 +15,7 @@ pub(crate) const EMULATED_MEMORY_BYTES: u64 = 16 << 30;
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// The scheduler to work for
+    /// The scheduler to work for; of several that may have its state in turn, all, with commas between them
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) scheduler: String,
     /// Address to listen on, for the scheduler and other workers

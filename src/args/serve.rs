@@ -2,8 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
+use url::Url;
 
 use super::cluster::{ListenArgs, ResourceArgs, TlsArgs};
 
@@ -34,11 +37,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 10, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) worker_timeout: u64,
-    /// Folder for a journal of what runs: a server that starts with it after this one was killed goes on
-    /// with the jobs of other processes, and can resume its own; one that starts earlier waits until this
-    /// one is gone
-    #[arg(long, value_name = "DIR")]
-    pub(crate) state: Option<PathBuf>,
+    /// Folder, or folder of an object store, for a journal of what runs: a server that starts with it after
+    /// this one was killed goes on with the jobs of other processes, and can resume its own; one that
+    /// starts earlier waits until this one is gone
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) state: Option<StatePlace>,
+    /// Seconds for which a server that has --state may be silent, though it is there, before this one takes
+    /// over; or never. Of both servers the longer time counts
+    #[arg(long, default_value = "30", value_name = "SECONDS", requires = "state")]
+    pub(crate) takeover_after: Silence,
     /// Seconds that workers keep what they have, and clients wait, for a server to go on with --state
     #[arg(long, default_value_t = 60, value_name = "SECONDS", requires = "state")]
     pub(crate) scheduler_timeout: u64,
@@ -50,6 +57,59 @@ pub(crate) struct ServeArgs {
     pub(crate) tls: TlsArgs,
     #[command(flatten)]
     pub(crate) resources: ResourceArgs,
+}
+
+/// Where a server's state is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StatePlace {
+    Folder(PathBuf),
+    Store(Url),
+}
+
+impl FromStr for StatePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.contains("://") {
+            return Ok(Self::Folder(text.into()));
+        }
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        match url.scheme() {
+            "file" => url
+                .to_file_path()
+                .map(Self::Folder)
+                .map_err(|()| "a file:// URL is file:///FOLDER".to_owned()),
+            "http" | "https" => Err("nothing can be written to a web server".to_owned()),
+            _ if url.host_str().is_none_or(str::is_empty)
+                || url.query().is_some()
+                || url.fragment().is_some() =>
+            {
+                Err("expected SCHEME://BUCKET/FOLDER, without ? and #".to_owned())
+            }
+            _ => Ok(Self::Store(url)),
+        }
+    }
+}
+
+/// A silence that is not borne for ever, unless it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silence(pub(crate) Option<Duration>);
+
+/// A busy machine is silent for as long.
+const SILENCE_MIN_S: u64 = 2;
+
+impl FromStr for Silence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        match text.parse() {
+            Ok(seconds) if seconds >= SILENCE_MIN_S => Ok(Self(Some(Duration::from_secs(seconds)))),
+            _ => Err(format!("expected a number of seconds from {SILENCE_MIN_S} on, or never")),
+        }
+    }
 }
 
 /// The door for Arrow Flight SQL clients.
@@ -113,4 +173,38 @@ pub(crate) struct FlightArgs {
     /// Seconds without a call after which a session ends
     #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
     pub(crate) session_timeout: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_a_folder_or_in_a_store() {
+        let parse = |text: &str| text.parse::<StatePlace>();
+        for folder in ["/var/lib/forebay", "file:///var/lib/forebay"] {
+            assert_eq!(parse(folder), Ok(StatePlace::Folder("/var/lib/forebay".into())));
+        }
+        assert_eq!(parse("here"), Ok(StatePlace::Folder("here".into())));
+        let store = Url::parse("s3://bucket/forebay/").unwrap();
+        assert_eq!(parse("s3://bucket/forebay/"), Ok(StatePlace::Store(store)));
+        for (wrong, said) in [
+            ("http://host/x", "web server"),
+            ("s3://bucket/x?y", "without ?"),
+            ("s3://", "SCHEME://BUCKET/FOLDER"),
+            ("file://host/x", "file:///FOLDER"),
+        ] {
+            let refused = parse(wrong).unwrap_err();
+            assert!(refused.contains(said), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_silence_is_long_enough() {
+        assert_eq!("never".parse(), Ok(Silence(None)));
+        assert_eq!("2".parse(), Ok(Silence(Some(Duration::from_secs(2)))));
+        for wrong in ["", "1", "0", "-3", "2.5", "forever"] {
+            assert!(wrong.parse::<Silence>().unwrap_err().contains("from 2 on, or never"));
+        }
+    }
 }

@@ -49,7 +49,8 @@ pub(crate) struct ShellArgs {
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) emulated_accelerators: u16,
     /// Run queries on a server of Arrow Flight SQL, grpc://HOST:PORT or grpc+tls://HOST:PORT; or, as
-    /// part of a cluster, on the workers of the scheduler at HOST:PORT
+    /// part of a cluster, on the workers of the scheduler at HOST:PORT, or of several that may have its
+    /// state in turn, with commas between them
     #[arg(long, value_name = "SERVER", conflicts_with_all = ["cpus", "allow_native", "emulated_accelerators"])]
     pub(crate) connect: Option<String>,
     /// Who to be for a server; its password is asked for, or FOREBAY_PASSWORD. A token instead of

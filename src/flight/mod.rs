@@ -26,7 +26,7 @@ mod stream;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,7 @@ use crate::ForebayContext;
 use access::login::Directory;
 use access::rights::Roots;
 pub use access::users::{Role, Users};
+use forebay_scheduler::journal::Hold;
 use forebay_scheduler::protocol::tls::choose_crypto;
 pub use limits::Limits;
 use service::Service;
@@ -88,7 +89,7 @@ pub struct FlightServer {
     directory: Option<Directory>,
     roots: Roots,
     limits: Limits,
-    state: Option<PathBuf>,
+    state: Option<Hold>,
     tls: Option<FlightTls>,
 }
 
@@ -133,10 +134,10 @@ impl FlightServer {
         self
     }
 
-    /// Keeps what is needed to resume jobs in this folder, which no other server uses.
+    /// Keeps what is needed to resume jobs in this state, and commits nothing once another server has it.
     #[must_use]
-    pub fn with_state(mut self, folder: PathBuf) -> Self {
-        self.state = Some(folder);
+    pub fn with_state(mut self, state: Hold) -> Self {
+        self.state = Some(state);
         self
     }
 
@@ -150,7 +151,7 @@ impl FlightServer {
     /// Listens; port 0 takes a free one.
     ///
     /// # Errors
-    /// If the port is taken, or the certificate is none, or the folder of the state cannot be used.
+    /// If the port is taken, or the certificate is none, or the state cannot be used.
     pub async fn bind(self, address: SocketAddr) -> Result<Listening> {
         let said = |problem: &dyn fmt::Display| {
             exec_datafusion_err!("Flight SQL cannot listen on {address}: {problem}")
@@ -171,9 +172,9 @@ impl FlightServer {
             }
             server = server.tls_config(config).map_err(|error| said(&error))?;
         }
-        let state = self.state.as_deref();
-        let clients = Clients::new(self.context, self.directory, self.roots, self.limits, state)?;
-        let clients = Arc::new(clients);
+        let state = self.state.as_ref();
+        let clients = Clients::new(self.context, self.directory, self.roots, self.limits, state);
+        let clients = Arc::new(clients.await?);
         let service = Front(Service { clients: Arc::clone(&clients) });
         let service = FlightServiceServer::new(service)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)

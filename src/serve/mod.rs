@@ -1,6 +1,7 @@
 //! `forebay serve`: a scheduler, to which workers and shells connect, and Arrow Flight SQL for all
 //! other clients.
 
+mod state;
 mod worker_process;
 
 use std::io::{self, Write, stdout};
@@ -13,7 +14,7 @@ use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::prelude::SessionConfig;
 use forebay::flight::{FlightServer, FlightTls, Limits, Listening, Users};
 use forebay::{ForebayBuilder, ForebayContext, RunningScheduler, Scheduler, Tls};
-use forebay_scheduler::journal::Folder;
+use forebay_scheduler::journal::Hold;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,7 @@ use crate::args::serve::{FlightArgs, ServeArgs};
 use crate::signals::obeying;
 use crate::terminal::errors;
 use crate::worker;
+use state::{let_go, lost, take};
 use worker_process::OwnWorker;
 
 /// The token of whoever started a private server; as for the shell, secrets stay off command lines.
@@ -57,31 +59,28 @@ async fn serve_embedded(
     let builder = if args.private { builder } else { builder.without_url_tables() };
     let context = builder.with_inventory(worker::inventory(&args.resources)?).build()?;
     let owner = args.private.then(private_users).transpose()?;
-    let _alone = tokio::select! {
-        alone = alone_in(args.state.as_deref()) => alone?,
+    let address = args.flight.flight_sql;
+    let who = format!("the server with Arrow Flight SQL on {address}");
+    let hold = tokio::select! {
+        hold = take(&args, &who, vec![address]) => hold?,
         // It may wait for another one to end.
         () = stop.cancelled() => return Ok(()),
     };
-    let mut flight = open(context, &args.flight, owner, args.state.as_deref()).await?;
+    let mut flight = open(context, &args.flight, owner, hold.as_ref()).await?;
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
         () = stop.cancelled() => {}
         () = end_of_input(), if args.private => {}
         ended = flight.stopped() => return ended,
+        lost = lost(hold.as_ref()) => return Err(lost),
     }
     if args.private {
         // Nobody waits for its queries but whoever wants it to end.
         return Ok(());
     }
-    in_time(args.resources.drain_limit, flight.drain()).await
-}
-
-/// Waits until no other server has the folder of the state. A scheduler does so by itself.
-async fn alone_in(state: Option<&Path>) -> Result<Option<Folder>> {
-    match state {
-        Some(state) => Ok(Some(Folder::lock(state).await?)),
-        None => Ok(None),
-    }
+    in_time(args.resources.drain_limit, flight.drain()).await?;
+    let_go(hold).await;
+    Ok(())
 }
 
 /// Waits for what runs, but not for ever.
@@ -125,11 +124,15 @@ async fn serve_cluster(
 ) -> Result<()> {
     let tls = args.tls.open()?;
     let host = args.host.clone().unwrap_or_else(|| host(args.bind.ip()));
-    let scheduler = tokio::select! {
-        scheduler = start_scheduler(&args, &host, tls.as_ref()) => scheduler?,
+    check_ports(&args, tls.as_ref())?;
+    let who = format!("the scheduler at {host}:{}", args.bind.port());
+    let ports = [args.bind, args.flight.flight_sql].into_iter().chain(args.metrics).collect();
+    let hold = tokio::select! {
+        hold = take(&args, &who, ports) => hold?,
         // It may wait for another one to end.
         () = stop.cancelled() => return Ok(()),
     };
+    let scheduler = start_scheduler(&args, &host, hold.clone(), tls.as_ref()).await?;
     // This process reaches itself however others do.
     let own = if args.bind.ip().is_unspecified() && tls.is_none() { "127.0.0.1" } else { &host };
     let address = format!("{own}:{}", scheduler.address().port());
@@ -147,7 +150,7 @@ async fn serve_cluster(
             () = stop.cancelled() => return Ok(()),
         }
     }
-    let mut flight = open(context, &args.flight, None, args.state.as_deref()).await?;
+    let mut flight = open(context, &args.flight, None, hold.as_ref()).await?;
     say(&format!("listening on {}", scheduler.address()));
     say(&format!("Arrow Flight SQL on {}", flight.address()));
     tokio::select! {
@@ -165,23 +168,31 @@ async fn serve_cluster(
             None => Ok(()),
         }
     };
-    in_time(args.resources.drain_limit, drain).await
+    in_time(args.resources.drain_limit, drain).await?;
+    scheduler.end().await;
+    let_go(hold).await;
+    Ok(())
+}
+
+/// Whether its ports are such that it may listen there.
+fn check_ports(args: &ServeArgs, tls: Option<&Tls>) -> Result<()> {
+    let metrics = args.metrics.map(|address| ("--metrics", address));
+    let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
+    args.listen.check(&ports, tls)
 }
 
 async fn start_scheduler(
     args: &ServeArgs,
     host: &str,
+    state: Option<Hold>,
     tls: Option<&Tls>,
 ) -> Result<RunningScheduler> {
-    let metrics = args.metrics.map(|address| ("--metrics", address));
-    let ports: Vec<_> = [("--bind", args.bind)].into_iter().chain(metrics).collect();
-    args.listen.check(&ports, tls)?;
     let scheduler = Scheduler {
         bind: args.bind,
         host: host.to_owned(),
         worker_timeout: Duration::from_secs(args.worker_timeout),
         metrics: args.metrics,
-        state: args.state.clone(),
+        state,
         scheduler_timeout: Duration::from_secs(args.scheduler_timeout),
         tls: tls.cloned(),
         ..Scheduler::new(worker::runtime(None)?)
@@ -215,7 +226,7 @@ async fn open(
     context: ForebayContext,
     args: &FlightArgs,
     owner: Option<Users>,
-    state: Option<&Path>,
+    state: Option<&Hold>,
 ) -> Result<Listening> {
     if let Some(path) = &args.init {
         run_file(&context, path).await?;
@@ -236,7 +247,7 @@ async fn open(
     };
     let mut server = FlightServer::new(context).with_limits(limits);
     if let Some(state) = state {
-        server = server.with_state(state.to_owned());
+        server = server.with_state(state.clone());
     }
     if let Some(owner) = owner {
         server = server.with_users(owner);

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from datetime import datetime
@@ -468,3 +469,62 @@ def test_unknown_stores_are_named(door, url):
         text = door.fails(statement)
         assert url[: url.rindex("/")] in text and f"'{scheme}' is not a kind of store" in text, text
         assert "known are s3, gs, oss, cos, http, https and file" in text, text
+
+
+NUMBERS = 12
+
+
+def test_a_state_in_a_store(store, tmp_path):
+    """A job goes on, once, in another server while its own is there, stopped, and wakes again."""
+    package = tmp_path / "slow"
+    package.mkdir()
+    manifest = (ECHO / "model.toml").read_text().replace("service_ms = 1", "service_ms = 100")
+    (package / "model.toml").write_text(manifest)
+    for number in range(NUMBERS):
+        rows = "".join(f"{number * 8 + n}\n" for n in range(8))
+        store.put("data", f"numbers/{number}.csv", f"n\n{rows}".encode())
+    first = f"""CREATE OR REPLACE MODEL slow LOCATION '{package}';
+        CREATE EXTERNAL TABLE numbers STORED AS CSV LOCATION 's3://data/numbers/'
+        OPTIONS ('format.has_header' 'true')"""
+    arguments = ["--embedded", "--state", "s3://data/states/one/", "--takeover-after", "3"]
+
+    def serve(name: str) -> Server:
+        environment = store.environment()
+        return Server(tmp_path / name, *arguments, environment=environment, first=first)
+
+    def ask(server: Server, *statements: str, more: tuple[str, ...] = ()) -> list[str]:
+        arguments = ("--connect", server.uri, *more)
+        done = shell(tmp_path, *statements, arguments=arguments, environment=store.environment())
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    stopped = serve("first")
+    copy = """COPY (SELECT n, digest FROM ml_predict(TABLE numbers, MODEL slow, DESCRIPTOR(n)))
+        TO 's3://data/written/' STORED AS PARQUET"""
+    options = ["SET forebay.resumable = true", "SET forebay.part_bytes = 1"]
+    (job,) = ask(stopped, *options, copy, more=("--detach",))
+
+    def complete() -> int:
+        found = store.s3.list_objects_v2(Bucket="data", Prefix="written/").get("Contents", [])
+        return sum("/parts/" in key["Key"] for key in found)
+
+    while complete() < 2:
+        time.sleep(0.02)
+    stopped.process.send_signal(signal.SIGSTOP)
+    assert complete() < NUMBERS, "the job was over before its server was stopped"
+    second = serve("second")
+    known = "SELECT state FROM forebay.jobs"
+    assert ask(second, known) == ["state", "interrupted"]
+    ask(second, f"RESUME JOB '{job}'")
+    stopped.process.send_signal(signal.SIGCONT)
+    assert stopped.process.wait(60) == 1
+    waited = ask(second, f"WAIT FOR JOB '{job}'")
+    assert waited[1].startswith(f"{job},finished,{NUMBERS * 8},"), waited
+    written = ds.dataset("data/written", filesystem=store.files).to_table()
+    assert sorted(written["n"].to_pylist()) == list(range(NUMBERS * 8))
+    # Of one that is killed nothing is known but its silence.
+    second.process.kill()
+    third = serve("third")
+    assert ask(third, known) == ["state"] or ask(third, known) == []
+    third.stop()
+    serve("fourth").stop()

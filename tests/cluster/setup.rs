@@ -104,8 +104,18 @@ impl Stage {
         workers: &[&[&str]],
         tls: Option<Tls>,
     ) -> Self {
+        let cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), scheduler);
+        Self::on(cluster, service_ms, workers, tls)
+    }
+
+    /// The same on a cluster without workers.
+    pub(super) fn on(
+        mut cluster: Cluster,
+        service_ms: u32,
+        workers: &[&[&str]],
+        tls: Option<Tls>,
+    ) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut cluster = Cluster::start(env!("CARGO_BIN_EXE_forebay"), scheduler);
         workers.iter().for_each(|arguments| {
             cluster.add_worker(arguments);
         });

@@ -30,7 +30,7 @@ fn visible(folder: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-fn staging_folders(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn staging_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_staging = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("_forebay-"))
@@ -39,7 +39,7 @@ fn staging_folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The rows of a folder of Parquet files, read by DataFusion without Forebay.
-async fn read(folder: &Path) -> Rows {
+pub(super) async fn read(folder: &Path) -> Rows {
     let session = SessionContext::new();
     let options = ParquetReadOptions::default();
     let table = session.read_parquet(folder.to_str().unwrap(), options).await.unwrap();

@@ -16,6 +16,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::attempt::Written;
 use super::delta_commit;
+use super::fence::CommitFence;
 use super::publish::{Move, Publication, PublishError, publish};
 use super::resume::left;
 use super::staging::{Staging, abandon};
@@ -35,6 +36,8 @@ pub(super) struct Write {
     /// Of a Delta table, whose log makes files visible.
     transaction: Option<Transaction>,
     empty: Written,
+    /// What may keep it from being committed here.
+    fence: Option<Arc<CommitFence>>,
     /// Whether the staging folder is there until it is committed, whatever becomes of this write.
     stays: bool,
     /// Of writes to a staging folder that stays one is at work at a time.
@@ -112,6 +115,7 @@ impl Write {
         let path = staging.empty();
         let empty = Written { folder: Path::default(), path, rows: 0, bytes: 0, stats: None };
         let _lease = staging.keep(Arc::clone(&store));
+        let fence = context.session_config().get_extension::<CommitFence>();
         let (alone, is_over) = (None, false);
         let mut write = Self {
             target,
@@ -120,6 +124,7 @@ impl Write {
             publication,
             transaction,
             empty,
+            fence,
             stays,
             alone,
             _lease,
@@ -222,6 +227,11 @@ impl Write {
                  age or by hand; run the statement again"
             )
             .into());
+        }
+        if let Some(fence) = &self.fence {
+            let name = self.target.name();
+            let checked = fence.0.check().await;
+            checked.map_err(|error| error.context(format!("'{name}' is not committed")))?;
         }
         let moves = self.moves(&written);
         let (store, stays) = (self.store.as_ref(), self.stays);

@@ -24,7 +24,7 @@
 //! - `staging`: the folder, its lease, its removal; `publish`: the commit, `noted`: what it notes
 //!   there; [`clean`]: what crashes left
 //! - `partitions`: rows by the values of partition columns; `attempt`: rows into files
-//! - `begun`: a write from its staging folder to its commit
+//! - `begun`: a write from its staging folder to its commit; [`Fence`]: what may keep it from that
 //! - `exec`, `commit`: the two operators
 //! - `in_parts`: a third, in place of the commit, of writes of which what is complete is kept; `resume`: how
 
@@ -36,6 +36,7 @@ mod commit;
 mod delta;
 mod delta_commit;
 mod exec;
+mod fence;
 mod format;
 mod in_parts;
 mod noted;
@@ -53,6 +54,7 @@ pub use arrow::ArrowSink;
 pub use commit::CommitExec;
 pub use delta::{DeltaSink, DeltaWrite, WriteId};
 pub use exec::WriteExec;
+pub use fence::{CommitFence, Fence};
 pub use format::Format;
 pub use in_parts::{InPartsExec, PartPlans, Parts};
 pub use staging::is_staged;

@@ -1,6 +1,7 @@
 //! Writes into file systems that fail, and what readers see of them.
 
 mod delta;
+mod fence;
 mod left;
 mod resume;
 mod store;

@@ -170,7 +170,16 @@ impl BallistaJobs {
         });
         let news = stream::select(updates, given_up).map(|news| Ok(RunUpdate { news: Some(news) }));
         let first = stream::iter([Ok(RunUpdate { news: Some(accepted) })]);
-        Box::pin(first.chain(stream::select(news, ticks)))
+        // A successor may say otherwise.
+        let membership = self.registry.membership().clone();
+        let confirmed = stream::select(news, ticks).then(move |update| {
+            let membership = membership.clone();
+            async move {
+                membership.confirm().await?;
+                update
+            }
+        });
+        Box::pin(first.chain(confirmed))
     }
 
     /// The client of a job that was restored is here. Of another one's it is not told that it is there.

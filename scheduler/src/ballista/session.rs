@@ -7,6 +7,7 @@ use ballista_core::config::{
 };
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::{
     BallistaCodec, BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec,
 };
@@ -17,6 +18,7 @@ use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use forebay_engine::{Devices, Inventory};
 use forebay_planner::{ForebayPhysicalCodec, install};
 use forebay_udf::model::Catalog;
+use tonic::transport::Channel;
 
 use crate::ballista::part_codec::PartCodec;
 use crate::block::wire::BlockCodec;
@@ -24,6 +26,13 @@ use crate::functions::Functions;
 
 /// Bytes of one message at most: a task's plan holds the rows of the in-memory tables it reads.
 pub(crate) const MESSAGE_BYTES: u32 = 512 << 20;
+
+/// A scheduler as Ballista's workers know it.
+pub(crate) fn scheduler(channel: Channel) -> SchedulerGrpcClient<Channel> {
+    let limit = MESSAGE_BYTES as usize;
+    let client = SchedulerGrpcClient::new(channel);
+    client.max_encoding_message_size(limit).max_decoding_message_size(limit)
+}
 
 /// A session with all functions and options of Forebay, those of the program, and no tables.
 pub(crate) fn state(

@@ -8,15 +8,16 @@ use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use forebay_engine::{ErrorKind, RemoteError};
 use tonic::transport::Channel;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
 use crate::ballista::session;
 use crate::protocol::ClusterClient;
-use crate::protocol::connection::{self, Peers, said};
+use crate::protocol::connection::{Peers, said};
 use crate::protocol::messages::{
     Analysis, AnalyzeRequest, DescribeRequest, PROTOCOL, ReadAnswer, ReadRequest, RunRequest,
     RunUpdate, TableRequest, Worker,
 };
+use crate::protocol::schedulers::{Schedulers, Seeker};
 use crate::protocol::tls::Tls;
 use crate::tables::{self, SystemTable};
 
@@ -28,30 +29,48 @@ fn is_broken(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unavailable
 }
 
+fn client(channel: Channel) -> ClusterClient<Channel> {
+    let limit = session::MESSAGE_BYTES as usize;
+    let client = ClusterClient::new(channel);
+    client.max_decoding_message_size(limit).max_encoding_message_size(limit)
+}
+
 /// A connection to a scheduler.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    scheduler: String,
-    channel: Channel,
+    schedulers: Arc<Schedulers>,
     /// The workers, who hold the rows.
     peers: Arc<Peers>,
 }
 
 impl Cluster {
-    /// Connects to the scheduler at `host:port`; with `tls` if it has some, without if not.
+    /// Connects to the scheduler at `host:port`, or the one that answers at one of several such addresses with commas
+    /// between them; with `tls` if it has some, without if not.
     ///
     /// # Errors
     /// If nobody answers there, or one of both does not believe the other.
     pub async fn connect(scheduler: &str, tls: Option<Tls>) -> Result<Self> {
-        let address = scheduler.strip_prefix("http://").unwrap_or(scheduler);
-        let endpoint = connection::endpoint(address, tls.as_ref())?;
-        let channel = connection::reach_scheduler(endpoint, address, tls.as_ref()).await?;
-        Ok(Self { scheduler: address.to_owned(), channel, peers: Arc::new(Peers::new(tls)) })
+        let addresses = scheduler.strip_prefix("http://").unwrap_or(scheduler);
+        let schedulers = Schedulers::reach(addresses, tls.as_ref(), Seeker::Session).await?;
+        Ok(Self { schedulers: Arc::new(schedulers), peers: Arc::new(Peers::new(tls)) })
     }
 
     /// `host:port` of the scheduler.
     pub fn scheduler(&self) -> &str {
-        &self.scheduler
+        self.schedulers.address()
+    }
+
+    /// Asks the scheduler; if nobody answers, one at another address, should there be one.
+    async fn ask<T, F>(&self, ask: impl Fn(ClusterClient<Channel>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut answer = ask(self.client()).await;
+        let is_gone = matches!(&answer, Err(status) if is_broken(status));
+        if is_gone && self.schedulers.find_other().await {
+            answer = ask(self.client()).await;
+        }
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
     /// The workers at this moment.
@@ -59,8 +78,10 @@ impl Cluster {
     /// # Errors
     /// If the scheduler does not answer.
     pub async fn workers(&self) -> Result<Vec<Worker>> {
-        let answer = self.client().describe(DescribeRequest::new()).await;
-        Ok(answer.map_err(|status| self.failed(&status))?.into_inner().workers)
+        let describe = |mut scheduler: ClusterClient<Channel>| async move {
+            scheduler.describe(DescribeRequest::new()).await
+        };
+        Ok(self.ask(describe).await?.workers)
     }
 
     /// The rows of a system table at this moment, of a user's jobs or of all.
@@ -74,14 +95,17 @@ impl Cluster {
             table: table.name().to_owned(),
             owner: owner.unwrap_or_default().to_owned(),
         };
-        let answer = self.client().table(request).await;
-        let rows = answer.map_err(|status| self.failed(&status))?.into_inner();
+        let ask = |mut scheduler: ClusterClient<Channel>| {
+            let request = request.clone();
+            async move { scheduler.table(request).await }
+        };
+        let rows = self.ask(ask).await?;
         let batch = tables::read(&rows.stream)?;
         if batch.schema() != table.schema()? {
             return exec_err!(
                 "the scheduler at {} has other columns in {table}; run the same version on all \
                  machines",
-                self.scheduler
+                self.scheduler()
             );
         }
         Ok(batch)
@@ -93,14 +117,21 @@ impl Cluster {
     /// If the scheduler does not answer or knows no such job.
     pub(crate) async fn analysis(&self, job: String) -> Result<Analysis> {
         let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION").to_owned());
-        let answer = self.client().analyze(AnalyzeRequest { protocol, version, job }).await;
-        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+        let request = AnalyzeRequest { protocol, version, job };
+        let ask = |mut scheduler: ClusterClient<Channel>| {
+            let request = request.clone();
+            async move { scheduler.analyze(request).await }
+        };
+        self.ask(ask).await
     }
 
     /// Runs a plan for as long as the answer is held.
     pub(crate) async fn run(&self, request: RunRequest) -> Result<Streaming<RunUpdate>> {
-        let answer = self.client().run(request).await;
-        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+        let ask = |mut scheduler: ClusterClient<Channel>| {
+            let request = request.clone();
+            async move { scheduler.run(request).await }
+        };
+        self.ask(ask).await
     }
 
     /// What the client of a job reads next, once there is something. If the scheduler may have a successor, it
@@ -132,7 +163,7 @@ impl Cluster {
         patience: Duration,
     ) -> Result<Streaming<RunUpdate>> {
         let since = Instant::now();
-        loop {
+        for turn in 0.. {
             tokio::time::sleep(ASK_AGAIN_AFTER).await;
             let request = RunRequest {
                 protocol: PROTOCOL,
@@ -142,29 +173,28 @@ impl Cluster {
                 is_known: true,
                 ..RunRequest::default()
             };
-            match self.client().run(request).await {
+            let ask = |channel| async move { client(channel).run(request).await };
+            match self.schedulers.ask(turn, ask).await {
                 Ok(updates) => return Ok(updates.into_inner()),
                 Err(status) if !is_broken(&status) => return Err(self.failed(&status)),
                 Err(_) if since.elapsed() < patience => {}
-                Err(_) => return Err(self.gone_for(patience)),
+                Err(_) => break,
             }
         }
+        Err(self.gone_for(patience))
     }
 
     fn gone_for(&self, patience: Duration) -> DataFusionError {
         let message = format!(
             "the scheduler at {} is gone, and has had no successor for {} s",
-            self.scheduler,
+            self.scheduler(),
             patience.as_secs()
         );
         RemoteError::new(ErrorKind::Unavailable, message).into()
     }
 
     fn client(&self) -> ClusterClient<Channel> {
-        let limit = session::MESSAGE_BYTES as usize;
-        ClusterClient::new(self.channel.clone())
-            .max_decoding_message_size(limit)
-            .max_encoding_message_size(limit)
+        client(self.schedulers.channel())
     }
 
     /// The workers, as this session reaches them.
@@ -173,7 +203,7 @@ impl Cluster {
     }
 
     pub(crate) fn failed(&self, status: &Status) -> DataFusionError {
-        let message = format!("the scheduler at {}: {}", self.scheduler, said(status));
+        let message = format!("the scheduler at {}: {}", self.scheduler(), said(status));
         let kind = match status.code() {
             Code::InvalidArgument => ErrorKind::InvalidArgument,
             Code::NotFound => ErrorKind::NotFound,
@@ -189,7 +219,7 @@ impl Cluster {
     }
 
     pub(crate) fn stopped(&self) -> DataFusionError {
-        let message = format!("the scheduler at {} stopped", self.scheduler);
+        let message = format!("the scheduler at {} stopped", self.scheduler());
         RemoteError::new(ErrorKind::Unavailable, message).into()
     }
 }

@@ -146,7 +146,7 @@ mod tests {
     use crate::coordinator::book::{Book, Found, JobDocument};
     use crate::coordinator::registry::Submitted;
     use crate::graph::{JobGraph, JobSpec, StageSpec, TaskState, Work};
-    use crate::journal::Folder;
+    use crate::journal::State;
     use crate::protocol::messages::RunRequest;
     use crate::protocol::server::Membership;
     use crate::resources::{Lease, Need};
@@ -165,7 +165,8 @@ mod tests {
 
     /// A scheduler on this folder, and what it found there.
     async fn scheduler(folder: &TempDir) -> (Registry, Found) {
-        let (journal, records) = Folder::lock(folder.path()).await.unwrap().open().unwrap();
+        let hold = State::in_folder(folder.path()).take().await.unwrap();
+        let (journal, records) = hold.open().await.unwrap();
         let found = Found::read(records).unwrap();
         let (wakes, _) = mpsc::channel(100);
         let registry = Registry::new(Membership::new(), wakes);

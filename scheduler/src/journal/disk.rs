@@ -1,25 +1,42 @@
-//! The folder as the log sees it, so that tests can stop the machine at any moment.
+//! The place as the log sees it, so that tests can stop the machine at any moment.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// A folder of files that grow at their ends.
+use tempfile::{NamedTempFile, PersistError};
+
+/// Of a file that is being made.
+const UNFINISHED: &str = ".unfinished";
+
+/// Files, some of which grow at their ends.
 pub(super) trait Disk: Send {
     /// The names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
     /// All bytes of a file.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
+    /// Writes a file, in place of one that may have its name: it is there as a whole or not at all, and survives a
+    /// loss of power.
+    fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
     /// Writes at the end of a file, which is made if it is not there.
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
     /// Waits until the bytes of a file survive a loss of power.
     fn sync(&mut self, name: &str) -> io::Result<()>;
-    /// Gives a file another name, in place of one that may have it, and waits until that survives.
-    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: &str) -> io::Result<()>;
+    /// Writes a file that is not there yet; says whether that is so. As long as this value lives, others may be
+    /// able to see that somebody has it.
+    fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool>;
+    /// Writes the file that was claimed here anew: as many bytes as it has.
+    fn renew(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
+    /// Whether nobody can have a file any more that was claimed. If that cannot be known, it is not so.
+    fn is_let_go(&self, name: &str) -> io::Result<bool>;
+    /// After how many calls of `append` a file is to be copied, whatever its size.
+    fn appends_max(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// A folder of the operating system's.
@@ -27,11 +44,13 @@ pub(super) trait Disk: Send {
 pub(super) struct RealDisk {
     folder: PathBuf,
     open: HashMap<String, File>,
+    /// The file that was claimed here, which is locked.
+    claimed: Option<File>,
 }
 
 impl RealDisk {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, open: HashMap::new() }
+        Self { folder, open: HashMap::new(), claimed: None }
     }
 
     fn file(&mut self, name: &str) -> io::Result<&mut File> {
@@ -42,6 +61,11 @@ impl RealDisk {
             self.open.insert(name.to_owned(), file);
         }
         self.open.get_mut(name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Lets the names in the folder survive a loss of power.
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
     }
 }
 
@@ -55,6 +79,18 @@ impl Disk for RealDisk {
         fs::read(self.folder.join(name))
     }
 
+    fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let unfinished = self.folder.join(format!("{name}{UNFINISHED}"));
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        self.open.remove(name);
+        fs::rename(unfinished, self.folder.join(name))?;
+        self.sync_names()
+    }
+
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.file(name)?.write_all(bytes)
     }
@@ -63,16 +99,60 @@ impl Disk for RealDisk {
         self.file(name)?.sync_data()
     }
 
-    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.folder.join(from), self.folder.join(to))?;
-        if let Some(file) = self.open.remove(from) {
-            self.open.insert(to.to_owned(), file);
-        }
-        File::open(&self.folder)?.sync_all()
-    }
-
     fn remove(&mut self, name: &str) -> io::Result<()> {
         self.open.remove(name);
-        fs::remove_file(self.folder.join(name))
+        let removed = fs::remove_file(self.folder.join(name));
+        self.sync_names()?;
+        removed
+    }
+
+    fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        let mut file = NamedTempFile::new_in(&self.folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        // Before anybody can see it.
+        match file.as_file().try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
+                return Err(error);
+            }
+            Err(error) => tracing::warn!(
+                "{} keeps no locks ({error}): should this process end unexpectedly, others notice that only when \
+                 it has been silent for long enough",
+                self.folder.display()
+            ),
+        }
+        match file.persist_noclobber(self.folder.join(name)) {
+            Ok(file) => self.claimed = Some(file),
+            Err(PersistError { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Ok(false);
+            }
+            Err(PersistError { error, .. }) => return Err(error),
+        }
+        self.sync_names()?;
+        Ok(true)
+    }
+
+    fn renew(&mut self, _: &str, bytes: &[u8]) -> io::Result<()> {
+        let file = self.claimed.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        file.write_all_at(bytes, 0)?;
+        // Other machines see it now, if there are any.
+        file.sync_data()
+    }
+
+    fn is_let_go(&self, name: &str) -> io::Result<bool> {
+        let file = match File::options().read(true).write(true).open(self.folder.join(name)) {
+            // Its place is taken.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                Ok(false)
+            }
+            Err(TryLockError::Error(error)) => Err(error),
+        }
     }
 }

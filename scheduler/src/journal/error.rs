@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::io;
-use std::path::Path;
 
 use datafusion::common::DataFusionError;
 use forebay_engine::{ErrorKind, RemoteError};
@@ -65,15 +64,24 @@ pub enum JournalError {
         /// Its format.
         own_format: u32,
     },
-    /// Another scheduler has taken the journal over.
+    /// Another server has taken the state over.
     #[error(
-        "another scheduler has taken over the journal in {place} ({newer}): this one has lost its say, and ends"
+        "{who} has taken over the state in {place} (term {term}), as this server had not been heard of for too \
+         long: this one has lost its say, and ends"
     )]
     Fenced {
-        /// The folder.
+        /// Where the state is.
         place: String,
-        /// The file of the other one.
-        newer: String,
+        /// Who has it now.
+        who: String,
+        /// Since when.
+        term: u64,
+    },
+    /// This server needs it no more.
+    #[error("this server ends, and has let go the state in {place}")]
+    LetGo {
+        /// Where the state is.
+        place: String,
     },
     /// A record is larger than any may be.
     #[error("a record of {bytes} bytes under {key} is too large for the scheduler's journal")]
@@ -86,10 +94,6 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    pub(super) fn io(place: &Path, doing: &'static str, error: &io::Error) -> Self {
-        Self::of_io(place.display(), doing, error)
-    }
-
     pub(super) fn of_io(place: impl Display, doing: &'static str, error: &io::Error) -> Self {
         let (remedy, kind) = match error.kind() {
             io::ErrorKind::StorageFull
@@ -111,7 +115,7 @@ impl JournalError {
             Self::Damaged { .. } | Self::NoJournal { .. } | Self::OtherVersion { .. } => {
                 ErrorKind::FailedPrecondition
             }
-            Self::Fenced { .. } => ErrorKind::Unavailable,
+            Self::Fenced { .. } | Self::LetGo { .. } => ErrorKind::Unavailable,
             Self::TooLarge { .. } => ErrorKind::ResourceExhausted,
         }
     }

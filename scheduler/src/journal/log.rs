@@ -1,16 +1,14 @@
 //! The journal's file: what is appended to it, and when it is copied without what has ended.
 
 use std::collections::HashMap;
+use std::io;
 
 use super::Records;
+use super::claim;
 use super::disk::Disk;
 use super::error::JournalError;
 use super::frame::{self, FORMAT, Found, HEAD_BYTES, Head, Record};
-
-const EXTENSION: &str = ".journal";
-/// Of a file that is being made.
-const UNFINISHED: &str = ".unfinished";
-
+use super::names;
 /// A frame has no more bytes, unless one record has.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 
@@ -29,38 +27,40 @@ pub(super) struct Log {
     sequence: u64,
     bytes: u64,
     copied_from_bytes: u64,
+    /// How often something was appended to the file since it was made.
+    appended: u64,
     /// Bytes of the records of each key that has not ended.
     live: HashMap<String, u64>,
     live_bytes: u64,
 }
 
 impl Log {
-    /// Reads what is there, and writes it to a file of a new term.
+    /// Reads what is there, and writes it to a file of this term, which has been claimed.
     pub(super) fn open(
         disk: Box<dyn Disk>,
         place: String,
         version: &str,
+        term: u64,
     ) -> Result<(Self, Records), JournalError> {
         let mut log = Self {
             disk,
             place,
             version: version.to_owned(),
             name: String::new(),
-            term: 0,
+            term,
             number: 0,
             sequence: 0,
             bytes: 0,
             copied_from_bytes: COPIED_FROM_BYTES,
+            appended: 0,
             live: HashMap::new(),
             live_bytes: 0,
         };
-        let bytes = match log.newest()? {
-            Some(newest) => log.read(&newest)?,
+        let bytes = match log.read_newest()? {
+            Some(bytes) => bytes,
             None => Head { format: FORMAT, term: 0, version: version.to_owned() }.encode(),
         };
         let kept = log.kept(&bytes)?;
-        log.term += 1;
-        log.number = 0;
         log.write_copy(&kept)?;
         let mut records = Records::new();
         for record in kept {
@@ -70,33 +70,44 @@ impl Log {
         Ok((log, records))
     }
 
-    /// Greater than that of any who has opened it before.
-    pub(super) fn term(&self) -> u64 {
-        self.term
-    }
-
-    fn failed(&self, doing: &'static str, error: &std::io::Error) -> JournalError {
-        JournalError::of_io(&self.place, doing, error)
+    /// Whoever has come later removes the files of those before.
+    fn failed(&self, doing: &'static str, error: &io::Error) -> JournalError {
+        let names = self.disk.list().unwrap_or_default();
+        let fenced = claim::superseded(self.disk.as_ref(), &names, &self.place, self.term);
+        fenced.unwrap_or_else(|| JournalError::of_io(&self.place, doing, error))
     }
 
     fn file(&self, name: &str) -> String {
         format!("{}/{name}", self.place)
     }
 
-    fn newest(&self) -> Result<Option<String>, JournalError> {
-        let names = self.disk.list().map_err(|error| self.failed("read", &error))?;
-        Ok(names.into_iter().filter(|name| name.ends_with(EXTENSION)).max())
+    fn names(&self) -> Result<Vec<String>, JournalError> {
+        self.disk.list().map_err(|error| self.failed("read", &error))
     }
 
-    fn read(&mut self, name: &str) -> Result<Vec<u8>, JournalError> {
-        let bytes = self.disk.read(name).map_err(|error| self.failed("read", &error))?;
+    /// The file that counts. The one before may be at work yet, and remove what it has just copied.
+    fn read_newest(&mut self) -> Result<Option<Vec<u8>>, JournalError> {
+        loop {
+            let names = self.names()?;
+            let Some(newest) = names::newest_journal(&names) else { return Ok(None) };
+            match self.disk.read(newest) {
+                Ok(bytes) => return self.check(newest, bytes).map(Some),
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        && names::newest_journal(&self.names()?) != Some(newest) => {}
+                Err(error) => return Err(self.failed("read", &error)),
+            }
+        }
+    }
+
+    /// Whether this process can go on with a file.
+    fn check(&mut self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
         let file = self.file(name);
         let Some(head) = Head::decode(&bytes) else {
             return Err(JournalError::NoJournal { file });
         };
         let is_empty = bytes.len() == HEAD_BYTES;
         let is_other = head.format != FORMAT || head.version != self.version;
-        self.term = head.term;
         self.name = name.to_owned();
         let is_unread = head.format != FORMAT && !is_empty;
         if is_unread || (is_other && !self.kept(&bytes)?.is_empty()) {
@@ -143,15 +154,17 @@ impl Log {
             self.append(&name, &frame)?;
             self.sync(&name)?;
             self.sequence += 1;
+            self.appended += 1;
             self.bytes += frame.len() as u64;
         }
         found.iter().for_each(|record| self.count(record));
         self.check_newest()
     }
 
-    /// Copies the file without what has ended, if that is most of it.
+    /// Copies the file without what has ended, if that is most of it, or it consists of too many pieces.
     pub(super) fn copy_if_due(&mut self) -> Result<(), JournalError> {
-        if self.bytes <= self.copied_from_bytes || self.bytes <= 2 * self.live_bytes {
+        let is_large = self.bytes > self.copied_from_bytes && self.bytes > 2 * self.live_bytes;
+        if !is_large && self.appended < self.disk.appends_max() {
             return Ok(());
         }
         let name = self.name.clone();
@@ -180,27 +193,26 @@ impl Log {
         }
     }
 
-    /// Someone with a later term has the journal, on a file system that does not keep locks.
+    /// Finds out whether someone with a later term has the journal.
     fn check_newest(&self) -> Result<(), JournalError> {
-        match self.newest()? {
-            Some(newest) if newest == self.name => Ok(()),
-            newest => Err(JournalError::Fenced {
-                place: self.place.clone(),
-                newer: newest.unwrap_or_default(),
-            }),
+        let names = self.names()?;
+        let (disk, place) = (self.disk.as_ref(), self.place.as_str());
+        if let Some(fenced) = claim::superseded(disk, &names, place, self.term) {
+            return Err(fenced);
         }
+        if names::newest_journal(&names) == Some(self.name.as_str()) {
+            return Ok(());
+        }
+        // Somebody works there without a claim.
+        let term = names::newest_journals_term(&names).unwrap_or(self.term);
+        let (place, who) = (self.place.clone(), claim::SOMEBODY.to_owned());
+        Err(JournalError::Fenced { place, who, term })
     }
 
     /// Writes a file of these records alone, which takes the place of all others once it is there.
     fn write_copy(&mut self, kept: &[Found<'_>]) -> Result<(), JournalError> {
-        let name = format!("{:016x}-{:08}{EXTENSION}", self.term, self.number);
-        let unfinished = format!("{name}{UNFINISHED}");
-        let names = self.disk.list().map_err(|error| self.failed("read", &error))?;
-        let ours = |found: &&String| found.ends_with(EXTENSION) || found.ends_with(UNFINISHED);
-        let before: Vec<_> = names.iter().filter(ours).cloned().collect();
-        if before.contains(&unfinished) {
-            self.disk.remove(&unfinished).map_err(|error| self.failed("write", &error))?;
-        }
+        let name = names::journal(self.term, self.number);
+        let before = self.names()?;
         let head = Head { format: FORMAT, term: self.term, version: self.version.clone() };
         let mut bytes = head.encode();
         let mut sequence = 0;
@@ -208,17 +220,19 @@ impl Log {
             bytes.extend(frame::frame(sequence, &group));
             sequence += 1;
         }
-        self.append(&unfinished, &bytes)?;
-        self.sync(&unfinished)?;
-        self.disk.rename(&unfinished, &name).map_err(|error| self.failed("write", &error))?;
-        for old in before.iter().filter(|old| **old != unfinished && **old < name) {
+        self.disk.put(&name, &bytes).map_err(|error| self.failed("write", &error))?;
+        (self.name, self.sequence, self.bytes) = (name, sequence, bytes.len() as u64);
+        (self.live, self.live_bytes, self.appended) = (HashMap::new(), 0, 0);
+        kept.iter().for_each(|record| self.count(record));
+        // Whoever has come later may read what is there.
+        self.check_newest()?;
+        let newest = [self.name.clone(), names::claim(self.term)];
+        let is_old = |old: &&String| names::is_ours(old) && newest.iter().all(|new| *old < new);
+        for old in before.iter().filter(is_old) {
             // It counts no more, and the next copy tries again.
             self.disk.remove(old).ok();
         }
-        (self.name, self.sequence, self.bytes) = (name, sequence, bytes.len() as u64);
-        (self.live, self.live_bytes) = (HashMap::new(), 0);
-        kept.iter().for_each(|record| self.count(record));
-        self.check_newest()
+        Ok(())
     }
 
     #[cfg(test)]

@@ -10,100 +10,75 @@
 //!   [flushed](Journal::flushed).
 //! - A record that was being written when the machine stopped is cut off, with a warning. Anything else that is
 //!   wrong with a file is an error, and nothing is changed.
-//! - One process writes at a time: the others wait until it is gone ([`Folder::lock`]). Should a file
-//!   system not keep locks, whoever opens the journal later has a greater **term**; the one before
-//!   finds that out before it says that anything is written.
+//! - One process has the state at a time ([`State::take`], [`Hold`]). The others wait until it is gone, which a lock
+//!   tells, or until it has not been heard of for too long. Whoever has the state later has a greater **term**; the
+//!   one before, should it go on, finds that out before it says that anything is written, and can be asked
+//!   ([`Hold::check`]) before something else is done that another one may do by now.
 //!
 //! # Files
 //!
-//! `<term>-<number>.journal` is all there is; its records are written in groups, and each
-//! group was on the disk before the next one was begun. When most of it is of keys that have ended, the
-//! rest is copied to a new file, which takes its place by being renamed: so its size is at most twice what
-//! is needed, and 16 MiB. That is also done at the start. Beside it lies `lock`.
+//! `<term>-<number>.journal` has all records, in groups, each of which was on the disk before the next one was
+//! begun. When most of it is of keys that have ended, the rest is copied to a new file, which is there as a whole
+//! or not at all: so its size is at most twice what is needed, and 16 MiB. That is also done at the start.
+//! `<term>.term` is the claim of the process that has this term: locked, and written anew as long as it lives
+//! (`claim` says why that is enough).
+//!
+//! In an object store a journal is a folder, and each group of records an object in it; it is also copied when these
+//! have become many. There are no locks: who has ended unexpectedly is silent. A claim is an object that is written
+//! only if it is not there ([`State::in_store`]).
 //!
 //! What could not be written is not tried again: after a failed `fsync` nobody knows what is there. The journal
 //! has failed then, and whoever has it open must end.
 
+mod claim;
 mod disk;
+mod documents;
 mod error;
 mod frame;
+mod hold;
 mod log;
+mod names;
+mod objects;
+mod place;
+mod state;
 mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+pub use documents::Documents;
 pub use error::JournalError;
+pub use hold::Hold;
+pub use state::State;
 pub use writer::Journal;
 
-use disk::RealDisk;
 use log::Log;
 
 /// The version of this process, which must read what it wrote.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-const LOCK_FILE: &str = "lock";
-
-/// How often a process looks whether the one before it has gone.
-const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
-
 /// The records of each key that has not ended, in their order.
 pub type Records = BTreeMap<String, Vec<Vec<u8>>>;
 
-/// A folder that this process alone may write to, until it is dropped.
-#[derive(Debug)]
-pub struct Folder {
-    path: PathBuf,
-    _lock: File,
-}
-
-impl Folder {
-    /// Waits until no other process has this folder, which is made if it is not there.
-    ///
-    /// # Errors
-    /// If it cannot be used.
-    pub async fn lock(path: &Path) -> Result<Self, JournalError> {
-        let failed = |error| JournalError::io(path, "use", &error);
-        // Plans have values of their statements.
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join(LOCK_FILE))
-            .map_err(failed)?;
-        let mut waits = false;
-        loop {
-            match lock.try_lock() {
-                Ok(()) => return Ok(Self { path: path.to_owned(), _lock: lock }),
-                Err(TryLockError::WouldBlock) if !waits => {
-                    waits = true;
-                    tracing::info!(
-                        "another scheduler has {}; this one waits until that is gone",
-                        path.display()
-                    );
-                }
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-            }
-            tokio::time::sleep(LOCK_AGAIN_AFTER).await;
-        }
-    }
-
-    /// Reads what is there, and goes on behind it.
+impl Hold {
+    /// Reads the journal that is there, and goes on behind it. To be done once.
     ///
     /// # Errors
     /// If what is there is broken or of another version, or cannot be read or written.
-    pub fn open(self) -> Result<(Journal, Records), JournalError> {
-        let place = self.path.display().to_string();
-        let disk = Box::new(RealDisk::new(self.path.clone()));
-        let (log, records) = Log::open(disk, place, VERSION)?;
-        Ok((Journal::start(log, self)?, records))
+    pub async fn open(&self) -> Result<(Journal, Records), JournalError> {
+        let (place, term) = (self.place().clone(), self.term());
+        let open = move || Log::open(place.disk(), place.to_string(), VERSION, term);
+        let (log, records) = place::blocking(self.place(), open).await??;
+        Ok((Journal::start(log, self.clone())?, records))
+    }
+
+    /// Documents of this name, beside the journal.
+    ///
+    /// # Errors
+    /// If they cannot be kept there.
+    pub fn documents(&self, name: &str) -> std::io::Result<Documents> {
+        Documents::open(self.place().below(name))
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use super::Folder;
 use super::error::JournalError;
 use super::frame::Record;
+use super::hold::Hold;
 use super::log::Log;
 
 /// How long a record may wait for others that nobody waits for either.
@@ -20,9 +20,9 @@ const GATHER_FOR: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub struct Journal(Arc<Open>);
 
-/// What those who append have in common; the thread has only what is below it.
+/// What those who append have in common; the thread has the hold, too, and what is below.
 struct Open {
-    term: u64,
+    hold: Hold,
     shared: Arc<Shared>,
 }
 
@@ -51,25 +51,24 @@ struct Written {
 }
 
 impl Journal {
-    /// Writes to `log` for as long as it is held, and holds `folder` until then.
-    pub(super) fn start(log: Log, folder: Folder) -> Result<Self, JournalError> {
-        let (term, place) = (log.term(), folder.path.clone());
+    /// Writes to `log` for as long as it is held, and keeps the state until all of it is written.
+    pub(super) fn start(log: Log, hold: Hold) -> Result<Self, JournalError> {
         let (written, _) = watch::channel(Written::default());
         let (waiting, called) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { waiting, called, written });
-        let its = Arc::clone(&shared);
+        let (its, its_hold) = (Arc::clone(&shared), hold.clone());
         let run = move || {
             write(&its, log);
-            drop(folder);
+            drop(its_hold);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run);
-        thread.map_err(|error| JournalError::io(&place, "write", &error))?;
-        Ok(Self(Arc::new(Open { term, shared })))
+        thread.map_err(|error| JournalError::of_io(hold.place(), "write", &error))?;
+        Ok(Self(Arc::new(Open { hold, shared })))
     }
 
-    /// Greater than that of any who has opened it before.
-    pub fn term(&self) -> u64 {
-        self.0.term
+    /// What keeps others away from it.
+    pub fn hold(&self) -> &Hold {
+        &self.0.hold
     }
 
     /// Appends a record. It is on the disk when [`Self::flushed`] says so, or a little later.
@@ -93,7 +92,7 @@ impl Journal {
         shared.called.notify_one();
     }
 
-    /// Waits until all that was appended before is on the disk.
+    /// Waits until all that was appended before is on the disk, and the state is known to be this process' yet.
     ///
     /// # Errors
     /// If it could not be written: nothing will be any more.
@@ -111,12 +110,19 @@ impl Journal {
         let written = written.wait_for(is_done).await.map(|found| found.clone());
         match written.unwrap_or_default().failure {
             Some(failure) => Err(failure),
-            None => Ok(()),
+            None => self.0.hold.confirm().await,
         }
     }
 
-    /// Waits until something could not be written.
+    /// Waits until something could not be written, or the state is lost.
     pub async fn failed(&self) -> JournalError {
+        tokio::select! {
+            failure = self.unwritten() => failure,
+            lost = self.0.hold.lost() => lost,
+        }
+    }
+
+    async fn unwritten(&self) -> JournalError {
         let mut written = self.0.shared.written.subscribe();
         let failed = written.wait_for(|written| written.failure.is_some()).await;
         match failed.ok().and_then(|written| written.failure.clone()) {
@@ -129,7 +135,7 @@ impl Journal {
 
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").field("term", &self.0.term).finish_non_exhaustive()
+        f.debug_struct("Journal").field("hold", &self.0.hold).finish_non_exhaustive()
     }
 }
 
@@ -149,7 +155,6 @@ fn write(shared: &Shared, mut log: Log) {
             outcome = log.copy_if_due();
         }
         if let Err(failure) = outcome {
-            tracing::error!("{failure}");
             shared.written.send_modify(|written| written.failure = Some(failure));
             return;
         }

@@ -1,7 +1,6 @@
 //! The scheduler's process.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +35,9 @@ use crate::coordinator::metrics;
 use crate::coordinator::registry::Registry;
 use crate::functions::Functions;
 use crate::gate::Gate;
-use crate::journal::{Folder as JournalFolder, Journal, Records};
+use crate::journal::{Hold, Journal, Records};
 use crate::metrics::{MetricsServer, Page};
+use crate::protocol::schedulers::NOTICED_WITHIN;
 use crate::protocol::server::{ClusterService, Listener, Membership, News, Tenure};
 use crate::protocol::tls::Tls;
 use crate::protocol::{ClusterServer, connection};
@@ -76,9 +76,9 @@ pub struct Scheduler {
     pub functions: Functions,
     /// Where to serve figures for Prometheus; port 0 takes a free one.
     pub metrics: Option<SocketAddr>,
-    /// Folder in which it writes down what must not be lost with it. If another scheduler has it, this one
-    /// waits until that is gone, and then goes on with its jobs. Without, jobs are gone with the scheduler.
-    pub state: Option<PathBuf>,
+    /// Where it writes down what must not be lost with it: it goes on with the jobs of who had this before.
+    /// Without, jobs are gone with the scheduler.
+    pub state: Option<Hold>,
     /// With [`Self::state`]: for how long workers and clients are to wait for a successor, should this
     /// scheduler be gone.
     pub scheduler_timeout: Duration,
@@ -124,9 +124,8 @@ impl Scheduler {
         if let Some(tls) = &self.tls {
             tls.check_host(&self.host)?;
         }
-        // Whoever waits for the journal answers nobody.
         let journal = match &self.state {
-            Some(folder) => Some(JournalFolder::lock(folder).await?.open()?),
+            Some(hold) => Some(hold.open().await?),
             None => None,
         };
         let bind = self.bind;
@@ -149,7 +148,10 @@ impl Scheduler {
             override_create_grpc_client_endpoint: tls.clone().map(calls::to_workers),
             ..config
         });
-        let membership = Membership::new();
+        let hold = journal.as_ref().map(|(journal, _)| journal.hold().clone());
+        let grace = grace(hold.as_ref());
+        let patience = worker_timeout + grace;
+        let membership = Membership::of(hold.clone());
         let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
         let registry = Registry::new(membership.clone(), wakes);
         let (registry, journal, found) = with_journal(registry, journal)?;
@@ -163,7 +165,7 @@ impl Scheduler {
             registry: registry.clone(),
             state,
             abandoned,
-            patience: worker_timeout,
+            patience,
             gate: gate.clone(),
             tenure: tenure(journal.as_ref(), self.scheduler_timeout),
             unclaimed: Arc::default(),
@@ -174,11 +176,11 @@ impl Scheduler {
         let reports = WorkerReports { scheduler: scheduler.clone(), registry: registry.clone() };
         let tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
-            SpawnedTask::spawn(cancel(scheduler.clone(), orphans)),
+            SpawnedTask::spawn(cancel(scheduler.clone(), orphans, hold)),
             SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
             SpawnedTask::spawn(wake_due(registry.clone())),
-            SpawnedTask::spawn(give_up(registry.clone(), worker_timeout)),
-            SpawnedTask::spawn(miss(jobs, worker_timeout)),
+            SpawnedTask::spawn(give_up(registry.clone(), worker_timeout, grace)),
+            SpawnedTask::spawn(miss(jobs, patience)),
             SpawnedTask::spawn(answer(routes(reports, service), listener, tls.clone())),
         ];
         let figures = match metrics {
@@ -201,10 +203,15 @@ fn with_journal(
     Ok((registry, Some(journal), found))
 }
 
+/// How much longer workers and clients may take to come back.
+fn grace(hold: Option<&Hold>) -> Duration {
+    if hold.is_some_and(Hold::was_silent) { NOTICED_WITHIN } else { Duration::ZERO }
+}
+
 fn tenure(journal: Option<&Journal>, patience: Duration) -> Tenure {
     let Some(journal) = journal else { return Tenure::default() };
     let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    Tenure { term: journal.term(), patience_ms }
+    Tenure { term: journal.hold().term(), patience_ms }
 }
 
 impl Drop for RunningScheduler {
@@ -220,7 +227,8 @@ impl RunningScheduler {
         self.address
     }
 
-    /// Waits until it must end, as what happens cannot be written down any more. Not without a journal.
+    /// Waits until it must end, as what happens cannot be written down any more, or another one has taken over.
+    /// Not without a journal.
     pub async fn failed(&self) -> DataFusionError {
         match &self.journal {
             Some(journal) => journal.failed().await.into(),
@@ -231,6 +239,17 @@ impl RunningScheduler {
     /// Takes no more jobs, and waits until those that run have ended and their rows were read.
     pub async fn drain(&self) {
         self.jobs.drain().await;
+    }
+
+    /// Ends, with all that was to be written down on the disk.
+    pub async fn end(self) {
+        let journal = self.journal.clone();
+        drop(self);
+        if let Some(journal) = journal
+            && let Err(error) = journal.flushed().await
+        {
+            tracing::warn!("the end is not written down: {error}");
+        }
     }
 
     /// The workers that attend.
@@ -307,7 +326,8 @@ async fn wake_due(registry: Registry) {
     }
 }
 
-async fn give_up(registry: Registry, patience: Duration) {
+async fn give_up(registry: Registry, patience: Duration, grace: Duration) {
+    tokio::time::sleep(grace).await;
     let mut ticks = tokio::time::interval(GIVE_UP_EVERY);
     loop {
         ticks.tick().await;
@@ -335,8 +355,14 @@ async fn tell_losses(scheduler: Ballista, mut losses: mpsc::Receiver<String>) {
     }
 }
 
-async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>) {
+async fn cancel(scheduler: Ballista, mut orphans: mpsc::Receiver<JobId>, hold: Option<Hold>) {
     while let Some(job) = orphans.recv().await {
+        // Its client may have gone to a successor, which goes on with it under the same names.
+        if let Some(hold) = &hold
+            && hold.confirm().await.is_err()
+        {
+            return;
+        }
         if let Err(error) = scheduler.cancel_job(job).await {
             tracing::warn!("a job without a client: {error}");
         }
@@ -387,6 +413,7 @@ mod tests {
 
     use super::*;
     use crate::ballista::plan_parts;
+    use crate::journal::State;
     use crate::protocol::ClusterClient;
     use crate::protocol::messages::run_update::News as Update;
     use crate::protocol::messages::{PROTOCOL, RunRequest, RunUpdate};
@@ -395,7 +422,10 @@ mod tests {
 
     /// A scheduler without workers, at which jobs wait.
     async fn scheduler(state: Option<&Path>) -> (RunningScheduler, ClusterClient<Channel>) {
-        let state = state.map(Path::to_owned);
+        let state = match state {
+            Some(folder) => Some(State::in_folder(folder).take().await.unwrap()),
+            None => None,
+        };
         let scheduler = Scheduler { state, ..Scheduler::new(Arc::default()) };
         let scheduler = scheduler.start().await.unwrap();
         let channel = Channel::from_shared(format!("http://{}", scheduler.address())).unwrap();
@@ -450,7 +480,7 @@ mod tests {
         let (folder, again) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let (_first, mut client) = scheduler(Some(folder.path())).await;
         let _updates = client.run(request("ada")).await.unwrap();
-        // What another process would find: in this one, the first scheduler keeps its folder.
+        // What another process would find: in this one, the first scheduler keeps its state.
         for file in fs::read_dir(folder.path()).unwrap().flatten() {
             fs::copy(file.path(), again.path().join(file.file_name())).unwrap();
         }

@@ -2,7 +2,8 @@
 //!
 //! - [`messages`]: what travels; [`location`]: where a block is, and what it must hold
 //! - [`server`]: the scheduler's side; [`control_stream`]: the worker's
-//! - [`connection`]: how processes reach each other; [`tls`]: encrypted, by certificates
+//! - [`connection`]: how processes reach each other, `schedulers`: the scheduler among several; [`tls`]: encrypted, by
+//!   certificates
 //!
 //! May name tonic; names no `ballista_*`.
 
@@ -15,6 +16,7 @@ pub mod connection;
 pub mod control_stream;
 pub mod location;
 pub mod messages;
+pub(crate) mod schedulers;
 pub mod server;
 pub mod tls;
 

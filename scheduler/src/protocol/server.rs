@@ -18,6 +18,7 @@ use super::messages::{
     ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker,
     Welcome, Worker, from_worker, to_worker,
 };
+use crate::journal::Hold;
 
 /// Bytes of the id of a worker, which is written down.
 const WORKER_ID_MAX: usize = 256;
@@ -50,6 +51,8 @@ pub struct Membership {
     workers: Arc<RwLock<BTreeMap<String, Member>>>,
     changes: Arc<AtomicU64>,
     listener: Arc<RwLock<Option<Listener>>>,
+    /// What another scheduler may take over.
+    hold: Option<Hold>,
 }
 
 /// One that attends.
@@ -70,6 +73,29 @@ impl Membership {
     /// Nobody attends yet. Clones share.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same of a scheduler that may have a successor.
+    pub(crate) fn of(hold: Option<Hold>) -> Self {
+        Self { hold, ..Self::default() }
+    }
+
+    /// Whether this scheduler has no successor, as far as can be known without asking.
+    pub(crate) fn has_a_say(&self) -> bool {
+        self.hold.as_ref().is_none_or(Hold::is_fresh)
+    }
+
+    /// Waits until it is known that this scheduler has no successor.
+    ///
+    /// # Errors
+    /// If it has: whoever is told so asks that one.
+    pub(crate) async fn confirm(&self) -> Result<(), Status> {
+        match &self.hold {
+            Some(hold) => {
+                hold.confirm().await.map_err(|lost| Status::unavailable(lost.to_string()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Tells `listener` all news from now on.
@@ -110,13 +136,18 @@ impl Membership {
 
     /// Tells all workers something, as [`Self::tell`] does.
     pub fn tell_all(&self, say: &to_worker::Say) {
+        if !self.has_a_say() {
+            return;
+        }
         self.workers.read().values().for_each(|attending| attending.tell(say.clone()));
     }
 
     /// Tells a worker something. One that is gone, or too slow to listen, does not hear it: what
-    /// it holds in vain goes at the end of the job.
+    /// it holds in vain goes at the end of the job. Nor does any if this scheduler may have a successor.
     pub fn tell(&self, worker: &str, say: to_worker::Say) {
-        if let Some(attending) = self.workers.read().get(worker) {
+        if self.has_a_say()
+            && let Some(attending) = self.workers.read().get(worker)
+        {
             attending.tell(say);
         }
     }
@@ -299,6 +330,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<ClusterDescription>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
+        self.membership.confirm().await?;
         Ok(Response::new(ClusterDescription { workers: self.membership.workers() }))
     }
 
@@ -307,18 +339,21 @@ impl Cluster for ClusterService {
     async fn run(&self, request: Request<RunRequest>) -> Result<Response<Self::RunStream>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
+        self.membership.confirm().await?;
         Ok(Response::new(self.jobs.run(request).await?))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadAnswer>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
+        self.membership.confirm().await?;
         Ok(Response::new(self.jobs.read(request).await?))
     }
 
     async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
+        self.membership.confirm().await?;
         Ok(Response::new(self.jobs.table(request).await?))
     }
 
@@ -328,6 +363,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<Analysis>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
+        self.membership.confirm().await?;
         Ok(Response::new(self.jobs.analyze(&request.job).await?))
     }
 
@@ -344,6 +380,7 @@ impl Cluster for ClusterService {
         };
         let who = format!("worker {}", hello.worker.id);
         check_protocol(&who, hello.protocol, &hello.version)?;
+        self.membership.confirm().await?;
         self.tenure.check(&hello)?;
         let id = hello.worker.id.clone();
         if id.is_empty() || id.len() > WORKER_ID_MAX {

@@ -3,7 +3,9 @@
 //! Some end in order, and the graph must be the same then. Others crash: of what was written down since somebody
 //! was last told anything, the last steps are lost. What workers and the client were told before that stays: a
 //! block may have been deleted that the new scheduler takes to be there, and a task stopped that it takes to run.
-//! Others have sealed, or ended, what it does not know of. As workers do, these tell it what they have.
+//! Others have sealed, or ended, what it does not know of. As workers do, these tell it what they have. To a job it
+//! is the same whether the scheduler has crashed or was taken for dead: what it says later is written down nowhere. But
+//! it may stop tasks that its successor goes on with.
 
 use crate::graph::{Action, Event, Failure, FailureKind, JobGraph, Step, TaskId, UnitId, WorkerId};
 
@@ -19,6 +21,10 @@ const RESTARTS_PERCENT: u64 = 1;
 
 /// How many of a hundred end by crashing.
 const CRASHES_PERCENT: u64 = 40;
+
+/// How many of a hundred tasks the one before stops when another one goes on with them: it was not dead, and had
+/// found out just before it was stopped itself that nobody had followed it.
+const STOPPED_LATE_PERCENT: u64 = 3;
 
 /// How many of a hundred tasks that have not begun at a crash were never given to their worker.
 const NEVER_GIVEN_PERCENT: u64 = 30;
@@ -202,6 +208,9 @@ impl World {
             _ if has_it => {
                 for block in sealed {
                     self.at(late, Happening::Report(Event::BlockSealed { task, block }));
+                }
+                if !is_client && self.restarts.chance(STOPPED_LATE_PERCENT) {
+                    self.at(late + 1, Happening::Stop(task));
                 }
             }
             Some(end) => self.at(late, Happening::Report(end)),

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::protocol::control_stream::ToScheduler;
 use crate::protocol::messages::{Sealed, TaskName, from_worker};
 
-/// A scheduler that has heard of an end writes it down, or is gone, within this time.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
+/// A scheduler that has heard of an end writes it down, or this worker has noticed that it is gone, within this time.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// As many tasks that have not come yet are remembered to be unwanted.
 const UNWANTED_MAX: usize = 4096;

@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use backon::{ConstantBuilder, Retryable};
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpc;
-use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{
     CancelTasksParams, CancelTasksResult, ExecutorStatus, FailedTask, HeartBeatParams,
     LaunchMultiTaskParams, LaunchMultiTaskResult, LaunchTaskParams, LaunchTaskResult,
@@ -32,7 +31,6 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
 
@@ -40,6 +38,7 @@ use crate::ballista::session;
 use crate::block::BlockStore;
 use crate::no_panic::no_panic;
 use crate::protocol::messages::{self, TaskName};
+use crate::protocol::schedulers::Schedulers;
 use crate::worker::account::Account;
 use crate::worker::engine::TaskEngine;
 
@@ -388,7 +387,7 @@ impl ExecutorGrpc for TaskService {
 
 /// Tells the scheduler how tasks ended, many at a time.
 pub(crate) async fn report(
-    scheduler: SchedulerGrpcClient<Channel>,
+    schedulers: Arc<Schedulers>,
     executor_id: String,
     mut ends: mpsc::Receiver<TaskStatus>,
     account: Arc<Account>,
@@ -399,12 +398,12 @@ pub(crate) async fn report(
         let params =
             UpdateTaskStatusParams { executor_id, task_status: std::mem::take(&mut task_status) };
         let tell = || {
-            let (mut scheduler, params) = (scheduler.clone(), params.clone());
+            let (schedulers, params) = (Arc::clone(&schedulers), params.clone());
             let account = Arc::clone(&account);
             async move {
                 // One that does not know this worker would not listen.
                 account.until_attached().await;
-                scheduler.update_task_status(params).await
+                session::scheduler(schedulers.channel()).update_task_status(params).await
             }
         };
         // It would wait for these tasks for ever. If it is gone, so is the line: this ends too, or its
@@ -420,7 +419,7 @@ pub(crate) async fn report(
 
 /// Tells the scheduler that this worker lives.
 pub(crate) async fn live(
-    mut scheduler: SchedulerGrpcClient<Channel>,
+    schedulers: Arc<Schedulers>,
     executor: Arc<Executor>,
     account: Arc<Account>,
 ) {
@@ -436,6 +435,7 @@ pub(crate) async fn live(
             status: Some(ExecutorStatus { status: Some(active) }),
             metadata: Some(executor.metadata.clone()),
         };
+        let mut scheduler = session::scheduler(schedulers.channel());
         if let Err(status) = scheduler.heart_beat_from_executor(params).await {
             tracing::warn!("the scheduler did not hear that this worker lives: {status}");
         }

@@ -42,11 +42,14 @@ impl Jobs {
     ///
     /// # Errors
     /// If it cannot be said which these are.
-    pub(in crate::flight) fn new(
+    pub(in crate::flight) async fn new(
         limits: Limits,
         saved: Option<Saved>,
     ) -> datafusion::common::Result<Arc<Self>> {
-        let earlier = saved.as_ref().map(Saved::jobs).transpose()?.unwrap_or_default();
+        let earlier = match &saved {
+            Some(saved) => saved.jobs().await?,
+            None => vec![],
+        };
         let known = earlier.into_iter().map(|job| (job.id().to_owned(), Arc::new(job)));
         let known: Known = known.collect();
         Ok(Arc::new(Self {
@@ -439,6 +442,7 @@ async fn run(
 #[cfg(test)]
 mod tests {
     use datafusion::config::ConfigOptions;
+    use forebay_scheduler::journal::Documents;
     use tempfile::TempDir;
     use tonic::Code;
 
@@ -451,12 +455,13 @@ mod tests {
     /// A server that finds these jobs of an earlier one.
     async fn jobs(left: &[&str]) -> (TempDir, Arc<Jobs>) {
         let state = tempfile::tempdir().unwrap();
-        let saved = Saved::open(state.path(), &ConfigOptions::default()).unwrap();
+        let documents = Documents::in_folder(state.path()).unwrap();
+        let saved = Saved::of(documents, &ConfigOptions::default());
         for id in left {
             saved.put(&document(id)).await.unwrap();
         }
         let limits = Limits { jobs_per_user_max: MOST, ..Limits::default() };
-        (state, Jobs::new(limits, Some(saved)).unwrap())
+        (state, Jobs::new(limits, Some(saved)).await.unwrap())
     }
 
     fn document(id: &str) -> Document {
@@ -522,8 +527,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn how_a_job_ended_is_saved_before_anybody_knows() {
         let (_state, jobs) = jobs(&["0A"]).await;
-        let states =
-            || -> Vec<_> { jobs.saved().unwrap().jobs().unwrap().iter().map(Job::state).collect() };
+        let states = async || -> Vec<_> {
+            let left = jobs.saved().unwrap().jobs().await.unwrap();
+            left.iter().map(Job::state).collect()
+        };
         for _ in 0..20 {
             let earlier = jobs.resumable(&ann(), "0A").unwrap();
             let saved = Arc::clone(jobs.saved().unwrap());
@@ -531,7 +538,7 @@ mod tests {
             let work = |_| async { Err(Status::internal("it is full")) };
             let job = jobs.submit(about("0A"), Some(&earlier), work).unwrap();
             job.ended().await;
-            assert_eq!((states(), job.state()), (vec!["failed"], "failed"));
+            assert_eq!((states().await, job.state()), (vec!["failed"], "failed"));
         }
     }
 

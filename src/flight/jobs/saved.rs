@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, DirBuilder, File};
-use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::config::ConfigOptions;
 use forebay_engine::write::resume::Remains;
+use forebay_scheduler::journal::{Documents, Hold};
 use forebay_scheduler::tables::rows::Epoch;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 use tonic::{Code, Status};
 
 use super::job::{About, Job};
@@ -24,10 +20,10 @@ use crate::flight::access::users::Identity;
 /// Documents of another form are left alone.
 const FORMAT: u32 = 1;
 
-/// The folder of the documents, in that of the state.
+/// Where the documents are in the state.
 const FOLDER: &str = "jobs";
 
-const EXTENSION: &str = "json";
+const EXTENSION: &str = ".json";
 
 /// Follows from how many cores there are, and is no other job's.
 const OF_THE_MACHINE: &str = "datafusion.execution.target_partitions";
@@ -119,7 +115,9 @@ impl Document {
 
 /// The documents of a server.
 pub(in crate::flight) struct Saved {
-    folder: PathBuf,
+    documents: Arc<Documents>,
+    /// What keeps other servers from them.
+    hold: Option<Hold>,
     /// The options of a session that has set none.
     defaults: BTreeMap<String, String>,
     /// Documents are changed one after the other: what is asked for later is what stays, whoever waits.
@@ -127,82 +125,82 @@ pub(in crate::flight) struct Saved {
 }
 
 impl Saved {
-    /// Those in the folder of a server's state, in which no other server is at work.
+    /// Those in the state of a server.
     ///
     /// # Errors
     /// If it cannot be used.
-    pub(in crate::flight) fn open(state: &Path, defaults: &ConfigOptions) -> Result<Self> {
-        let folder = state.join(FOLDER);
-        // Statements have values of their users.
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(|error| failed(&folder, "use", &error))?;
-        Ok(Self { folder, defaults: all(defaults), turn: Arc::default() })
+    pub(in crate::flight) fn open(hold: &Hold, defaults: &ConfigOptions) -> Result<Self> {
+        let documents = hold.documents(FOLDER).map_err(|error| {
+            exec_datafusion_err!("cannot use '{FOLDER}' in the state of this server: {error}")
+        })?;
+        Ok(Self { hold: Some(hold.clone()), ..Self::of(documents, defaults) })
+    }
+
+    /// The same of these documents, which nobody else has.
+    pub(super) fn of(documents: Documents, defaults: &ConfigOptions) -> Self {
+        let documents = Arc::new(documents);
+        Self { documents, hold: None, defaults: all(defaults), turn: Arc::default() }
     }
 
     /// The jobs that did not finish. A document that cannot be read is left, and said in the log.
     ///
     /// # Errors
     /// If it cannot be said which there are.
-    pub(super) fn jobs(&self) -> Result<Vec<Job>> {
-        let failed = |error| failed(&self.folder, "read", &error);
-        let mut jobs = vec![];
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if path.extension().is_none_or(|end| end != EXTENSION) {
-                continue;
-            }
-            match read(&path) {
-                Ok(document) => jobs.push(document.job()),
-                Err(error) => {
-                    tracing::warn!(
-                        "a job is not known any more, and nothing of it is removed: {error}"
-                    );
+    pub(super) async fn jobs(&self) -> Result<Vec<Job>> {
+        self.look(|documents| {
+            let names = documents.names().map_err(|error| failed(documents, "", "read", &error))?;
+            let mut jobs = vec![];
+            for name in names {
+                let Some(id) = name.strip_suffix(EXTENSION) else { continue };
+                match read(documents, id) {
+                    Ok(document) => jobs.extend(document.map(|document| document.job())),
+                    Err(error) => {
+                        tracing::warn!(
+                            "a job is not known any more, and nothing of it is removed: {error}"
+                        );
+                    }
                 }
             }
-        }
-        Ok(jobs)
+            Ok(jobs)
+        })
+        .await
     }
 
     /// The document of a job.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(in crate::flight) fn get(&self, id: &str) -> Result<Document> {
-        read(&path_in(&self.folder, id))
+    pub(in crate::flight) async fn get(&self, id: &str) -> Result<Document> {
+        let found = self.find(id).await?;
+        found.ok_or_else(|| exec_datafusion_err!("'{}' is gone", self.documents.path(&name_of(id))))
     }
 
     /// The same, if there is one: a job may be canceled when it has just been committed.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(in crate::flight) fn find(&self, id: &str) -> Result<Option<Document>> {
-        let path = path_in(&self.folder, id);
-        let is_there = path.try_exists().map_err(|error| failed(&path, "read", &error))?;
-        is_there.then(|| read(&path)).transpose()
+    pub(in crate::flight) async fn find(&self, id: &str) -> Result<Option<Document>> {
+        let id = id.to_owned();
+        self.look(move |documents| read(documents, &id)).await
     }
 
     /// Saves a job: afterwards it survives whatever ends the server.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Those of the disk, and if another server has taken over.
     pub(in crate::flight) async fn put(&self, document: &Document) -> Result<()> {
         let document = document.clone();
-        self.change(move |folder| write(folder, &document)).await
+        self.change(move |documents| write(documents, &document)).await
     }
 
     /// Forgets a job: afterwards no loss of power brings it back.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// As [`Self::put`].
     pub(in crate::flight) async fn remove(&self, id: &str) -> Result<()> {
-        let id = id.to_owned();
-        let remove = move |folder: &Path| {
-            let path = path_in(folder, &id);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-                _ => sync(folder),
-            }
-            .map_err(|error| failed(&path, "remove", &error))
+        let name = name_of(id);
+        let remove = move |documents: &Documents| {
+            documents.remove(&name).map_err(|error| failed(documents, &name, "remove", &error))
         };
         self.change(remove).await
     }
@@ -212,24 +210,39 @@ impl Saved {
         let (code, error) = (why.code() as i32, why.message().to_owned());
         let ended = Ended { is_canceled, code, error, at_ms: Epoch::now().0 };
         let of = id.to_owned();
-        let note = move |folder: &Path| {
-            let found = read(&path_in(folder, &of))?;
-            write(folder, &Document { ended: Some(ended), ..found })
+        let note = move |documents: &Documents| match read(documents, &of)? {
+            Some(found) => write(documents, &Document { ended: Some(ended), ..found }),
+            None => Ok(()),
         };
         if let Err(error) = self.change(note).await {
             tracing::warn!(job = %id, "how it ended is not saved: {error}");
         }
     }
 
-    /// Changes documents where nobody else waits for the disk.
-    async fn change(&self, work: impl FnOnce(&Path) -> Result<()> + Send + 'static) -> Result<()> {
+    /// Changes documents, if no other server may do that by now.
+    async fn change(
+        &self,
+        work: impl FnOnce(&Documents) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let folder = self.folder.clone();
-        let changed = SpawnedTask::spawn_blocking(move || {
+        if let Some(hold) = &self.hold {
+            hold.check().await?;
+        }
+        let change = move |documents: &Documents| {
             let _turn = turn;
-            work(&folder)
-        });
-        changed.join().await.map_err(|error| DataFusionError::External(Box::new(error)))?
+            work(documents)
+        };
+        self.look(change).await
+    }
+
+    /// Reads documents where nobody else waits for the disk.
+    async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Documents) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let documents = Arc::clone(&self.documents);
+        let done = SpawnedTask::spawn_blocking(move || work(&documents));
+        done.join().await.map_err(|error| DataFusionError::External(Box::new(error)))?
     }
 
     /// The options that a session gets for a job: those of the job, but for those that the session itself has
@@ -250,7 +263,7 @@ impl Saved {
 
 impl fmt::Debug for Saved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Saved").field("folder", &self.folder).finish_non_exhaustive()
+        f.debug_struct("Saved").field("documents", &self.documents).finish_non_exhaustive()
     }
 }
 
@@ -260,49 +273,53 @@ fn all(options: &ConfigOptions) -> BTreeMap<String, String> {
     entries.filter_map(|entry| Some((entry.key, entry.value?))).collect()
 }
 
-fn path_in(folder: &Path, id: &str) -> PathBuf {
-    folder.join(format!("{id}.{EXTENSION}"))
+fn name_of(id: &str) -> String {
+    format!("{id}{EXTENSION}")
 }
 
-fn write(folder: &Path, document: &Document) -> Result<()> {
-    let path = path_in(folder, &document.id);
-    let written = || -> std::io::Result<()> {
-        let mut file = NamedTempFile::new_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, document)?;
-        file.flush()?;
-        file.as_file().sync_all()?;
-        file.persist(&path)?;
-        sync(folder)
-    };
-    written().map_err(|error| failed(&path, "write", &error))
+fn write(documents: &Documents, document: &Document) -> Result<()> {
+    let name = name_of(&document.id);
+    let text = serde_json::to_vec_pretty(document).map_err(std::io::Error::from);
+    let written = text.and_then(|text| documents.put(&name, &text));
+    written.map_err(|error| failed(documents, &name, "write", &error))
 }
 
-/// Lets the names in a folder survive a loss of power.
-fn sync(folder: &Path) -> std::io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-fn read(path: &Path) -> Result<Document> {
-    let text = fs::read(path).map_err(|error| failed(path, "read", &error))?;
+fn read(documents: &Documents, id: &str) -> Result<Option<Document>> {
+    let (name, path) = (name_of(id), documents.path(&name_of(id)));
+    let found = documents.read(&name).map_err(|error| failed(documents, &name, "read", &error))?;
+    let Some(text) = found else { return Ok(None) };
     let document: Document = serde_json::from_slice(&text).map_err(|error| {
-        exec_datafusion_err!("'{}' is damaged, or of another version: {error}", path.display())
+        exec_datafusion_err!("'{path}' is damaged, or of another version: {error}")
     })?;
     match document.format {
-        FORMAT => Ok(document),
+        FORMAT => Ok(Some(document)),
         other => Err(exec_datafusion_err!(
-            "'{}' has the format {other}, and this version of Forebay reads {FORMAT}",
-            path.display()
+            "'{path}' has the format {other}, and this version of Forebay reads {FORMAT}"
         )),
     }
 }
 
-fn failed(path: &Path, what: &str, error: &std::io::Error) -> DataFusionError {
-    exec_datafusion_err!("cannot {what} '{}': {error}", path.display())
+fn failed(
+    documents: &Documents,
+    name: &str,
+    what: &str,
+    error: &std::io::Error,
+) -> DataFusionError {
+    exec_datafusion_err!("cannot {what} '{}': {error}", documents.path(name))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use forebay_scheduler::journal::State;
+
     use super::*;
+
+    fn saved(state: &Path, defaults: &ConfigOptions) -> Saved {
+        Saved::of(Documents::in_folder(state.join(FOLDER)).unwrap(), defaults)
+    }
 
     fn document(id: &str) -> Document {
         let remains = r#"{"store": "file:///", "folder": "t/_forebay-0"}"#;
@@ -322,41 +339,66 @@ mod tests {
     #[tokio::test]
     async fn jobs_survive_their_server_and_what_is_damaged_stays() {
         let state = tempfile::tempdir().unwrap();
-        let open = || Saved::open(state.path(), &ConfigOptions::default()).unwrap();
+        let open = || saved(state.path(), &ConfigOptions::default());
         let saved = open();
         saved.put(&document("0A")).await.unwrap();
         saved.put(&document("0B")).await.unwrap();
         saved.put(&document("0C")).await.unwrap();
         saved.remove("0C").await.unwrap();
         saved.remove("0C").await.unwrap();
-        assert_eq!(saved.find("0C").unwrap(), None);
+        assert_eq!(saved.find("0C").await.unwrap(), None);
         saved.note_end("0B", &Status::cancelled("enough"), true).await;
         let folder = state.path().join(FOLDER);
         fs::write(folder.join("0D.json"), "{").unwrap();
         let other = serde_json::to_string(&Document { format: 2, ..document("0E") }).unwrap();
         fs::write(folder.join("0E.json"), other).unwrap();
         let again = open();
-        assert_eq!(again.get("0A").unwrap(), document("0A"));
-        let mut states: Vec<_> =
-            again.jobs().unwrap().iter().map(|job| (job.id().to_owned(), job.state())).collect();
+        assert_eq!(again.get("0A").await.unwrap(), document("0A"));
+        let mut states: Vec<_> = again
+            .jobs()
+            .await
+            .unwrap()
+            .iter()
+            .map(|job| (job.id().to_owned(), job.state()))
+            .collect();
         states.sort_unstable();
         assert_eq!(states, [("0A".to_owned(), "interrupted"), ("0B".to_owned(), "canceled")]);
         for (id, said) in [("0D", "is damaged"), ("0E", "has the format 2")] {
-            let error = again.get(id).unwrap_err().to_string();
+            let error = again.get(id).await.unwrap_err().to_string();
             assert!(error.contains(said) && error.contains(id), "{error}");
         }
         // What cannot be asked for is not the same as nothing.
         fs::remove_dir_all(&folder).unwrap();
         fs::write(&folder, "").unwrap();
-        for error in [again.jobs().err().unwrap(), again.find("0A").err().unwrap()] {
+        for error in [again.jobs().await.err().unwrap(), again.find("0A").await.unwrap_err()] {
             assert!(error.to_string().contains("cannot read"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_was_followed_changes_nothing_more() {
+        let state = tempfile::tempdir().unwrap();
+        let take = || async { State::in_folder(state.path()).take().await.unwrap() };
+        let first = take().await;
+        let defaults = ConfigOptions::default();
+        let saved = Saved::open(&first, &defaults).unwrap();
+        saved.put(&document("0A")).await.unwrap();
+        first.let_go().await;
+        let second = take().await;
+        for refused in [saved.put(&document("0B")).await, saved.remove("0A").await] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("has let go the state in"), "{refused}");
+        }
+        saved.note_end("0A", &Status::cancelled("enough"), true).await;
+        let after = Saved::open(&second, &defaults).unwrap();
+        assert_eq!(after.find("0A").await.unwrap(), Some(document("0A")));
+        assert_eq!(after.find("0B").await.unwrap(), None);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_asked_for_last_is_what_stays() {
         let state = tempfile::tempdir().unwrap();
-        let saved = Saved::open(state.path(), &ConfigOptions::default()).unwrap();
+        let saved = saved(state.path(), &ConfigOptions::default());
         for _ in 0..20 {
             // Nobody waits for it any more when it has begun.
             let document = document("0A");
@@ -364,7 +406,7 @@ mod tests {
             let _begun = futures::poll!(&mut put);
             drop(put);
             saved.remove("0A").await.unwrap();
-            assert_eq!(saved.find("0A").unwrap(), None);
+            assert_eq!(saved.find("0A").await.unwrap(), None);
         }
     }
 
@@ -377,7 +419,7 @@ mod tests {
             options
         };
         let (zone, rows) = ("datafusion.execution.time_zone", "datafusion.execution.batch_size");
-        let saved = Saved::open(state.path(), &options(&[(rows, "100")])).unwrap();
+        let saved = saved(state.path(), &options(&[(rows, "100")]));
         let of_job = options(&[(zone, "CET"), (rows, "7"), (OF_THE_MACHINE, "3")]);
         let document = Document { options: all(&of_job), ..document("0A") };
         let get = |session: &[(&str, &str)]| saved.options(&document, &options(session));

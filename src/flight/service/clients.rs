@@ -5,11 +5,14 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datafusion::common::DataFusionError;
+use forebay_engine::write::{CommitFence, Fence};
 use forebay_scheduler::Owner;
+use forebay_scheduler::journal::Hold;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tonic::metadata::MetadataMap;
 use tonic::{Extensions, Status};
@@ -34,6 +37,16 @@ use crate::flight::stream::{Definition, Stream, Streams};
 /// The cookie that says which session a call belongs to. Clients that keep cookies send it back.
 const COOKIE: &str = "forebay_session";
 
+/// Nothing is committed by a server that another one has followed: that may have committed it.
+#[derive(Debug)]
+struct StillHeld(Hold);
+
+impl Fence for StillHeld {
+    fn check(&self) -> BoxFuture<'_, Result<(), DataFusionError>> {
+        Box::pin(async { Ok(self.0.check().await?) })
+    }
+}
+
 /// All clients, and what they share.
 pub(in crate::flight) struct Clients {
     /// What every session starts as.
@@ -57,20 +70,24 @@ struct Open {
 }
 
 impl Clients {
-    /// No clients yet. Jobs that can be resumed are kept in the folder of the `state`.
+    /// No clients yet. Jobs that can be resumed are kept in the `state`.
     ///
     /// # Errors
     /// If that cannot be used.
-    pub(in crate::flight) fn new(
+    pub(in crate::flight) async fn new(
         template: ForebayContext,
         directory: Option<Directory>,
         roots: Roots,
         limits: Limits,
-        state: Option<&Path>,
+        state: Option<&Hold>,
     ) -> datafusion::common::Result<Self> {
         let config = template.session().copied_config();
         let saved = state.map(|state| Saved::open(state, config.options())).transpose()?;
-        let jobs = Jobs::new(limits, saved)?;
+        let jobs = Jobs::new(limits, saved).await?;
+        if let Some(state) = state {
+            let fence = CommitFence(Arc::new(StillHeld(state.clone())));
+            template.session().state_ref().write().config_mut().set_extension(Arc::new(fence));
+        }
         template.show_detached(Shown::new(&jobs))?;
         Ok(Self {
             template: Opaque::new(template),

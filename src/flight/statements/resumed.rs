@@ -182,7 +182,7 @@ pub(super) async fn forget(session: &Arc<Session>, id: &str) -> Result<Arc<Job>>
     let forgetting = session.jobs.forget(&session.who, id).map_err(as_error)?;
     if forgetting.job().waits_to_be_resumed()
         && let Ok(saved) = session.jobs.saved()
-        && let Some(document) = saved.find(id)?
+        && let Some(document) = saved.find(id).await?
     {
         document.remains.remove(&session.context.session().runtime_env()).await?;
         saved.remove(id).await?;
@@ -204,7 +204,7 @@ struct Again {
 async fn again(session: &Arc<Session>, id: &str) -> Result<Again> {
     let job = session.jobs.resumable(&session.who, id).map_err(as_error)?;
     let saved = Arc::clone(session.jobs.saved().map_err(as_error)?);
-    let document = saved.get(id)?;
+    let document = saved.get(id).await?;
     let options = saved.options(&document, &session.options());
     let own = Arc::new(session.resumed(&document.write_id, &options)?);
     let planned = async {

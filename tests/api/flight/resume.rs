@@ -1,6 +1,7 @@
 //! Jobs that go on after all of their server was killed, in another one with other workers, batches and parts.
 
 mod refusals;
+mod takeover;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,9 +51,14 @@ impl Stage {
 
     /// A server with the state that is in the folder, and a client that knows the tables.
     async fn serve(&self, mode: &[&str]) -> (Server, Client) {
+        self.serve_in(self.folder.path(), mode).await
+    }
+
+    /// The same, of which all but the state is in this folder.
+    async fn serve_in(&self, folder: &Path, mode: &[&str]) -> (Server, Client) {
         let state = self.path("state");
         let arguments = [mode, &["--state", text(&state)]].concat();
-        let server = Server::start(self.folder.path(), &arguments);
+        let server = Server::start(folder, &arguments);
         let mut client = server.client("").await;
         let at = self.folder.path().display();
         for table in ["in", "names.csv"] {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
@@ -18,7 +19,12 @@ const LOG: &str = "warn,forebay_scheduler=info,ballista_scheduler::state::execut
 #[derive(Debug)]
 pub struct Cluster {
     binary: PathBuf,
+    /// Where the scheduler listens.
     address: String,
+    /// Where else one may listen.
+    other: Option<String>,
+    /// Where workers and sessions look for one.
+    addresses: String,
     /// What the scheduler was started with.
     arguments: Vec<String>,
     scheduler: Process,
@@ -45,14 +51,45 @@ impl Cluster {
         let command = serve(&binary, "127.0.0.1:0", &arguments);
         let scheduler = Process::start(command, folder.path().join("scheduler.log"));
         let address = scheduler.ready.rsplit(' ').next().unwrap_or_default().to_owned();
-        let workers = vec![];
-        Self { binary, address, arguments, scheduler, schedulers: 1, workers, folder }
+        let (workers, other, addresses) = (vec![], None, address.clone());
+        Self {
+            binary,
+            address,
+            other,
+            addresses,
+            arguments,
+            scheduler,
+            schedulers: 1,
+            workers,
+            folder,
+        }
+    }
+
+    /// The same, with another address at which a scheduler may be.
+    pub fn start_of_two(binary: &str, arguments: &[&str]) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr());
+        let other = free.expect("a port is free").to_string();
+        let cluster = Self::start(binary, arguments);
+        let addresses = format!("{},{other}", cluster.address);
+        Self { other: Some(other), addresses, ..cluster }
+    }
+
+    /// Starts another scheduler with the same arguments, at the other address; the answer is ready when it listens
+    /// there.
+    pub fn rival(&mut self) -> JoinHandle<Process> {
+        let other = self.other.clone().expect("there is another address");
+        self.start_scheduler(&other)
     }
 
     /// Starts another scheduler with the same arguments, at the same address; the answer is ready when it
     /// listens there.
     pub fn successor(&mut self) -> JoinHandle<Process> {
-        let command = serve(&self.binary, &self.address, &self.arguments);
+        let address = self.address.clone();
+        self.start_scheduler(&address)
+    }
+
+    fn start_scheduler(&mut self, address: &str) -> JoinHandle<Process> {
+        let command = serve(&self.binary, address, &self.arguments);
         let log = self.folder.path().join(format!("scheduler{}.log", self.schedulers));
         self.schedulers += 1;
         thread::spawn(move || Process::start(command, log))
@@ -60,12 +97,18 @@ impl Cluster {
 
     /// From now on this is the scheduler; the one before it is killed if it runs.
     pub fn takes_over(&mut self, successor: JoinHandle<Process>) {
-        self.scheduler = successor.join().expect("the successor starts");
+        self.takes_place(successor);
     }
 
-    /// Where the scheduler listens.
+    /// From now on this is the scheduler; gives back the one before it.
+    pub fn takes_place(&mut self, successor: JoinHandle<Process>) -> Process {
+        let successor = successor.join().expect("the successor starts");
+        std::mem::replace(&mut self.scheduler, successor)
+    }
+
+    /// Where workers and sessions look for the scheduler.
     pub fn address(&self) -> &str {
-        &self.address
+        &self.addresses
     }
 
     /// Starts a worker and waits until it is ready; returns its place among the workers.
@@ -76,7 +119,7 @@ impl Cluster {
     /// The same with variables in its environment.
     pub fn add_worker_in(&mut self, environment: &[(&str, &str)], arguments: &[&str]) -> usize {
         let mut command = Command::new(&self.binary);
-        command.args(["worker", "--scheduler", &self.address, "--work-dir"]);
+        command.args(["worker", "--scheduler", &self.addresses, "--work-dir"]);
         command.arg(self.work_dir()).args(arguments).envs(environment.iter().copied());
         let at = self.workers.len();
         let log = self.folder.path().join(format!("worker{at}.log"));

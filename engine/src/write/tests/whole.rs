@@ -26,7 +26,7 @@ const AT_ONCE: OlderThan = OlderThan { left: Duration::ZERO, resumable: Duration
 
 /// The statements of these tests: a file, a folder that was not there, a folder with files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     File,
     Folder,
     Into,
@@ -66,7 +66,7 @@ async fn execute(session: &SessionContext, sql: &str) -> Result<u64> {
     Ok(count[0].column(0).as_primitive::<UInt64Type>().value(0))
 }
 
-async fn write(session: &SessionContext, kind: Kind, folder: &Path) -> Result<u64> {
+pub(super) async fn write(session: &SessionContext, kind: Kind, folder: &Path) -> Result<u64> {
     let at = folder.display();
     match kind {
         Kind::File => execute(session, &format!("COPY rows TO '{at}/out.csv'")).await,
@@ -83,7 +83,7 @@ async fn write(session: &SessionContext, kind: Kind, folder: &Path) -> Result<u6
 }
 
 /// All files below a folder, but for those in staging folders.
-fn visible(folder: &Path) -> BTreeSet<PathBuf> {
+pub(super) fn visible(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -99,7 +99,7 @@ fn visible(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// How many rows the files have, none of which may be cut short.
-fn rows(files: &BTreeSet<PathBuf>) -> usize {
+pub(super) fn rows(files: &BTreeSet<PathBuf>) -> usize {
     let rows = |file: &PathBuf| {
         let text = fs::read_to_string(file).unwrap();
         let mut lines = text.lines();

@@ -1,18 +1,23 @@
-//! Machines that stop, files that are cut and damaged, and a folder with two owners.
+//! Machines that stop, files that are cut and damaged, and a state with two owners.
 
+mod objects;
+mod owners;
 mod power;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_engine::ErrorKind;
 use forebay_testkit::random::Random;
 use tempfile::TempDir;
 
+use super::claim::{Claim, Found, Watch};
+use super::disk::Disk;
 use super::error::JournalError;
 use super::frame::{self, FORMAT, HEAD_BYTES, Head, Record};
 use super::log::Log;
-use super::{Folder, Journal, Records, VERSION};
+use super::names;
+use super::{Journal, Records, State, VERSION};
 use power::Power;
 
 fn record(key: &str, data: &[u8]) -> Record {
@@ -38,7 +43,31 @@ pub(crate) fn cut_somewhere(records: &[Vec<u8>], random: &mut Random) -> Vec<Vec
 }
 
 fn open(power: &Power) -> Result<(Log, Records), JournalError> {
-    Log::open(Box::new(power.clone()), "state".to_owned(), VERSION)
+    open_on(Box::new(power.clone()))
+}
+
+/// Claims the state on this disk, and reads it.
+fn open_on(mut disk: Box<dyn Disk>) -> Result<(Log, Records), JournalError> {
+    let failed = |error| JournalError::of_io("state", "use", &error);
+    let term = claim(disk.as_mut()).map_err(failed)?;
+    Log::open(disk, "state".to_owned(), VERSION, term)
+}
+
+/// Claims the next term, whoever has this one: he has said nothing for long enough.
+fn claim(disk: &mut dyn Disk) -> std::io::Result<u64> {
+    let (limit, now) = (Duration::from_secs(1), Instant::now());
+    let mut watch = Watch::new(Some(limit));
+    for steps in 0..=10 {
+        match watch.look(disk, now + limit * steps / 4)? {
+            Found::Taken(_) => {}
+            Found::Free(term) | Found::Silent(_, _, term) => {
+                let claim = Claim::new(&format!("server {term}"), Some(limit));
+                assert!(disk.claim(&names::claim(term), &claim.bytes())?);
+                return Ok(term);
+            }
+        }
+    }
+    panic!("nobody writes there, and it is not free");
 }
 
 /// What records come to, by the plainest rule.
@@ -69,10 +98,16 @@ fn random_group(random: &mut Random) -> Vec<Record> {
 /// A history on a machine that stops at this operation: what was confirmed, what was begun, and the
 /// folder.
 fn history(seed: u64, stops_at: usize) -> (usize, Vec<Vec<Record>>, Power) {
-    let mut random = Random::new(seed);
     let power = Power::until(stops_at);
+    let (confirmed, begun) = written(Box::new(power.clone()), seed);
+    (confirmed, begun, power)
+}
+
+/// What was confirmed, and what was begun, of groups that were written to a disk until it failed.
+fn written(disk: Box<dyn Disk>, seed: u64) -> (usize, Vec<Vec<Record>>) {
+    let mut random = Random::new(seed);
     let (mut begun, mut confirmed) = (vec![], 0);
-    let Ok((log, _)) = open(&power) else { return (confirmed, begun, power) };
+    let Ok((log, _)) = open_on(disk) else { return (confirmed, begun) };
     let mut log = log.copied_from(400);
     for _ in 0..25 {
         let group = random_group(&mut random);
@@ -85,7 +120,7 @@ fn history(seed: u64, stops_at: usize) -> (usize, Vec<Vec<Record>>, Power) {
             break;
         }
     }
-    (confirmed, begun, power)
+    (confirmed, begun)
 }
 
 #[test]
@@ -212,11 +247,11 @@ fn who_was_superseded_learns_it_before_anything_is_confirmed() {
     let power = Power::for_ever();
     let (mut first, _) = open(&power).unwrap();
     first.commit(&[record("a", b"one")]).unwrap();
-    let (second, found) = open(&power).unwrap();
+    let (_, found) = open(&power).unwrap();
     assert_eq!(found, naive(&[record("a", b"one")]));
-    assert!(second.term() > first.term());
     let error = first.commit(&[record("a", b"late")]).unwrap_err();
-    assert!(matches!(error, JournalError::Fenced { .. }), "{error}");
+    assert!(matches!(error, JournalError::Fenced { term: 2, .. }), "{error}");
+    assert!(error.to_string().starts_with("server 2 has taken over the state in state"), "{error}");
     assert_eq!(open(&power).unwrap().1, found);
 }
 
@@ -236,7 +271,7 @@ fn its_size_follows_what_is_alive() {
 }
 
 async fn opened(folder: &TempDir) -> (Journal, BTreeMap<String, Vec<Vec<u8>>>) {
-    Folder::lock(folder.path()).await.unwrap().open().unwrap()
+    State::in_folder(folder.path()).take().await.unwrap().open().await.unwrap()
 }
 
 #[tokio::test]
@@ -254,10 +289,10 @@ async fn what_was_flushed_is_there_for_the_next_one_which_waits_for_this_one() {
     tokio::pin!(next);
     let waits = tokio::time::timeout(Duration::from_millis(300), &mut next).await;
     assert!(waits.is_err(), "the first one has it");
-    let term = journal.term();
+    let term = journal.hold().term();
     drop(journal);
     let (journal, found) = next.await;
-    assert_eq!(journal.term(), term + 1);
+    assert_eq!(journal.hold().term(), term + 1);
     let expected: Vec<_> = (0..100_u8).map(|n| vec![n]).collect();
     assert_eq!(found, BTreeMap::from([("job".to_owned(), expected)]));
 }

@@ -52,7 +52,7 @@ impl Power {
         self.0.lock().operations
     }
 
-    /// The one file that counts, with its name.
+    /// The one file of records that counts, with its name.
     pub(super) fn newest(&self) -> (String, Vec<u8>) {
         let state = self.0.lock();
         let mut journals = state.files.iter().filter(|(name, _)| name.ends_with(".journal"));
@@ -93,6 +93,25 @@ impl Power {
         let back = Self::for_ever();
         back.0.lock().files = files;
         back
+    }
+
+    /// Gives a file another name, in place of one that may have it, and waits until that survives.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let stopped = self.operate().err();
+        let mut state = self.0.lock();
+        if stopped.is_some() && state.operations > state.stops_at + 1 {
+            return Err(io::Error::other("the power is off"));
+        }
+        let before = state.files.clone();
+        let file = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.files.insert(to.to_owned(), file);
+        if let Some(error) = stopped {
+            // Between the new name and the wait for it.
+            state.before.push(before);
+            return Err(error);
+        }
+        state.before.clear();
+        Ok(())
     }
 
     fn operate(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
@@ -140,22 +159,13 @@ impl Disk for Power {
         Ok(())
     }
 
-    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        let stopped = self.operate().err();
-        let mut state = self.0.lock();
-        if stopped.is_some() && state.operations > state.stops_at + 1 {
-            return Err(io::Error::other("the power is off"));
-        }
-        let before = state.files.clone();
-        let file = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        state.files.insert(to.to_owned(), file);
-        if let Some(error) = stopped {
-            // Between the new name and the wait for it.
-            state.before.push(before);
-            return Err(error);
-        }
-        state.before.clear();
-        Ok(())
+    /// As the operating system does it, with a stop after each step.
+    fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let unfinished = format!("{name}.unfinished");
+        self.0.lock().files.remove(&unfinished);
+        self.append(&unfinished, bytes)?;
+        self.sync(&unfinished)?;
+        self.rename(&unfinished, name)
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
@@ -164,5 +174,29 @@ impl Disk for Power {
         state.before.push(before);
         state.files.remove(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(())
+    }
+
+    fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        let mut state = self.operate()?;
+        if state.files.contains_key(name) {
+            return Ok(false);
+        }
+        let before = state.files.clone();
+        state.before.push(before);
+        let file = File { bytes: bytes.to_vec(), synced: bytes.len() };
+        state.files.insert(name.to_owned(), file);
+        Ok(true)
+    }
+
+    fn renew(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.operate()?;
+        let file = state.files.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
+        *file = File { bytes: bytes.to_vec(), synced: bytes.len() };
+        Ok(())
+    }
+
+    /// Nobody can tell.
+    fn is_let_go(&self, _: &str) -> io::Result<bool> {
+        Ok(false)
     }
 }

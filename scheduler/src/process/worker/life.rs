@@ -21,7 +21,6 @@ use datafusion::common::{Result, exec_datafusion_err};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tonic::Status;
-use tonic::transport::Channel;
 use tonic::transport::server::Router;
 
 use super::line::{FromScheduler, Way};
@@ -34,6 +33,7 @@ use crate::protocol::blocks_server::BlocksServer;
 use crate::protocol::connection::{self, said};
 use crate::protocol::control_stream::{ControlStream, ToScheduler, to_scheduler};
 use crate::protocol::messages::{self, Welcome, from_worker};
+use crate::protocol::schedulers::Schedulers;
 use crate::worker::account::Account;
 use crate::worker::engine::TaskEngine;
 use crate::worker::joins;
@@ -49,7 +49,7 @@ const TELL_BUSY_EVERY: Duration = Duration::from_secs(1);
 /// It has a name, a folder, a port and a connection to the scheduler, which does not know of it yet.
 pub(super) struct Bound {
     id: String,
-    channel: Channel,
+    schedulers: Arc<Schedulers>,
     port: TcpListener,
     advertised: Ports,
     folder: Folder,
@@ -61,11 +61,11 @@ impl Bound {
     pub(super) async fn new(worker: &Worker) -> Result<Self> {
         let id = new_id();
         let folder = Folder::create(&worker.work_dir, &id)?;
-        let channel = worker.connect().await?;
+        let schedulers = Arc::new(worker.connect().await?);
         let (port, number) = listen(SocketAddr::new(worker.bind, worker.port)).await?;
         tracing::info!(worker = %id, "listens on port {number}");
         let advertised = worker.advertised.or(number);
-        Ok(Self { id, channel, port, advertised, folder })
+        Ok(Self { id, schedulers, port, advertised, folder })
     }
 
     /// Answers whoever asks on its port.
@@ -73,7 +73,7 @@ impl Bound {
     /// # Errors
     /// If there are no threads for its tasks.
     pub(super) fn serve(self, worker: &Worker) -> Result<Serving> {
-        let Self { id, channel, port, advertised, folder } = self;
+        let Self { id, schedulers, port, advertised, folder } = self;
         let bytes_max = worker.work_limit.unwrap_or(u64::MAX);
         let store = Arc::new(BlockStore::new(id.clone(), folder.path.clone(), bytes_max));
         let account = Arc::new(Account::new(to_scheduler().0));
@@ -107,7 +107,7 @@ impl Bound {
         let may_leave = Arc::default();
         let registration = site.executor.metadata.clone();
         let handler = FromScheduler { account, store: Arc::clone(&site.store), may_leave };
-        let way = Way { channel, description, registration, handler, reports };
+        let way = Way { schedulers, description, registration, handler, reports };
         Ok(Serving { site, way, ends, stopped })
     }
 }
@@ -142,13 +142,13 @@ impl Serving {
     pub(super) async fn attach(self, worker: &Worker) -> Result<Attached> {
         let Self { site, way, ends, stopped } = self;
         let refused = |status: Status| worker.refused(&said(&status));
-        let control = way.attach(0).await.map_err(refused)?;
+        let control = way.attach_first().await.map_err(refused)?;
         let id = site.store.worker().to_owned();
         let busy = BusyMeter::new(Arc::clone(&worker.devices));
         let (executor, account) = (Arc::clone(&site.executor), || Arc::clone(&way.handler.account));
         let talking = [
-            SpawnedTask::spawn(tasks::report(way.scheduler(), id, ends, account())),
-            SpawnedTask::spawn(tasks::live(way.scheduler(), executor, account())),
+            SpawnedTask::spawn(tasks::report(way.schedulers(), id, ends, account())),
+            SpawnedTask::spawn(tasks::live(way.schedulers(), executor, account())),
             SpawnedTask::spawn(tell_when_full(Arc::clone(&site.store), control.to_scheduler())),
             SpawnedTask::spawn(tell_busy(busy, control.to_scheduler())),
         ];

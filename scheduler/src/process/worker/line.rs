@@ -14,6 +14,7 @@ use crate::block::BlockStore;
 use crate::protocol::connection::said;
 use crate::protocol::control_stream::{ControlStream, Handler};
 use crate::protocol::messages::{self, Hello, Holds, Welcome, to_worker};
+use crate::protocol::schedulers::Schedulers;
 use crate::worker::account::Account;
 
 /// The pause before a scheduler is called again that did not answer.
@@ -21,7 +22,7 @@ const CALL_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// How a worker reaches its scheduler, and what it says first.
 pub(super) struct Way {
-    pub(super) channel: Channel,
+    pub(super) schedulers: Arc<Schedulers>,
     pub(super) description: messages::Worker,
     /// The same as Ballista has it.
     pub(super) registration: ExecutorRegistration,
@@ -33,30 +34,56 @@ pub(super) struct Way {
 impl Way {
     /// The scheduler as Ballista's.
     pub(super) fn scheduler(&self) -> SchedulerGrpcClient<Channel> {
-        let limit = session::MESSAGE_BYTES as usize;
-        SchedulerGrpcClient::new(self.channel.clone())
-            .max_encoding_message_size(limit)
-            .max_decoding_message_size(limit)
+        session::scheduler(self.schedulers.channel())
     }
 
-    /// Tells the scheduler that this worker is there, and what it has, if it has worked for one of this term.
+    /// Where that may be.
+    pub(super) fn schedulers(&self) -> Arc<Schedulers> {
+        Arc::clone(&self.schedulers)
+    }
+
+    /// Tells the scheduler that this worker is there, which has not worked for any.
     ///
     /// # Errors
     /// If nobody answers, or the worker is refused.
-    pub(super) async fn attach(&self, term: u64) -> Result<ControlStream, Status> {
+    pub(super) async fn attach_first(&self) -> Result<ControlStream, Status> {
+        let control = self.open(self.schedulers.channel(), 0).await?;
+        self.register().await?;
+        Ok(control)
+    }
+
+    /// Tells a scheduler that this worker is there, and what it has, if it has worked for one of this term.
+    async fn open(&self, channel: Channel, term: u64) -> Result<ControlStream, Status> {
         let (running, ended) = self.handler.account.names();
         let jobs = self.handler.store.jobs();
         let holds = Holds { running, ended, jobs };
         let hello = Hello { term, holds, ..Hello::new(self.description.clone()) };
         let to_scheduler = self.handler.account.to_scheduler().clone();
         let outbox = (to_scheduler.clone(), to_scheduler.renewed());
-        let handler = self.handler.clone();
-        let control = ControlStream::open(self.channel.clone(), hello, outbox, handler).await?;
+        ControlStream::open(channel, hello, outbox, self.handler.clone()).await
+    }
+
+    /// The scheduler has this worker as Ballista's, too, and hears what it has not heard.
+    async fn register(&self) -> Result<(), Status> {
         let metadata = Some(self.registration.clone());
         self.scheduler().register_executor(RegisterExecutorParams { metadata }).await?;
         for end in self.handler.account.attached() {
             self.reports.send(end).await.ok();
         }
+        Ok(())
+    }
+
+    /// The next one in turn that may be a successor of a scheduler of this term, if it is.
+    async fn attach(&self, turn: usize, term: u64) -> Result<ControlStream, Status> {
+        let open = |channel| async move {
+            let control = self.open(channel, term).await?;
+            if control.welcome().term <= term {
+                return Err(Status::unavailable("it is of an earlier term"));
+            }
+            Ok(control)
+        };
+        let control = self.schedulers.ask(turn, open).await?;
+        self.register().await?;
         Ok(control)
     }
 
@@ -76,17 +103,15 @@ impl Way {
         let patience = Duration::from_millis(before.patience_ms);
         tracing::warn!("the scheduler {why}; tasks go on, and its successor is waited for");
         let since = Instant::now();
+        let mut turn = 0;
         loop {
             tokio::time::sleep(CALL_AGAIN_AFTER).await;
-            let problem = match self.attach(before.term).await {
-                Ok(control) if control.welcome().term > before.term => return Ok(control),
-                Ok(_) => {
-                    self.handler.account.detached();
-                    "it is of an earlier term".to_owned()
-                }
+            let problem = match self.attach(turn, before.term).await {
+                Ok(control) => return Ok(control),
                 Err(status) if is_final(&status) => return Err(said(&status)),
                 Err(status) => said(&status),
             };
+            turn += 1;
             if since.elapsed() >= patience {
                 return Err(format!("{why}, and no successor came for {patience:?}: {problem}"));
             }

@@ -28,7 +28,6 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_engine::Devices;
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
 
 use crate::ballista::calls;
 use crate::ballista::session;
@@ -36,21 +35,18 @@ use crate::block::BlockStore;
 use crate::functions::Functions;
 use crate::inventory;
 use crate::metrics::{MetricsServer, Page};
-use crate::protocol::connection::{self, Peers};
+use crate::protocol::connection::Peers;
 use crate::protocol::messages;
+use crate::protocol::schedulers::{Schedulers, Seeker};
 use crate::protocol::tls::Tls;
 use crate::worker::engine::TaskEngine;
 use crate::worker::metrics::{self, WorkerFigures};
 use life::Bound;
 
-/// How often a worker looks whether the scheduler's machine is there, and for how long it waits.
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(2);
-const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(8);
-
 /// What a worker is and has.
 #[derive(Debug)]
 pub struct Worker {
-    /// `host:port` of the scheduler.
+    /// `host:port` of the scheduler; of several that may have its state in turn, all, with commas between them.
     pub scheduler: String,
     /// Address to listen on.
     pub bind: IpAddr,
@@ -186,12 +182,8 @@ impl Worker {
         MetricsServer::serve(address, self.tls.clone(), fill).await.map(Some)
     }
 
-    async fn connect(&self) -> Result<Channel> {
-        let endpoint = connection::endpoint(&self.scheduler, self.tls.as_ref())?
-            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
-            .keep_alive_timeout(KEEP_ALIVE_LIMIT)
-            .keep_alive_while_idle(true);
-        connection::reach_scheduler(endpoint, &self.scheduler, self.tls.as_ref()).await
+    async fn connect(&self) -> Result<Schedulers> {
+        Schedulers::reach(&self.scheduler, self.tls.as_ref(), Seeker::Worker).await
     }
 
     fn refused(&self, problem: &str) -> DataFusionError {
