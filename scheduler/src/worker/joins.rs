@@ -214,6 +214,11 @@ fn has_fewer_right(join: &HashJoinExec) -> bool {
 
 /// Rows that a task reads of a hash shuffle.
 fn rows(plan: &Plan) -> Option<usize> {
+    if let Some(reader) = plan.downcast_ref::<BlockReaderExec>() {
+        let [blocks] = reader.partitions() else { return None };
+        let rows = blocks.iter().fold(0, |rows: u64, block| rows.saturating_add(block.rows));
+        return usize::try_from(rows).ok();
+    }
     let reader = plan.downcast_ref::<ShuffleReaderExec>()?;
     let read = StatisticsContext::new().compute(reader, &StatisticsArgs::new());
     read.ok()?.num_rows.get_value().copied()
@@ -488,6 +493,7 @@ mod tests {
             bytes: sealed.bytes,
             rows: sealed.rows,
             checksum: sealed.checksum,
+            segment_at: None,
         });
         let blocks = vec![located.collect()];
         (Arc::new(BlockReaderExec::new(1, schema, blocks)), context)

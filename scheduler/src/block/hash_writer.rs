@@ -1,0 +1,279 @@
+//! The root of a stage whose rows are dealt out by a hash of keys.
+//!
+//! ```text
+//!            gathered in memory               a file, when that is full or all rows have come
+//!  rows ──▶  ├ 0 ┤├ 3 ┤├ 1 ┤├ 0 ┤ …   ──▶    <task>-<seq>.arrow   ├─ 0 ─┤├─ 1 ─┤├─ 3 ─┤
+//!                                             told: where each partition's segment is, its rows, its checksum
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+    apply_expression_roots,
+};
+use forebay_engine::unreserved::admit;
+use forebay_engine::{in_claimed_order, weight};
+use futures::StreamExt;
+use futures::stream::select_all;
+
+use super::open_block::Sealed;
+use super::open_round::OpenRound;
+use super::round::{Partitioner, ROW_BYTES, Round};
+use super::store::BlockStore;
+use super::writer::OnSealed;
+use crate::protocol::location::FileId;
+
+/// Deals its input's rows out by a hash of keys, and writes them in rounds.
+///
+/// Rows: all of the input's. Order: within a partition of a round, that in which they came; the input's partitions are
+/// read at a time. Memory: a round, reserved; what the pool refuses of it passes up to 4 MiB, and beyond that the
+/// round ends early. While it is written, a batch of a segment and its form in the file, reserved or
+/// [small](forebay_engine::unreserved). Cancel: dropping it removes all that it has written. Errors: the input's, a full disk, a
+/// full store, the pool's, and a key that cannot be computed.
+#[derive(Clone, Debug)]
+pub struct HashWriterExec {
+    input: Arc<dyn ExecutionPlan>,
+    keys: Vec<Arc<dyn PhysicalExpr>>,
+    partitions: u32,
+    round_bytes: u64,
+}
+
+/// Bytes of a round that may be gathered though the pool has refused them: each round has a segment, with the
+/// schema, for each partition.
+const UNRESERVED_BYTES: usize = 4 << 20;
+
+/// Rows and bytes that are taken in at a time, but for a row that has more.
+const SLICE_ROWS: usize = 1 << 16;
+const SLICE_BYTES: usize = 8 << 20;
+
+/// Rows of a round at most.
+const ROWS_MAX: usize = 1 << 30;
+
+impl HashWriterExec {
+    /// Deals rows out into so many partitions, in rounds of about so many bytes.
+    pub fn new(
+        input: Arc<dyn ExecutionPlan>,
+        keys: Vec<Arc<dyn PhysicalExpr>>,
+        partitions: u32,
+        round_bytes: u64,
+    ) -> Self {
+        Self { input, keys, partitions, round_bytes }
+    }
+
+    /// The plan whose rows it writes.
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// What decides where a row belongs.
+    pub fn keys(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.keys
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
+    /// Bytes of a round.
+    pub fn round_bytes(&self) -> u64 {
+        self.round_bytes
+    }
+
+    /// Writes everything.
+    ///
+    /// # Errors
+    /// The input's, a full disk, a full store.
+    pub async fn write(
+        &self,
+        store: &Arc<BlockStore>,
+        job: &str,
+        stage: u32,
+        task: u32,
+        context: Arc<TaskContext>,
+        on_sealed: OnSealed<'_>,
+    ) -> Result<Vec<(FileId, Sealed)>> {
+        let memory = MemoryConsumer::new("HashWriterExec").with_can_spill(true);
+        let mut output = Output {
+            written: Written { store, job, blocks: vec![], is_whole: false },
+            first: FileId { stage, task, seq: 0 },
+            partitioner: Partitioner::new(self.keys.clone(), self.partitions),
+            partitions: self.partitions,
+            round_bytes: usize::try_from(self.round_bytes).unwrap_or(usize::MAX),
+            round: Round::default(),
+            memory: memory.register(context.memory_pool()),
+            unreserved: 0,
+            on_sealed,
+        };
+        let partitions = self.input.output_partitioning().partition_count();
+        let streams = (0..partitions)
+            .map(|partition| {
+                let rows = self.input.execute(partition, Arc::clone(&context))?;
+                Ok(in_claimed_order(self.input.as_ref(), rows))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut rows = select_all(streams);
+        while let Some(batch) = rows.next().await {
+            for slice in weight::slices(batch?, SLICE_ROWS, SLICE_BYTES) {
+                output.take_in(weight::compact(&slice)?).await?;
+            }
+        }
+        output.write_round().await?;
+        Ok(output.written.whole())
+    }
+}
+
+/// Where the rounds of one task go.
+struct Output<'a> {
+    written: Written<'a>,
+    /// The first file.
+    first: FileId,
+    partitioner: Partitioner,
+    partitions: u32,
+    round_bytes: usize,
+    round: Round,
+    memory: MemoryReservation,
+    /// Bytes of the round that the pool has refused.
+    unreserved: usize,
+    on_sealed: OnSealed<'a>,
+}
+
+impl Output<'_> {
+    async fn take_in(&mut self, rows: RecordBatch) -> Result<()> {
+        if rows.num_rows() == 0 {
+            return Ok(());
+        }
+        let partitions = self.partitioner.partitions_of(&rows)?;
+        let bytes = weight::bytes(&rows) + rows.num_rows() * ROW_BYTES;
+        if !self.holds(bytes) {
+            self.write_round().await?;
+            if !self.holds(bytes) {
+                admit(&self.memory, bytes)?;
+            }
+        }
+        self.round.add(rows, partitions);
+        if self.round.bytes() >= self.round_bytes || self.round.rows() >= ROWS_MAX {
+            self.write_round().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is memory for so much more of the round.
+    fn holds(&mut self, bytes: usize) -> bool {
+        if self.memory.try_grow(bytes).is_ok() {
+            return true;
+        }
+        let unreserved = self.unreserved.saturating_add(bytes);
+        let passes = unreserved <= UNRESERVED_BYTES;
+        if passes {
+            self.unreserved = unreserved;
+        }
+        passes
+    }
+
+    /// Writes what has been gathered, and lets go of it.
+    async fn write_round(&mut self) -> Result<()> {
+        let round = std::mem::take(&mut self.round);
+        let Some(first) = round.first() else { return Ok(()) };
+        let id = FileId { seq: self.written.blocks.len() as u32, ..self.first };
+        let mut file = OpenRound::create(self.written.store, self.written.job, id, first)?;
+        let sorted = round.sorted(self.partitions);
+        for partition in 0..self.partitions {
+            let mut has_rows = false;
+            for batches in sorted.of(partition) {
+                for batch in batches? {
+                    // It, and what lies in the file.
+                    let memory = self.memory.new_empty();
+                    admit(&memory, weight::bytes(&batch).saturating_mul(2))?;
+                    file.write(&batch).await?;
+                    has_rows = true;
+                }
+            }
+            if has_rows {
+                file.end_segment(partition)?;
+                // Others of this thread have waited for the rows of a partition.
+                tokio::task::yield_now().await;
+            }
+        }
+        let sealed = file.seal()?;
+        self.memory.free();
+        self.unreserved = 0;
+        (self.on_sealed)(id, &sealed);
+        self.written.blocks.push((id, sealed));
+        Ok(())
+    }
+}
+
+/// The rounds of a task; gone if it does not end well, as another attempt writes all of them again.
+struct Written<'a> {
+    store: &'a Arc<BlockStore>,
+    job: &'a str,
+    blocks: Vec<(FileId, Sealed)>,
+    is_whole: bool,
+}
+
+impl Written<'_> {
+    fn whole(mut self) -> Vec<(FileId, Sealed)> {
+        self.is_whole = true;
+        std::mem::take(&mut self.blocks)
+    }
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.blocks.iter().for_each(|(id, _)| self.store.remove(self.job, *id));
+        }
+    }
+}
+
+impl DisplayAs for HashWriterExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<String> = self.keys.iter().map(ToString::to_string).collect();
+        let (keys, partitions) = (keys.join(", "), self.partitions);
+        write!(f, "HashWriterExec: keys=[{keys}], partitions={partitions}, bytes_max={}", self.round_bytes)
+    }
+}
+
+impl ExecutionPlan for HashWriterExec {
+    fn name(&self) -> &'static str {
+        "HashWriterExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.input.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        apply_expression_roots(&self.keys, f)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match <[_; 1]>::try_from(children) {
+            Ok([input]) => Ok(Arc::new(Self { input, ..Self::clone(&self) })),
+            Err(all) => internal_err!("HashWriterExec takes one input, found {}", all.len()),
+        }
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("HashWriterExec is the root of a stage: a worker calls write")
+    }
+}
