@@ -277,3 +277,6 @@ impl ExecutionPlan for HashWriterExec {
         internal_err!("HashWriterExec is the root of a stage: a worker calls write")
     }
 }
+
+#[cfg(test)]
+mod tests;

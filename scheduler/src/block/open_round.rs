@@ -35,7 +35,7 @@ pub(super) struct OpenRound {
 
 enum State {
     Between(CountedFile),
-    Within(StreamWriter<CountedFile>),
+    Within(Box<StreamWriter<CountedFile>>),
     /// It was dropped with an error.
     Gone,
 }
@@ -83,7 +83,7 @@ impl OpenRound {
             State::Between(file) => {
                 let options = self.options.clone();
                 let writer = StreamWriter::try_new_with_options(file, &batch.schema(), options);
-                writer.map_err(|error| unwritten(&self.path, error))?
+                Box::new(writer.map_err(|error| unwritten(&self.path, error))?)
             }
             State::Gone => return internal_err!("a round is written on after an error"),
         };

@@ -265,7 +265,7 @@ mod tests {
         let checksum = crc32fast::hash(b"abc");
         let block = BlockLocation { address, bytes: 3, checksum, ..BlockLocation::default() };
         let found = fetch(&Peers::default(), std::slice::from_ref(&block), Reader::Task).await;
-        let found = found.map(|blocks| blocks.concat().into());
+        let found = found.map(|blocks| Bytes::from(blocks.concat()));
         let found = found.map_err(|error| error.strip_backtrace().replace(&block.address, "IT"));
         (found, worker.calls.load(Ordering::Relaxed))
     }
@@ -301,5 +301,54 @@ mod tests {
         assert!(is_answer(&error), "it would be the same again");
         assert_eq!(error.message(), "at least 1001 bytes instead of 1000");
         assert_eq!(arriving.bytes.capacity(), 1000);
+    }
+
+    /// A worker that serves a file of three segments, and those.
+    async fn segments(folder: &tempfile::TempDir) -> (SpawnedTask<()>, Vec<BlockLocation>) {
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let content: Vec<u8> = (0..3_500_000).map(|at| (at % 251) as u8).collect();
+        let blocks = folder.path().join("job/1/blocks");
+        std::fs::create_dir_all(&blocks).unwrap();
+        std::fs::write(blocks.join("2-3.arrow"), &content).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = port.local_addr().unwrap().to_string();
+        let service = BlocksServer::new(Arc::new(store));
+        let routes = tonic::transport::Server::builder().add_service(service);
+        let serving = SpawnedTask::spawn(async move { drop(serve(routes, port, None).await) });
+        let segment = |(from, to): (usize, usize)| BlockLocation {
+            job: "job".to_owned(),
+            id: crate::protocol::location::FileId { stage: 1, task: 2, seq: 3 },
+            worker: "w".to_owned(),
+            address: address.clone(),
+            bytes: (to - from) as u64,
+            rows: 1,
+            checksum: crc32fast::hash(&content[from..to]),
+            segment_at: Some(from as u64),
+        };
+        let ends = [(0, 10), (10, 2_000_000), (2_000_000, 3_500_000)];
+        (serving, ends.into_iter().map(segment).collect())
+    }
+
+    #[tokio::test]
+    async fn segments_come_one_after_the_other_and_the_first_that_is_damaged_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_serving, segments) = segments(&folder).await;
+        let peers = Peers::default();
+        let whole = fetch(&peers, &segments, Reader::Task).await.unwrap();
+        let sizes: Vec<_> = whole.iter().map(Bytes::len).collect();
+        assert_eq!(sizes, [10, 1_999_990, 1_500_000]);
+        for damaged in 0..3 {
+            let mut asked = segments.clone();
+            asked[damaged].checksum ^= 1;
+            let error = fetch(&peers, &asked, Reader::Task).await.unwrap_err();
+            let error = BlockError::find(&error).unwrap();
+            assert!(error.problem.contains("checksum"), "{error}");
+            assert!(error.problem.contains(&format!("{:08x}", asked[damaged].checksum)), "{error}");
+            assert!(!error.is_one_of_many);
+            let mut asked = segments.clone();
+            asked[damaged].segment_at = Some(3_499_995);
+            let error = fetch(&peers, &asked, Reader::Task).await.unwrap_err();
+            assert!(error.to_string().contains("begin at 3499995 are wanted"), "{error}");
+        }
     }
 }
