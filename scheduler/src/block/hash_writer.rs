@@ -5,8 +5,10 @@
 //!  rows ──▶  ├ 0 ┤├ 3 ┤├ 1 ┤├ 0 ┤ …   ──▶    <task>-<seq>.arrow   ├─ 0 ─┤├─ 1 ─┤├─ 3 ─┤
 //!                                             told: where each partition's segment is, its rows, its checksum
 //! ```
+//! Small ones are put together at the end (`small_rounds`).
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -27,6 +29,7 @@ use futures::stream::select_all;
 use super::open_block::Sealed;
 use super::open_round::OpenRound;
 use super::round::{Partitioner, ROW_BYTES, Round};
+use super::small_rounds;
 use super::store::BlockStore;
 use super::writer::OnSealed;
 use crate::protocol::location::FileId;
@@ -104,14 +107,13 @@ impl HashWriterExec {
         let memory = MemoryConsumer::new("HashWriterExec").with_can_spill(true);
         let mut output = Output {
             written: Written { store, job, blocks: vec![], is_whole: false },
-            first: FileId { stage, task, seq: 0 },
+            next: FileId { stage, task, seq: 0 },
             partitioner: Partitioner::new(self.keys.clone(), self.partitions),
             partitions: self.partitions,
             round_bytes: usize::try_from(self.round_bytes).unwrap_or(usize::MAX),
             round: Round::default(),
             memory: memory.register(context.memory_pool()),
             unreserved: 0,
-            on_sealed,
         };
         let partitions = self.input.output_partitioning().partition_count();
         let streams = (0..partitions)
@@ -127,6 +129,8 @@ impl HashWriterExec {
             }
         }
         output.write_round().await?;
+        output.put_together().await?;
+        output.written.blocks.iter().for_each(|(id, sealed)| on_sealed(*id, sealed));
         Ok(output.written.whole())
     }
 }
@@ -134,8 +138,8 @@ impl HashWriterExec {
 /// Where the rounds of one task go.
 struct Output<'a> {
     written: Written<'a>,
-    /// The first file.
-    first: FileId,
+    /// The next file.
+    next: FileId,
     partitioner: Partitioner,
     partitions: u32,
     round_bytes: usize,
@@ -143,7 +147,6 @@ struct Output<'a> {
     memory: MemoryReservation,
     /// Bytes of the round that the pool has refused.
     unreserved: usize,
-    on_sealed: OnSealed<'a>,
 }
 
 impl Output<'_> {
@@ -183,7 +186,7 @@ impl Output<'_> {
     async fn write_round(&mut self) -> Result<()> {
         let round = std::mem::take(&mut self.round);
         let Some(first) = round.first() else { return Ok(()) };
-        let id = FileId { seq: self.written.blocks.len() as u32, ..self.first };
+        let id = self.next_id();
         let mut file = OpenRound::create(self.written.store, self.written.job, id, first)?;
         let sorted = round.sorted(self.partitions);
         for partition in 0..self.partitions {
@@ -206,8 +209,31 @@ impl Output<'_> {
         let sealed = file.seal()?;
         self.memory.free();
         self.unreserved = 0;
-        (self.on_sealed)(id, &sealed);
         self.written.blocks.push((id, sealed));
+        Ok(())
+    }
+
+    fn next_id(&mut self) -> FileId {
+        let id = self.next;
+        self.next.seq += 1;
+        id
+    }
+
+    /// Makes one of several rounds that are small, if there is room for them twice.
+    async fn put_together(&mut self) -> Result<()> {
+        let groups = small_rounds::groups(&self.written.blocks, self.partitions);
+        // From the last one on, so that the places of those before it stay.
+        for group in groups.into_iter().rev() {
+            let (id, Written { store, job, .. }) = (self.next_id(), &self.written);
+            let rounds = &self.written.blocks[group.clone()];
+            let together =
+                small_rounds::together(store, job, id, rounds, self.partitions, &self.memory);
+            match together.await {
+                Ok(whole) => self.written.replace(group, whole),
+                Err(error) if small_rounds::lacks_room(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 }
@@ -221,6 +247,12 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
+    /// In place of these rounds there is one.
+    fn replace(&mut self, rounds: Range<usize>, whole: (FileId, Sealed)) {
+        let parts: Vec<_> = self.blocks.splice(rounds, [whole]).collect();
+        parts.iter().for_each(|(id, _)| self.store.remove(self.job, *id));
+    }
+
     fn whole(mut self) -> Vec<(FileId, Sealed)> {
         self.is_whole = true;
         std::mem::take(&mut self.blocks)

@@ -4,9 +4,11 @@
 //!  segment of 0      segment of 2          segment of 7
 //!  ├── rows ──┤├── rows ── rows ──┤├── rows ──┤        a partition without rows has none
 //! ```
-//! Each segment is a stream of Arrow's IPC format with its schema and its end, which can be read alone.
+//! Each segment is a stream of Arrow's IPC format with its schema and its end, which can be read alone, or several if it
+//! was put together of other rounds' (`small_rounds`).
 
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use datafusion::common::{Result, internal_err, resources_datafusion_err};
 
 use super::compression;
 use super::counted_file::{CountedFile, Remedy, unwritten};
+use super::failure::DiskError;
 use super::open_block::Sealed;
 use super::store::BlockStore;
 use crate::graph::{Segment, Segments};
@@ -65,9 +68,30 @@ impl OpenRound {
         id: FileId,
         first: &RecordBatch,
     ) -> Result<Self> {
-        let file = CountedFile::create(store, job, id)?.with_remedy(ROUND);
         let options =
             IpcWriteOptions::default().try_with_compression(compression::for_rows_like(first))?;
+        Self::create_with(store, job, id, options)
+    }
+
+    /// Opens a round to which segments of others are copied.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub(super) fn create_for_copies(
+        store: &Arc<BlockStore>,
+        job: &str,
+        id: FileId,
+    ) -> Result<Self> {
+        Self::create_with(store, job, id, IpcWriteOptions::default())
+    }
+
+    fn create_with(
+        store: &Arc<BlockStore>,
+        job: &str,
+        id: FileId,
+        options: IpcWriteOptions,
+    ) -> Result<Self> {
+        let file = CountedFile::create(store, job, id)?.with_remedy(ROUND);
         let (path, state) = (file.path().to_owned(), State::Between(file));
         let (segments, checksum) = (vec![], crc32fast::Hasher::new());
         Ok(Self { path, options, state, rows: 0, segments, checksum })
@@ -95,15 +119,31 @@ impl OpenRound {
         Ok(())
     }
 
+    /// Adds a segment of another round, which stays a stream of its own.
+    ///
+    /// # Errors
+    /// A `DiskError` if the disk fails or is full, or the store is.
+    pub(super) fn copy(&mut self, segment: &[u8], rows: u32) -> Result<()> {
+        let State::Between(file) = &mut self.state else {
+            return internal_err!("a segment is copied into another one");
+        };
+        file.write_all(segment).map_err(|error| DiskError::new(&self.path, &error))?;
+        self.rows += u64::from(rows);
+        Ok(())
+    }
+
     /// Ends the segment that is open: it was that of a partition.
     ///
     /// # Errors
     /// As [`Self::write`], and if the file has more bytes than 32 bits can count.
     pub(super) fn end_segment(&mut self, partition: u32) -> Result<()> {
-        let State::Within(writer) = std::mem::replace(&mut self.state, State::Gone) else {
-            return internal_err!("a segment without rows of partition {partition}");
+        let mut file = match std::mem::replace(&mut self.state, State::Gone) {
+            State::Within(writer) => {
+                writer.into_inner().map_err(|error| unwritten(&self.path, error))?
+            }
+            State::Between(file) if self.rows > 0 => file,
+            _ => return internal_err!("a segment without rows of partition {partition}"),
         };
-        let mut file = writer.into_inner().map_err(|error| unwritten(&self.path, error))?;
         let at = self.segments.last().map_or(0, |last| last.at + last.bytes);
         let end = u32::try_from(file.bytes()).ok();
         let rows = u32::try_from(std::mem::take(&mut self.rows)).ok();

@@ -268,6 +268,11 @@ fn texts(rows: usize, bytes: usize, random: &mut Random) -> RecordBatch {
     RecordBatch::try_from_iter([("text", column)]).unwrap()
 }
 
+/// Segments of all rounds.
+fn segments_in(rounds: &[(FileId, Sealed)]) -> usize {
+    rounds.iter().map(|(_, round)| round.segments.as_ref().unwrap().iter().count()).sum()
+}
+
 #[tokio::test]
 async fn rows_of_all_types_are_where_datafusion_has_them() {
     for seed in 0..60 {
@@ -284,13 +289,11 @@ async fn rows_of_all_types_are_where_datafusion_has_them() {
         let partitions = [1, 2, 3, 7, 64][random.index(5)];
         let round_bytes = [1, 1000, 10_000, u64::MAX][random.index(4)];
         let dealt = Dealt { round_bytes, ..Dealt::new(batches, &keys, partitions) };
-        let rounds = Setup::ample().check(&dealt).await;
+        let setup = Setup::ample();
+        let rounds = setup.check(&dealt).await;
         let batches = dealt.batches.iter().filter(|batch| batch.num_rows() > 0).count();
-        match round_bytes {
-            1 => assert_eq!(rounds.len(), batches, "seed {seed}"),
-            u64::MAX => assert_eq!(rounds.len(), batches.min(1), "seed {seed}"),
-            _ => assert!(rounds.len() <= batches, "seed {seed}"),
-        }
+        // However many there were, they are small.
+        assert_eq!((rounds.len(), setup.files()), (batches.min(1), batches.min(1)), "seed {seed}");
     }
 }
 
@@ -300,8 +303,27 @@ async fn one_key_for_all_rows_is_one_segment_of_each_round() {
     let batch = RecordBatch::try_from_iter_with_nullable([("n", key, true)]).unwrap();
     let dealt = Dealt { round_bytes: 1, ..Dealt::new(vec![batch; 3], &["n"], 16) };
     let rounds = Setup::ample().check(&dealt).await;
-    let segments = rounds.iter().map(|(_, round)| round.segments.as_ref().unwrap().iter().count());
-    assert_eq!(segments.collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!((rounds.len(), segments_in(&rounds)), (1, 1));
+}
+
+#[tokio::test]
+async fn rounds_with_large_segments_stay_and_small_ones_become_one() {
+    let mut random = Random::new(11);
+    let large: Vec<_> = (0..3).map(|_| texts(200, 5000, &mut random)).collect();
+    let setup = Setup::ample();
+    let dealt = Dealt { round_bytes: 1, ..Dealt::new(large, &["text"], 4) };
+    let rounds = setup.check(&dealt).await;
+    assert_eq!((rounds.len(), setup.files()), (3, 3));
+    let small: Vec<_> = (0..30).map(|_| texts(20, 50, &mut random)).collect();
+    let setup = Setup::ample();
+    let dealt = Dealt { round_bytes: 1, ..Dealt::new(small, &["text"], 4) };
+    let rounds = setup.check(&dealt).await;
+    assert_eq!((rounds.len(), setup.files(), segments_in(&rounds)), (1, 1, 4));
+    // Unless there is no room for them twice.
+    let bytes = setup.store.bytes();
+    let setup = Setup::new(Arc::new(UnboundedMemoryPool::default()), bytes + 30_000);
+    let rounds = setup.check(&dealt).await;
+    assert_eq!((rounds.len(), setup.files()), (30, 30));
 }
 
 #[tokio::test]
