@@ -28,7 +28,7 @@ use crate::protocol::location::{BlockLocation, FileId};
 pub(super) type Round = (FileId, Sealed);
 
 /// Segments that are smaller on average are put together.
-const SMALL_BYTES: u64 = 64 << 10;
+const SMALL_BYTES: u64 = 16 << 10;
 
 /// But no segment becomes larger than this, which a reader has in memory; nor a file than this, nor more files one.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
@@ -189,30 +189,30 @@ mod tests {
         (FileId { stage: 1, task: 2, seq }, sealed)
     }
 
-    fn grouped(rounds: &[&[u32]]) -> Vec<Range<usize>> {
+    fn grouped(rounds: &[&[u32]]) -> Vec<(usize, usize)> {
         let rounds: Vec<_> = (0..).zip(rounds).map(|(seq, bytes)| round(seq, bytes)).collect();
-        groups(&rounds, 3)
+        groups(&rounds, 3).into_iter().map(|group| (group.start, group.end)).collect()
     }
 
     #[test]
     fn small_rounds_become_one_and_large_ones_stay() {
         assert_eq!(grouped(&[]), []);
         assert_eq!(grouped(&[&[10, 10, 10]]), []);
-        assert_eq!(grouped(&[&[10, 10, 10], &[0, 0, 10]]), [0..2]);
+        assert_eq!(grouped(&[&[10, 10, 10], &[0, 0, 10]]), [(0, 2)]);
         assert_eq!(grouped(&[&[100_000; 3], &[100_000; 3]]), []);
         // One large segment does not become larger.
         let skewed: &[u32] = &[3 << 20, 10, 10];
         assert_eq!(grouped(&[skewed, skewed]), []);
         let small: &[u32] = &[0, 10, 10];
-        assert_eq!(grouped(&[small, small, &[5 << 20, 1, 1], small, small]), [0..2, 3..5]);
+        assert_eq!(grouped(&[small, small, &[5 << 20, 1, 1], small, small]), [(0, 2), (3, 5)]);
     }
 
     #[test]
     fn no_segment_and_no_file_becomes_too_large_and_not_too_many_are_open() {
-        let rounds: Vec<_> = (0..600).map(|seq| round(seq, &[60_000, 1, 1])).collect();
+        let rounds: Vec<_> = (0..600).map(|seq| round(seq, &[40_000, 1, 1])).collect();
         let found = groups(&rounds, 3);
-        // 69 segments of 60,000 bytes are 4 MiB.
-        assert!(found.iter().all(|group| group.len() <= 69), "{found:?}");
+        // 104 segments of 40,000 bytes are 4 MiB.
+        assert!(found.iter().all(|group| group.len() <= 104), "{found:?}");
         assert_eq!(found.iter().map(ExactSizeIterator::len).sum::<usize>(), 600);
         let rounds: Vec<_> = (0..600).map(|seq| round(seq, &[10, 10, 10])).collect();
         assert_eq!(groups(&rounds, 3), [0..256, 256..512, 512..600]);

@@ -20,6 +20,10 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use crate::block::HashWriterExec;
 use crate::graph::{Segments, StageId};
 
+/// Bytes of a round at most: of one key it is one segment, which a reader has in memory even if the pool has no room
+/// for it.
+const ROUND_BYTES_MAX: u64 = 48 << 20;
+
 /// What deals out the rows of `input` as Ballista's writer would.
 pub(super) fn writer(
     writer: &dyn ShuffleWriter,
@@ -36,6 +40,7 @@ pub(super) fn writer(
         }
         Some(Partitioning::Hash(keys, partitions)) => {
             let partitions = u32::try_from(*partitions).unwrap_or(u32::MAX);
+            let round_bytes = round_bytes.min(ROUND_BYTES_MAX);
             Ok(Arc::new(HashWriterExec::new(input, keys.clone(), partitions, round_bytes)))
         }
         other => internal_err!("rows are dealt out by {other:?}, expected a hash"),
