@@ -155,14 +155,15 @@ impl Output<'_> {
             return Ok(());
         }
         let partitions = self.partitioner.partitions_of(&rows)?;
-        let bytes = weight::bytes(&rows) + rows.num_rows() * ROW_BYTES;
-        if !self.holds(bytes) {
+        let bytes = weight::bytes(&rows);
+        let held = bytes + rows.num_rows() * ROW_BYTES;
+        if !self.holds(held) {
             self.write_round().await?;
-            if !self.holds(bytes) {
-                admit(&self.memory, bytes)?;
+            if !self.holds(held) {
+                admit(&self.memory, held)?;
             }
         }
-        self.round.add(rows, partitions);
+        self.round.add(rows, bytes, partitions);
         if self.round.bytes() >= self.round_bytes || self.round.rows() >= ROWS_MAX {
             self.write_round().await?;
         }

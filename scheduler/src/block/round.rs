@@ -67,9 +67,9 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Adds rows, of each of which it is known where it belongs.
-    pub(super) fn add(&mut self, batch: RecordBatch, partitions: Vec<u32>) {
-        self.bytes += weight::bytes(&batch);
+    /// Adds rows of so many bytes, of each of which it is known where it belongs.
+    pub(super) fn add(&mut self, batch: RecordBatch, bytes: usize, partitions: Vec<u32>) {
+        self.bytes += bytes;
         self.rows += batch.num_rows();
         self.batches.push(batch);
         self.partitions.push(partitions);

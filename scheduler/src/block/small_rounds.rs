@@ -204,7 +204,7 @@ mod tests {
         let skewed: &[u32] = &[3 << 20, 10, 10];
         assert_eq!(grouped(&[skewed, skewed]), []);
         let small: &[u32] = &[0, 10, 10];
-        assert_eq!(grouped(&[small, small, &[5 << 20, 1, 1], small, small]), [(0, 2), (3, 5)]);
+        assert_eq!(grouped(&[small, small, &[5 << 20; 3], small, small]), [(0, 2), (3, 5)]);
     }
 
     #[test]

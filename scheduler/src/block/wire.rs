@@ -177,3 +177,40 @@ impl PhysicalExtensionCodec for BlockCodec {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field};
+    use datafusion::logical_expr::Operator;
+    use datafusion::physical_expr::expressions::{binary, col, lit};
+    use datafusion::physical_plan::displayable;
+    use datafusion_proto::bytes::{
+        physical_plan_from_bytes_with_extension_codec, physical_plan_to_bytes_with_extension_codec,
+    };
+    use datafusion_proto::physical_plan::DefaultPhysicalExtensionCodec;
+
+    use super::*;
+
+    #[test]
+    fn what_deals_rows_out_and_what_reads_a_segment_come_back() {
+        let fields = vec![Field::new("n", DataType::Int64, true)];
+        let schema = Arc::new(Schema::new(fields));
+        let segment = BlockLocation { rows: 7, segment_at: Some(0), ..BlockLocation::default() };
+        let whole = BlockLocation { segment_at: None, ..segment.clone() };
+        let parts = vec![vec![segment, whole], vec![]];
+        let reader = Arc::new(BlockReaderExec::new(3, Arc::clone(&schema), parts.clone()));
+        let key = col("n", &schema).unwrap();
+        let sum = binary(Arc::clone(&key), Operator::Plus, lit(1_i64), &schema).unwrap();
+        let writer = Arc::new(HashWriterExec::new(reader, vec![key, sum], 9, 1000));
+        let codec = BlockCodec::new(Arc::new(DefaultPhysicalExtensionCodec {}));
+        let bytes = physical_plan_to_bytes_with_extension_codec(writer, &codec).unwrap();
+        let context = TaskContext::default();
+        let found =
+            physical_plan_from_bytes_with_extension_codec(&bytes, &context, &codec).unwrap();
+        let text = displayable(found.as_ref()).indent(true).to_string();
+        let writes = "HashWriterExec: keys=[n@0, n@0 + 1], partitions=9, bytes_max=1000";
+        assert_eq!(text, format!("{writes}\n  BlockReaderExec: stage=3, blocks=2\n"));
+        let reader: &BlockReaderExec = found.children()[0].downcast_ref().unwrap();
+        assert_eq!(reader.partitions(), parts);
+    }
+}
