@@ -222,8 +222,9 @@ impl BlockReaderExec {
     }
 }
 
-/// Bytes that are asked for at a time, of small segments that one worker has.
+/// Bytes that are asked for at a time, of small segments that one worker has, and how many of them.
 const TOGETHER_BYTES: u64 = 8 << 20;
+const TOGETHER_MAX: usize = 1024;
 
 /// Segments of one worker that stand side by side are fetched together, as there may be many small ones of them; a
 /// whole block alone.
@@ -237,6 +238,7 @@ fn fetched_together(blocks: Vec<BlockLocation>) -> Vec<Vec<BlockLocation>> {
                 before.segment_at.is_some() && before.worker == block.worker
             };
             bytes <= TOGETHER_BYTES
+                && group.len() < TOGETHER_MAX
                 && block.segment_at.is_some()
                 && group.last().is_some_and(is_like)
         };
