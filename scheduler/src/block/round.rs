@@ -95,8 +95,10 @@ impl Round {
         for partition in self.partitions.iter().flatten() {
             ends[*partition as usize + 1] += 1;
         }
-        for at in 1..ends.len() {
-            ends[at] += ends[at - 1];
+        let mut sum = 0;
+        for end in &mut ends {
+            sum += *end;
+            *end = sum;
         }
         let begins = ends.clone();
         let mut places = vec![Place::default(); self.rows];
