@@ -160,7 +160,12 @@ fn write_tables(folder: &Path) -> u64 {
 pub(super) type Columns = Vec<(&'static str, ArrayRef)>;
 
 /// Writes a table with these keys, in a few files if it has many.
-pub(super) fn write(folder: &Path, table: &str, rows: u64, columns: impl Fn(Range<u64>) -> Columns) {
+pub(super) fn write(
+    folder: &Path,
+    table: &str,
+    rows: u64,
+    columns: impl Fn(Range<u64>) -> Columns,
+) {
     const BATCH: u64 = 65_536;
     let folder = folder.join(table);
     std::fs::create_dir(&folder).unwrap();

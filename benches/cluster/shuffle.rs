@@ -24,10 +24,7 @@ const QUERIES: [(&str, &str); 3] = [
         "texts",
         "SELECT count(*), max(last) FROM (SELECT key, max(text) AS last FROM a GROUP BY key)",
     ),
-    (
-        "join",
-        "SELECT count(*), max(concat(a.text, b.text)) FROM a JOIN b ON a.key = b.key",
-    ),
+    ("join", "SELECT count(*), max(concat(a.text, b.text)) FROM a JOIN b ON a.key = b.key"),
 ];
 
 fn number(variable: &str, default: u64) -> u64 {

@@ -373,7 +373,8 @@ mod tests {
 
     #[test]
     fn segments_that_are_damaged_are_told() {
-        let sealed = Sealed { bytes: 100, rows: 1, checksum: 1, run: None, segments: Some(segments(20)) };
+        let sealed =
+            Sealed { bytes: 100, rows: 1, checksum: 1, run: None, segments: Some(segments(20)) };
         let id = FileId { stage: 1, task: 2, seq: 0 };
         let records = to_records(&[(id, sealed)]);
         assert_eq!(records.len(), 1 + (1 + 16 * 10_usize).div_ceil(RECORD_BYTES));

@@ -83,7 +83,8 @@ impl TaskPlan<'_> {
         // As Ballista would once more: then all that is left is the task's.
         let plan = restrict_plan_to_partitions(plan, &[partition])?;
         let plan = plan.transform(|node| self.fill_dealt(node)).data()?;
-        let left = plan.children().first().map(|child| child.output_partitioning().partition_count());
+        let left =
+            plan.children().first().map(|child| child.output_partitioning().partition_count());
         Ok(Filled { plan, partitions: (0..left.unwrap_or(1)).collect() })
     }
 

@@ -272,7 +272,11 @@ impl DisplayAs for HashWriterExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys: Vec<String> = self.keys.iter().map(ToString::to_string).collect();
         let (keys, partitions) = (keys.join(", "), self.partitions);
-        write!(f, "HashWriterExec: keys=[{keys}], partitions={partitions}, bytes_max={}", self.round_bytes)
+        write!(
+            f,
+            "HashWriterExec: keys=[{keys}], partitions={partitions}, bytes_max={}",
+            self.round_bytes
+        )
     }
 }
 

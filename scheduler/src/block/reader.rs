@@ -307,7 +307,8 @@ impl Reader {
     }
 
     fn own(&self, blocks: &[BlockLocation]) -> Option<Arc<BlockStore>> {
-        let is_here = |store: &BlockStore| blocks.iter().all(|block| store.worker() == block.worker);
+        let is_here =
+            |store: &BlockStore| blocks.iter().all(|block| store.worker() == block.worker);
         self.store.clone().filter(|store| is_here(store))
     }
 }

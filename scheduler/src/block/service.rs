@@ -115,9 +115,8 @@ pub(super) async fn fetch(
     reader: Reader,
 ) -> Result<Vec<Bytes>> {
     let Some(address) = blocks.first().map(|block| &block.address) else { return Ok(vec![]) };
-    let gives_up = |missed: &Missed| {
-        missed.status.code() == Code::DeadlineExceeded && reader == Reader::Task
-    };
+    let gives_up =
+        |missed: &Missed| missed.status.code() == Code::DeadlineExceeded && reader == Reader::Task;
     let ask = || async {
         let fetched = attempt_fetch(peers, address, blocks).await;
         match &fetched {

@@ -154,9 +154,10 @@ impl PhysicalExtensionCodec for BlockCodec {
             let (size, skipped) = (writer.size(), writer.skipped().to_vec());
             Kind::Writer(Writer { size, skipped, tells_keys: writer.tells_keys() })
         } else if let Some(writer) = node.downcast_ref::<HashWriterExec>() {
-            let keys = writer.keys().iter().map(|key| {
-                Ok(converter.physical_expr_to_proto(key, self)?.encode_to_vec())
-            });
+            let keys = writer
+                .keys()
+                .iter()
+                .map(|key| Ok(converter.physical_expr_to_proto(key, self)?.encode_to_vec()));
             let (partitions, round_bytes) = (writer.partitions(), writer.round_bytes());
             let keys = keys.collect::<Result<_>>()?;
             Kind::HashWriter(HashWriter { keys, partitions, round_bytes })

@@ -228,7 +228,8 @@ impl JobGraph {
             return Err(self.gave_others(unit, &found));
         }
         let again = rows_by_partition(reports.iter().map(|report| report.segments.as_ref()));
-        let first = rows_by_partition(found.blocks.iter().map(|(_, block)| block.segments.as_ref()));
+        let first =
+            rows_by_partition(found.blocks.iter().map(|(_, block)| block.segments.as_ref()));
         if again.zip(first).is_some_and(|(again, first)| again != first) {
             return Err(self.gave_others(unit, OTHER_PARTITIONS));
         }

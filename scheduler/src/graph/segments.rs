@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn rows_are_counted_by_partition_if_all_are_dealt_out() {
         let segment = |partition, rows| Segment { partition, at: 0, bytes: 1, rows, checksum: 0 };
-        let (one, other) = (Segments::new(&[segment(1, 5), segment(4, 2)]), Segments::new(&[segment(4, 3)]));
+        let (one, other) =
+            (Segments::new(&[segment(1, 5), segment(4, 2)]), Segments::new(&[segment(4, 3)]));
         let rows = rows_by_partition([Some(&one), Some(&other)]).unwrap();
         assert_eq!(rows, [(1, 5), (4, 5)].into());
         assert_eq!(rows_by_partition([Some(&one), None]), None);

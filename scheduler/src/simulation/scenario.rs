@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use forebay_testkit::random::{Random, mix};
 
 use crate::graph::{
-    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, KeyRange, Limits, RowKey, RunBlock, Segment,
-    Segments, StageId, StageSpec, TaskId, UnitInput,
+    BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, KeyRange, Limits, RowKey, RunBlock,
+    Segment, Segments, StageId, StageSpec, TaskId, UnitInput,
 };
 use crate::resources::{AcceleratorNeed, Need};
 

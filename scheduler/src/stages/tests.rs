@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use ballista_core::config::BallistaConfig;
+use datafusion::config::ExtensionOptions;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion::config::ExtensionOptions;
 use forebay_engine::WriteExec;
 use forebay_engine::write::Target;
 use forebay_planner::ForebayConfig;
@@ -105,7 +105,10 @@ async fn what_is_dealt_out_is_written_in_blocks_if_that_is_asked_for() {
         ]
     );
     let found = staged("SELECT k, count(*) FROM many GROUP BY k").await;
-    let grouped = ["HashWriter < Aggregate < DataSource", "BlockWriter < Projection < Aggregate < ShuffleReader"];
+    let grouped = [
+        "HashWriter < Aggregate < DataSource",
+        "BlockWriter < Projection < Aggregate < ShuffleReader",
+    ];
     assert_eq!(names(found), grouped);
 }
 

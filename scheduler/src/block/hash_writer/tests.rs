@@ -178,8 +178,9 @@ fn lines(batches: &[RecordBatch]) -> Vec<String> {
     let mut lines = vec![];
     for batch in batches {
         let columns = batch.columns().iter();
-        let columns: Vec<_> =
-            columns.map(|column| ArrayFormatter::try_new(column.as_ref(), &options).unwrap()).collect();
+        let columns: Vec<_> = columns
+            .map(|column| ArrayFormatter::try_new(column.as_ref(), &options).unwrap())
+            .collect();
         let row = |row: usize| {
             let cells = columns.iter().map(|column| format!("{}|", column.value(row)));
             cells.collect::<String>()
@@ -201,9 +202,9 @@ fn all_types(random: &mut Random, rows: usize) -> RecordBatch {
         rows.into_iter().map(|number| number.map(|number| number as i64 - 3)).collect()
     };
     let texts: Vec<Option<String>> = some(9).into_iter().map(|row| row.map(text)).collect();
-    let lists = some(4).into_iter().map(|row| {
-        row.map(|length| (0..length as i32).map(|item| (item != 1).then_some(item)))
-    });
+    let lists = some(4)
+        .into_iter()
+        .map(|row| row.map(|length| (0..length as i32).map(|item| (item != 1).then_some(item))));
     let words: Vec<Option<String>> =
         some(3).into_iter().map(|row| row.map(|number| format!("w{number}"))).collect();
     let fixed: Vec<Option<Vec<u8>>> =
@@ -227,8 +228,16 @@ fn all_types(random: &mut Random, rows: usize) -> RecordBatch {
         ("list", Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))),
         ("struct", Arc::new(StructArray::from(fields))),
         ("null", Arc::new(NullArray::new(rows))),
-        ("bool", Arc::new(some(2).into_iter().map(|row| row.map(|n| n == 1)).collect::<BooleanArray>())),
-        ("binary", Arc::new(LargeBinaryArray::from_iter(texts.into_iter().map(|row| row.map(String::into_bytes))))),
+        (
+            "bool",
+            Arc::new(some(2).into_iter().map(|row| row.map(|n| n == 1)).collect::<BooleanArray>()),
+        ),
+        (
+            "binary",
+            Arc::new(LargeBinaryArray::from_iter(
+                texts.into_iter().map(|row| row.map(String::into_bytes)),
+            )),
+        ),
         (
             "fixed",
             Arc::new(
@@ -386,7 +395,8 @@ async fn dictionaries_that_cannot_be_one_stay_several() {
             Arc::clone(&column),
             None,
         );
-        RecordBatch::try_from_iter([("word", column), ("list", Arc::new(list) as ArrayRef)]).unwrap()
+        RecordBatch::try_from_iter([("word", column), ("list", Arc::new(list) as ArrayRef)])
+            .unwrap()
     };
     for partitions in [1, 2, 3] {
         let dealt = Dealt::new((0..5).map(|at| batch(at * 100)).collect(), &["word"], partitions);

@@ -33,9 +33,8 @@ impl Fixture {
     /// Block, place, bytes, rows and checksum of what a partition has.
     fn segments(&self, partition: u32) -> Vec<(BlockId, Option<u64>, u64, u64, u64)> {
         let segments = self.graph.segments(StageId(0), partition).into_iter();
-        let told = |input: Input| {
-            (input.block, input.segment_at, input.bytes, input.rows, input.checksum)
-        };
+        let told =
+            |input: Input| (input.block, input.segment_at, input.bytes, input.rows, input.checksum);
         segments.map(told).collect()
     }
 }
