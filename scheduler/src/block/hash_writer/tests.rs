@@ -218,42 +218,25 @@ fn all_types(random: &mut Random, rows: usize) -> RecordBatch {
     let decimals: Decimal128Array =
         some(7).into_iter().map(|row| row.map(|number| i128::from(number) - 2)).collect();
     let words: Vec<Option<&str>> = words.iter().map(Option::as_deref).collect();
+    let bools: BooleanArray = some(2).into_iter().map(|row| row.map(|n| n == 1)).collect();
+    let bytes: Vec<_> = texts.iter().cloned().map(|row| row.map(String::into_bytes)).collect();
+    let fixed = FixedSizeBinaryArray::try_from_sparse_iter_with_size(fixed.into_iter(), 3);
+    let time = |row: Option<u64>| row.map(|number| number as i64 * 1_000_000_007);
+    let times: TimestampMicrosecondArray = some(9).into_iter().map(time).collect();
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("int", Arc::new(ints(some(9)))),
         ("float", Arc::new(some(6).into_iter().map(float).collect::<Float64Array>())),
         ("text", Arc::new(StringArray::from(texts.clone()))),
-        ("view", Arc::new(StringViewArray::from_iter(texts.clone()))),
+        ("view", Arc::new(StringViewArray::from_iter(texts))),
         ("dictionary", Arc::new(words.into_iter().collect::<DictionaryArray<Int8Type>>())),
         ("decimal", Arc::new(decimals.with_precision_and_scale(20, 2).unwrap())),
         ("list", Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))),
         ("struct", Arc::new(StructArray::from(fields))),
         ("null", Arc::new(NullArray::new(rows))),
-        (
-            "bool",
-            Arc::new(some(2).into_iter().map(|row| row.map(|n| n == 1)).collect::<BooleanArray>()),
-        ),
-        (
-            "binary",
-            Arc::new(LargeBinaryArray::from_iter(
-                texts.into_iter().map(|row| row.map(String::into_bytes)),
-            )),
-        ),
-        (
-            "fixed",
-            Arc::new(
-                FixedSizeBinaryArray::try_from_sparse_iter_with_size(fixed.into_iter(), 3).unwrap(),
-            ),
-        ),
-        (
-            "time",
-            Arc::new(
-                some(9)
-                    .into_iter()
-                    .map(|row| row.map(|number| number as i64 * 1_000_000_007))
-                    .collect::<TimestampMicrosecondArray>()
-                    .with_timezone("+05:45"),
-            ),
-        ),
+        ("bool", Arc::new(bools)),
+        ("binary", Arc::new(LargeBinaryArray::from_iter(bytes))),
+        ("fixed", Arc::new(fixed.unwrap())),
+        ("time", Arc::new(times.with_timezone("+05:45"))),
     ];
     let columns = columns.into_iter().map(|(name, column)| (name, column, true));
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()
