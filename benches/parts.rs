@@ -264,7 +264,14 @@ fn run_job(tasks: u32) {
         assert!(!bindings.is_empty(), "the job stands still");
         for binding in bindings {
             let task = binding.bound.task;
-            let block = BlockReport { seq: 0, bytes: 1000, rows: 10, checksum: 1, run: None };
+            let block = BlockReport {
+                seq: 0,
+                bytes: 1000,
+                rows: 10,
+                checksum: 1,
+                run: None,
+                segments: None,
+            };
             graph.apply(Event::BlockSealed { task, block: block.clone() }, Millis(now));
             graph.apply(Event::TaskFinished { task, blocks: vec![block] }, Millis(now));
         }

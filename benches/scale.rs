@@ -144,8 +144,14 @@ impl Cluster {
         self.busy += start.elapsed();
         for binding in bindings {
             let task = binding.bound.task;
-            let block =
-                BlockReport { seq: 0, bytes: BLOCK_BYTES, rows: 1000, checksum: 1, run: None };
+            let block = BlockReport {
+                seq: 0,
+                bytes: BLOCK_BYTES,
+                rows: 1000,
+                checksum: 1,
+                run: None,
+                segments: None,
+            };
             let ends = self.now.after(self.random.between(5_000, 15_000)).0;
             let number = self.events.len() as u64;
             let event = Event::TaskFinished { task, blocks: vec![block] };

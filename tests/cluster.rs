@@ -25,6 +25,7 @@ mod cluster {
     mod restarts;
     mod setup;
     mod short_memory;
+    mod shuffles;
     mod sorts;
     mod takeovers;
     mod tls;

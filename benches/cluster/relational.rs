@@ -157,10 +157,15 @@ fn write_tables(folder: &Path) -> u64 {
     LINES
 }
 
-type Columns = Vec<(&'static str, ArrayRef)>;
+pub(super) type Columns = Vec<(&'static str, ArrayRef)>;
 
 /// Writes a table with these keys, in a few files if it has many.
-fn write(folder: &Path, table: &str, rows: u64, columns: impl Fn(Range<u64>) -> Columns) {
+pub(super) fn write(
+    folder: &Path,
+    table: &str,
+    rows: u64,
+    columns: impl Fn(Range<u64>) -> Columns,
+) {
     const BATCH: u64 = 65_536;
     let folder = folder.join(table);
     std::fs::create_dir(&folder).unwrap();
@@ -184,7 +189,7 @@ fn random_one(key: u64, column: u64, most: u64) -> u64 {
     mix(key.wrapping_mul(31).wrapping_add(column)) % most
 }
 
-fn random(keys: Range<u64>, column: u64, most: u64) -> impl Iterator<Item = u64> {
+pub(super) fn random(keys: Range<u64>, column: u64, most: u64) -> impl Iterator<Item = u64> {
     keys.map(move |key| random_one(key, column, most))
 }
 
@@ -192,7 +197,7 @@ fn date(day: u64) -> i32 {
     FIRST_DAY + day as i32
 }
 
-fn numbers(values: impl Iterator<Item = u64>) -> ArrayRef {
+pub(super) fn numbers(values: impl Iterator<Item = u64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values.map(|value| value as i64)))
 }
 

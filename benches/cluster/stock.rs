@@ -144,7 +144,7 @@ fn print(name: &str, data: &str, [forebay, stock]: [Took; 2]) {
 }
 
 /// Of user and system, of this process, from the kernel's account.
-fn cpu_seconds() -> f64 {
+pub(super) fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let (_, after_name) = stat.rsplit_once(") ").unwrap();
     let fields: Vec<&str> = after_name.split(' ').collect();
@@ -154,7 +154,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// Rows as text, in no order: what is equal in the order may come in any.
-fn text(batches: &[RecordBatch]) -> Vec<String> {
+pub(super) fn text(batches: &[RecordBatch]) -> Vec<String> {
     let options = FormatOptions::default();
     let mut rows = vec![];
     for batch in batches {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::block::open_block::Sealed;
 use crate::block::{self, BlockError, DiskError};
 use crate::graph::{
-    BlockReport, Failure, FailureKind, RowKey, RunBlock, StageId, UnitId, WorkerId,
+    BlockReport, Failure, FailureKind, RowKey, RunBlock, Segments, StageId, UnitId, WorkerId,
 };
 use crate::protocol::location::FileId;
 
@@ -36,7 +36,7 @@ struct Envelope {
     message: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     Final,
     Passing,
@@ -47,6 +47,7 @@ enum Kind {
     DeviceBroken,
     DeviceLost,
     BlockLost { stage: u32, task: u32, seq: u32 },
+    OutputLost { stage: u32, worker: String },
 }
 
 /// On a worker: a task's error, so that its kind survives.
@@ -69,8 +70,11 @@ fn is_fetch_failure(error: &DataFusionError) -> bool {
 }
 
 fn kind(error: &DataFusionError) -> Kind {
-    if let Some(BlockError { id, .. }) = BlockError::find(error) {
-        return Kind::BlockLost { stage: id.stage, task: id.task, seq: id.seq };
+    if let Some(BlockError { id, worker, is_one_of_many, .. }) = BlockError::find(error) {
+        return match is_one_of_many {
+            true => Kind::OutputLost { stage: id.stage, worker: worker.clone() },
+            false => Kind::BlockLost { stage: id.stage, task: id.task, seq: id.seq },
+        };
     }
     for cause in chain(error) {
         match cause.downcast_ref::<DiskError>() {
@@ -178,6 +182,9 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
             Some(unit) => FailureKind::BlockLost(unit.block(seq)),
             None => FailureKind::Passing,
         },
+        Kind::OutputLost { stage, worker } => {
+            FailureKind::OutputLost { stage: StageId(stage), worker: WorkerId::new(worker) }
+        }
     };
     Failure::new(kind, envelope.message)
 }
@@ -185,32 +192,44 @@ fn opened(text: &str, unit_of: impl Fn(u32, u32) -> Option<UnitId>) -> Failure {
 /// Bytes in one record behind that of a block: four numbers of eight bytes.
 const RECORD_BYTES: usize = 32;
 
+/// What else is told of a block begins with one of these.
+const RUN: u8 = 1;
+const SEGMENTS: u8 = 2;
+
 /// Bytes that are told of a block of a run at most: see [`run_bytes`].
-const RUN_BYTES_MAX: usize = 8 + 2 + RowKey::BYTES_MAX + 1 + RowKey::BYTES_MAX;
+const RUN_BYTES_MAX: usize = 1 + 8 + 2 + RowKey::BYTES_MAX + 1 + RowKey::BYTES_MAX;
+
+/// The same of a hash shuffle.
+const SEGMENTS_BYTES_MAX: usize = 1 + Segments::BYTES_MAX;
 
 /// On a worker: blocks as Ballista's records of an output. The file number is our checksum; the number of
-/// batches, which blocks do not tell, is that of the bytes of what else is told of a block of a run, which follow
-/// in records of their own.
+/// batches, which blocks do not tell, is that of the bytes of what else is told of a block of a run or of a hash
+/// shuffle, which follow in records of their own.
 pub(crate) fn to_records(blocks: &[(FileId, Sealed)]) -> Vec<ShuffleWritePartition> {
     let mut records = vec![];
     for (id, sealed) in blocks {
-        let run = sealed.run.as_ref().map(run_bytes).unwrap_or_default();
+        let more = match (&sealed.run, &sealed.segments) {
+            (Some(run), _) => run_bytes(run),
+            (None, Some(segments)) => [&[SEGMENTS], segments.bytes()].concat(),
+            (None, None) => vec![],
+        };
         records.push(ShuffleWritePartition {
             partition_id: u64::from(id.seq),
-            num_batches: run.len() as u64,
+            num_batches: more.len() as u64,
             num_rows: sealed.rows,
             num_bytes: sealed.bytes,
             file_id: Some(u64::from(sealed.checksum)),
             is_sort_shuffle: false,
         });
-        records.extend(run.chunks(RECORD_BYTES).map(record_of));
+        records.extend(more.chunks(RECORD_BYTES).map(record_of));
     }
     records
 }
 
 /// The digest, the bytes of the key and how many they are, and where the run ends, 1 and the bytes of that key.
 fn run_bytes(run: &RunBlock) -> Vec<u8> {
-    let mut bytes = run.digest.to_be_bytes().to_vec();
+    let mut bytes = vec![RUN];
+    bytes.extend(run.digest.to_be_bytes());
     bytes.extend((run.key.bytes().len() as u16).to_be_bytes());
     bytes.extend(run.key.bytes());
     if let Some(end) = &run.end {
@@ -218,6 +237,25 @@ fn run_bytes(run: &RunBlock) -> Vec<u8> {
         bytes.extend(end.bytes());
     }
     bytes
+}
+
+/// What else there is to a block.
+#[derive(Default)]
+struct More {
+    run: Option<RunBlock>,
+    segments: Option<Segments>,
+}
+
+impl More {
+    fn of(bytes: &[u8]) -> Option<Self> {
+        match bytes.split_first()? {
+            (&RUN, bytes) => Some(Self { run: Some(run_of(bytes)?), segments: None }),
+            (&SEGMENTS, bytes) => {
+                Some(Self { run: None, segments: Some(Segments::from_bytes(bytes)?) })
+            }
+            _ => None,
+        }
+    }
 }
 
 fn run_of(bytes: &[u8]) -> Option<RunBlock> {
@@ -250,10 +288,10 @@ fn record_of(part: &[u8]) -> ShuffleWritePartition {
 pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Result<Vec<BlockReport>, String> {
     let (mut reports, mut records) = (vec![], records);
     while let [record, rest @ ..] = records {
-        let (run, rest) = run_behind(record, rest).ok_or_else(|| {
+        let (More { run, segments }, rest) = behind(record, rest).ok_or_else(|| {
             let (block, bytes) = (record.partition_id, record.num_batches);
             format!(
-                "its worker's report is damaged, at the {bytes} bytes on block {block} of a run"
+                "its worker's report is damaged, at the {bytes} bytes on block {block} beside its size"
             )
         })?;
         reports.push(BlockReport {
@@ -262,6 +300,7 @@ pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Result<Vec<Bloc
             rows: record.num_rows,
             checksum: record.file_id.unwrap_or(0),
             run,
+            segments,
         });
         records = rest;
     }
@@ -269,28 +308,29 @@ pub(crate) fn from_records(records: &[ShuffleWritePartition]) -> Result<Vec<Bloc
 }
 
 /// What else is told of a block, in the records behind its own, and those behind that. Nothing if it is damaged.
-fn run_behind<'a>(
+fn behind<'a>(
     record: &ShuffleWritePartition,
     rest: &'a [ShuffleWritePartition],
-) -> Option<(Option<RunBlock>, &'a [ShuffleWritePartition])> {
-    let bytes = usize::try_from(record.num_batches).ok().filter(|bytes| *bytes <= RUN_BYTES_MAX)?;
+) -> Option<(More, &'a [ShuffleWritePartition])> {
+    let bytes = usize::try_from(record.num_batches).ok();
+    let bytes = bytes.filter(|bytes| *bytes <= RUN_BYTES_MAX.max(SEGMENTS_BYTES_MAX))?;
     if bytes == 0 {
-        return Some((None, rest));
+        return Some((More::default(), rest));
     }
     let (parts, rest) = rest.split_at_checked(bytes.div_ceil(RECORD_BYTES))?;
-    let run: Vec<u8> = parts
+    let more: Vec<u8> = parts
         .iter()
         .flat_map(|part| [part.partition_id, part.num_batches, part.num_rows, part.num_bytes])
         .flat_map(u64::to_be_bytes)
         .collect();
-    Some((Some(run_of(run.get(..bytes)?)?), rest))
+    Some((More::of(more.get(..bytes)?)?, rest))
 }
 
 /// A hash shuffle's output as one block: it is lost, and made again, as a whole.
 pub(crate) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
     let bytes = records.iter().map(|record| record.num_bytes).sum();
     let rows = records.iter().map(|record| record.num_rows).sum();
-    vec![BlockReport { seq: 0, bytes, rows, checksum: 0, run: None }]
+    vec![BlockReport { seq: 0, bytes, rows, checksum: 0, run: None, segments: None }]
 }
 
 #[cfg(test)]
@@ -298,6 +338,8 @@ mod tests {
     use ballista_core::serde::protobuf::FetchPartitionError;
 
     use super::*;
+    use crate::graph::Segment;
+    use crate::protocol::location::BlockLocation;
 
     /// What the graph makes of an error of a task, over the wire.
     fn decided(error: impl Into<DataFusionError>) -> FailureKind {
@@ -320,6 +362,43 @@ mod tests {
         failure(failed, |_, _| None).unwrap().kind
     }
 
+    /// Of every second partition.
+    fn segments(partitions: u32) -> Segments {
+        let segment = |partition: u32| {
+            let (at, rows, checksum) = (partition * 50, u32::MAX - partition, partition * 7);
+            Segment { partition, at, bytes: 100, rows, checksum }
+        };
+        Segments::new(&(0..partitions).step_by(2).map(segment).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn segments_that_are_damaged_are_told() {
+        let sealed =
+            Sealed { bytes: 100, rows: 1, checksum: 1, run: None, segments: Some(segments(20)) };
+        let id = FileId { stage: 1, task: 2, seq: 0 };
+        let records = to_records(&[(id, sealed)]);
+        assert_eq!(records.len(), 1 + (1 + 16 * 10_usize).div_ceil(RECORD_BYTES));
+        from_records(&records).unwrap();
+        let mut damaged = records.clone();
+        damaged[2].num_rows ^= 0xff << 48;
+        for damaged in [&records[..4], &damaged] {
+            let problem = from_records(damaged).unwrap_err();
+            assert!(problem.contains("161 bytes on block 0"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_segment_whose_worker_is_out_of_reach_loses_all_that_the_worker_has_of_the_stage() {
+        let id = FileId { stage: 3, task: 2, seq: 1 };
+        let whole = BlockLocation { id, worker: "w".to_owned(), ..BlockLocation::default() };
+        let segment = BlockLocation { segment_at: Some(0), ..whole.clone() };
+        // Of a block that nobody knows.
+        assert_eq!(decided(BlockError::unreached(&whole, "silent")), FailureKind::Passing);
+        assert_eq!(decided(BlockError::new(&segment, "damaged")), FailureKind::Passing);
+        let all = FailureKind::OutputLost { stage: StageId(3), worker: WorkerId::new("w") };
+        assert_eq!(decided(BlockError::unreached(&segment, "silent")), all);
+    }
+
     #[test]
     fn blocks_come_back_with_their_keys() {
         let keys = [None, Some(0), Some(1), Some(22), Some(23), Some(256), None];
@@ -330,7 +409,9 @@ mod tests {
                 digest: u64::MAX - u64::from(seq) * 3,
             });
             let (bytes, rows) = (u64::from(seq) + 7, u64::MAX - u64::from(seq));
-            (FileId { stage: 1, task: 2, seq }, Sealed { bytes, rows, checksum: seq, run })
+            let segments = (seq == 6).then(|| segments(3000));
+            let sealed = Sealed { bytes, rows, checksum: seq, run, segments };
+            (FileId { stage: 1, task: 2, seq }, sealed)
         };
         let blocks: Vec<_> = (0..).zip(keys).map(block).collect();
         let report = |(id, sealed): &(FileId, Sealed)| BlockReport {
@@ -339,6 +420,7 @@ mod tests {
             rows: sealed.rows,
             checksum: u64::from(sealed.checksum),
             run: sealed.run.clone(),
+            segments: sealed.segments.clone(),
         };
         let expected: Vec<_> = blocks.iter().map(report).collect();
         let records = to_records(&blocks);
@@ -351,7 +433,7 @@ mod tests {
     #[test]
     fn a_report_that_is_damaged_is_told() {
         let run = RunBlock { key: RowKey::new(&[7; 20]), end: None, digest: 1 };
-        let sealed = |run| Sealed { bytes: 1, rows: 1, checksum: 1, run };
+        let sealed = |run| Sealed { bytes: 1, rows: 1, checksum: 1, run, segments: None };
         let id = |seq| FileId { stage: 1, task: 2, seq };
         let records = to_records(&[(id(0), sealed(Some(run))), (id(1), sealed(None))]);
         assert_eq!((records.len(), from_records(&records).unwrap().len()), (3, 2));
@@ -359,18 +441,18 @@ mod tests {
             let first = ShuffleWritePartition { num_batches: bytes, ..records[0] };
             let all = [&[first][..], behind].concat();
             from_records(&all).map(|blocks| blocks.len()).map_err(|problem| {
-                assert!(problem.contains("on block 0 of a run"), "{problem}");
+                assert!(problem.contains("on block 0 beside its size"), "{problem}");
             })
         };
-        assert_eq!(said(30, &records[1..]), Ok(2));
+        assert_eq!(said(31, &records[1..]), Ok(2));
         // The record is missing, it has less than a digest and a key, or there cannot be so much.
         let many = vec![records[1]; 100];
         for (bytes, behind) in [
-            (30, &records[..0]),
-            (9, &records[1..]),
-            (29, &records[1..]),
+            (31, &records[..0]),
+            (10, &records[1..]),
+            (30, &records[1..]),
             (33, &records[1..2]),
-            (RUN_BYTES_MAX as u64 + 1, &many[..]),
+            (SEGMENTS_BYTES_MAX as u64 + 1, &many[..]),
             (u64::MAX, &many[..]),
         ] {
             assert_eq!(said(bytes, behind), Err(()), "{bytes}");

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use ballista_core::execution_plans::ShuffleReaderExec;
 use ballista_core::serde::scheduler::{PartitionId, PartitionLocation, PartitionStats, TaskKey};
 use ballista_scheduler::planner::remove_unresolved_shuffles;
 use ballista_scheduler::state::execution_graph::TaskDescription;
+use ballista_scheduler::state::task_builder::restrict_plan_to_partitions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::physical_plan::union::UnionExec;
@@ -18,7 +20,7 @@ use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::graph::{Bound, KeyRange, StageId};
 use crate::protocol::location::BlockLocation;
-use crate::stages::{PlannedStage, Reads, StagedPlan};
+use crate::stages::{PlannedStage, Reads, StagedPlan, dealt};
 
 impl RunningJob {
     /// What Ballista sends to the worker.
@@ -40,7 +42,7 @@ impl RunningJob {
             },
             stage_attempt_num: 0,
             task_attempt: bound.attempt as usize,
-            global_input_partition_ids: vec![plan.partition],
+            global_input_partition_ids: plan.partitions,
             vcores_consumed: 0,
             plan: plan.plan,
             session_config: Arc::clone(&self.config),
@@ -58,10 +60,10 @@ struct TaskPlan<'a> {
     addresses: &'a Addresses,
 }
 
-/// A plan, and the partition of it that the task runs.
+/// A plan, and the partitions of it that the task runs.
 struct Filled {
     plan: Arc<dyn ExecutionPlan>,
-    partition: usize,
+    partitions: Vec<usize>,
 }
 
 impl TaskPlan<'_> {
@@ -75,7 +77,15 @@ impl TaskPlan<'_> {
             None => own_partition(&plan, self.bound.partition as usize),
             Some(_) => partition_of(&plan, self.edge_from()).unwrap_or(0),
         };
-        Ok(Filled { plan, partition })
+        if !self.stage()?.reads.values().any(|reads| *reads == Reads::Dealt) {
+            return Ok(Filled { plan, partitions: vec![partition] });
+        }
+        // As Ballista would once more: then all that is left is the task's.
+        let plan = restrict_plan_to_partitions(plan, &[partition])?;
+        let plan = plan.transform(|node| self.fill_dealt(node)).data()?;
+        let left =
+            plan.children().first().map(|child| child.output_partitioning().partition_count());
+        Ok(Filled { plan, partitions: (0..left.unwrap_or(1)).collect() })
     }
 
     fn stage(&self) -> Result<&PlannedStage> {
@@ -110,11 +120,46 @@ impl TaskPlan<'_> {
                 None => self.units_of(from),
             },
             Reads::AllInOne => vec![self.units_of(from).concat()],
+            Reads::Dealt => return Ok(Transformed::no(node)),
         };
         let range = self.bound.range.clone().unwrap_or_default();
         let reader = BlockReaderExec::new(reader.stage(), reader.schema(), partitions);
         let reader = reader.in_range(range);
         Ok(Transformed::yes(Arc::new(reader)))
+    }
+
+    /// Where the partitions are that are left of what a stage has dealt out by hash. What is read whole by all tasks is
+    /// read block by block.
+    fn fill_dealt(
+        &self,
+        node: Arc<dyn ExecutionPlan>,
+    ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let Some(hole) = node.downcast_ref::<ShuffleReaderExec>() else {
+            return Ok(Transformed::no(node));
+        };
+        let from = StageId(u32::try_from(hole.stage_id).unwrap_or(u32::MAX));
+        let partitions = match hole.broadcast {
+            true => vec![self.units_of(from).concat()],
+            false => {
+                let partitions = dealt::partitions(hole)?.into_iter();
+                partitions.map(|partition| self.segments_of(from, partition)).collect()
+            }
+        };
+        let reader = BlockReaderExec::new(from.0, hole.schema(), partitions);
+        Ok(Transformed::yes(Arc::new(reader)))
+    }
+
+    /// A partition's segments, those of each worker side by side; tasks begin with different workers.
+    fn segments_of(&self, stage: StageId, partition: u32) -> Vec<BlockLocation> {
+        let segments = self.job.graph.segments(stage, partition);
+        let mut segments: Vec<_> =
+            segments.iter().map(|input| self.job.location(input, self.addresses)).collect();
+        segments.sort_by(|a, b| a.worker.cmp(&b.worker));
+        let workers: Vec<usize> =
+            segments.chunk_by(|a, b| a.worker == b.worker).map(<[_]>::len).collect();
+        let first = partition as usize % workers.len().max(1);
+        segments.rotate_left(workers[..first].iter().sum());
+        segments
     }
 
     fn edge_from(&self) -> Option<StageId> {

@@ -18,12 +18,22 @@ pub struct BlockError {
     pub worker: String,
     /// What is wrong, for people; nothing is decided by it.
     pub problem: String,
+    /// It is a segment of a hash shuffle, and its worker cannot be reached: neither can the many others be that it has
+    /// of the same stage.
+    pub is_one_of_many: bool,
 }
 
 impl BlockError {
     /// `location` cannot be had because of `problem`.
     pub fn new(location: &BlockLocation, problem: impl fmt::Display) -> Self {
-        Self { id: location.id, worker: location.worker.clone(), problem: problem.to_string() }
+        let (worker, problem) = (location.worker.clone(), problem.to_string());
+        Self { id: location.id, worker, problem, is_one_of_many: false }
+    }
+
+    /// The worker of `location` cannot be reached, because of `problem`.
+    pub(crate) fn unreached(location: &BlockLocation, problem: impl fmt::Display) -> Self {
+        let is_one_of_many = location.segment_at.is_some();
+        Self { is_one_of_many, ..Self::new(location, problem) }
     }
 
     /// The error in `error` that is about a block, however deep.
@@ -59,7 +69,21 @@ impl From<BlockError> for DataFusionError {
 
 impl BlockLocation {
     /// # Errors
-    /// If its file has another size than when it was sealed.
+    /// If its file, of so many bytes, has another size than when it was sealed, or is too short for the segment.
+    pub(super) fn check_file(&self, bytes: u64) -> Result<(), BlockError> {
+        match self.segment_at {
+            None => self.check_size(bytes),
+            Some(at) if at.saturating_add(self.bytes) <= bytes => Ok(()),
+            Some(at) => {
+                let segment = self.bytes;
+                let problem = format!("{bytes} bytes, and {segment} that begin at {at} are wanted");
+                Err(BlockError::new(self, problem))
+            }
+        }
+    }
+
+    /// # Errors
+    /// If so many bytes were read, and others were sealed.
     pub(super) fn check_size(&self, bytes: u64) -> Result<(), BlockError> {
         if bytes == self.bytes {
             Ok(())
@@ -141,7 +165,8 @@ mod tests {
     #[test]
     fn it_is_found_however_deep() {
         let id = FileId { stage: 1, task: 2, seq: 3 };
-        let error = BlockError { id, worker: "w".to_owned(), problem: "gone".to_owned() };
+        let location = BlockLocation { id, worker: "w".to_owned(), ..BlockLocation::default() };
+        let error = BlockError::new(&location, "gone");
         let deep = DataFusionError::from(error.clone()).context("reading");
         let deep = DataFusionError::Shared(Arc::new(deep));
         assert_eq!(BlockError::find(&deep), Some(&error));

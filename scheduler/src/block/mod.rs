@@ -7,9 +7,11 @@
 //!  task ◀── BlockReaderExec ◀── own file, or Blocks.Fetch over gRPC                    worker B
 //! ```
 //!
-//! - [`store`]: the files of one worker; [`open_block`]: one that is being written; [`room`]: how many bytes
-//!   they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
-//! - [`shuffle`]: what hash shuffles write, in the same room
+//! - [`store`]: the files of one worker; [`open_block`]: one that is being written, `counted_file` its file;
+//!   [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
+//! - [`hash_writer`]: the root of a stage that deals its rows out by hash; `round`: the rows of a block of it;
+//!   `open_round`: that block, which has a segment for each partition; `small_rounds`: several become one
+//! - [`shuffle`]: what Ballista's hash shuffles write, in the same room
 //! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
@@ -21,24 +23,30 @@
 //! checksum of its block was right. Names no `ballista_*`.
 
 mod compression;
+mod counted_file;
 pub mod cut;
 pub mod failure;
+pub mod hash_writer;
 pub mod open_block;
+mod open_round;
 mod range;
 pub mod reader;
 pub mod room;
+mod round;
 mod row_digest;
 pub mod row_keys;
 pub mod run_order;
 pub mod service;
 mod serving;
 pub mod shuffle;
+mod small_rounds;
 pub mod store;
 pub mod wire;
 pub mod writer;
 
 pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
+pub use hash_writer::HashWriterExec;
 pub use reader::BlockReaderExec;
 pub use store::BlockStore;
 pub use writer::BlockWriterExec;

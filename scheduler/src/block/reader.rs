@@ -29,7 +29,7 @@ use futures::{StreamExt, TryStreamExt, future, stream};
 use super::failure::BlockError;
 use super::range::RangeCut;
 use super::service;
-use super::store::{BlockStore, verify};
+use super::store::BlockStore;
 use crate::graph::{KeyRange, reads_ahead};
 use crate::protocol::connection::Peers;
 use crate::protocol::location::BlockLocation;
@@ -41,9 +41,11 @@ use crate::protocol::location::BlockLocation;
 ///  partition 1 ◀── block, …
 /// ```
 ///
+/// Of a hash shuffle, a partition reads its segment of each block; those of a worker come up to 8 MiB at a time.
+///
 /// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
-/// blocks per partition as they lie on disk, compressed perhaps, or one where many are merged, and one batch as
-/// it is decoded, reserved; what the pool refuses of these passes if it is
+/// blocks per partition as they lie on disk, compressed perhaps, or twice what comes at a time, or one block where
+/// many are merged, and one batch as it is decoded, reserved; what the pool refuses of these passes if it is
 /// [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`] that names the block, so
 /// that it can be made again.
 #[derive(Clone, Debug)]
@@ -181,10 +183,10 @@ impl BlockReaderExec {
         let range = self.cut_range()?;
         // One block is decoded while the next one is fetched.
         let at_once = if self.fetches_ahead() { 2 } else { 1 };
-        let rows = stream::iter(blocks)
-            .map(move |block| Arc::clone(&reader).fetch(block))
+        let rows = stream::iter(fetched_together(blocks))
+            .map(move |blocks| Arc::clone(&reader).fetch(blocks))
             .buffered(at_once)
-            .map_ok(stream::iter)
+            .map_ok(|decoded| stream::iter(decoded.into_iter().flatten()))
             .try_flatten()
             .map_ok(move |batch| as_declared(batch, &schema))
             .map(move |batch| range.within(batch?))
@@ -220,6 +222,37 @@ impl BlockReaderExec {
     }
 }
 
+/// Bytes that are asked for at a time, of small segments that one worker has, and how many of them.
+const TOGETHER_BYTES: u64 = 8 << 20;
+const TOGETHER_MAX: usize = 1024;
+
+/// Segments of one worker that stand side by side are fetched together, as there may be many small ones of them; a
+/// whole block alone.
+fn fetched_together(blocks: Vec<BlockLocation>) -> Vec<Vec<BlockLocation>> {
+    let mut groups: Vec<Vec<BlockLocation>> = vec![];
+    let mut bytes = 0_u64;
+    for block in blocks {
+        bytes = bytes.saturating_add(block.bytes);
+        let fits = |group: &&mut Vec<BlockLocation>| {
+            let is_like = |before: &BlockLocation| {
+                before.segment_at.is_some() && before.worker == block.worker
+            };
+            bytes <= TOGETHER_BYTES
+                && group.len() < TOGETHER_MAX
+                && block.segment_at.is_some()
+                && group.last().is_some_and(is_like)
+        };
+        match groups.last_mut().filter(fits) {
+            Some(group) => group.push(block),
+            None => {
+                bytes = block.bytes;
+                groups.push(vec![block]);
+            }
+        }
+    }
+    groups
+}
+
 /// The batch under the plan's schema. On its way to the writer a plan may forget that a column can be NULL:
 /// DataFusion's codec does not keep what a cast was told to say. Whoever puts batches of several stages
 /// together takes the first one's word for all.
@@ -241,14 +274,21 @@ struct Reader {
 }
 
 impl Reader {
-    async fn fetch(self: Arc<Self>, block: BlockLocation) -> Result<Decoded> {
-        let reserved = self.pool.new_empty();
-        // Whoever has taken the memory may be waiting for this block before it gives any back.
-        admit(&reserved, usize::try_from(block.bytes).unwrap_or(usize::MAX))?;
-        let bytes = match self.own(&block) {
+    /// The blocks, of one worker.
+    async fn fetch(self: Arc<Self>, blocks: Vec<BlockLocation>) -> Result<Vec<Decoded>> {
+        let mut reserved = vec![];
+        for block in &blocks {
+            let memory = self.pool.new_empty();
+            // Whoever has taken the memory may be waiting for this block before it gives any back.
+            admit(&memory, usize::try_from(block.bytes).unwrap_or(usize::MAX))?;
+            reserved.push(memory);
+        }
+        let bytes = match self.own(&blocks) {
             Some(store) => {
-                let here = block.clone();
-                let read = SpawnedTask::spawn_blocking(move || store.read(&here));
+                let here = blocks.clone();
+                let read = SpawnedTask::spawn_blocking(move || {
+                    here.iter().map(|block| store.read(block)).collect::<Result<Vec<_>, _>>()
+                });
                 read.join()
                     .await
                     .map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
@@ -258,19 +298,23 @@ impl Reader {
                     Some(_) => service::Reader::Task,
                     None => service::Reader::Session,
                 };
-                let bytes = service::fetch(&self.peers, &block, reader).await?;
-                verify(&block, &bytes)?;
-                bytes
+                service::fetch(&self.peers, &blocks, reader).await?
             }
         };
-        self.bytes.add(bytes.len());
-        Ok(Decoded::new(block, bytes, reserved))
+        self.bytes.add(bytes.iter().map(Bytes::len).sum());
+        let decoded = blocks.into_iter().zip(bytes).zip(reserved);
+        Ok(decoded.map(|((block, bytes), memory)| Decoded::new(block, bytes, memory)).collect())
     }
 
-    fn own(&self, block: &BlockLocation) -> Option<Arc<BlockStore>> {
-        self.store.clone().filter(|store| store.worker() == block.worker)
+    fn own(&self, blocks: &[BlockLocation]) -> Option<Arc<BlockStore>> {
+        let is_here =
+            |store: &BlockStore| blocks.iter().all(|block| store.worker() == block.worker);
+        self.store.clone().filter(|store| is_here(store))
     }
 }
+
+/// How a stream of Arrow's IPC format ends: with a message of no bytes.
+const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 /// The batches of a block, decoded as they are asked for.
 struct Decoded {
@@ -292,8 +336,13 @@ impl Decoded {
     }
 
     fn decode(&mut self) -> Result<Option<RecordBatch>> {
-        let problem = |problem: &dyn fmt::Display| BlockError::new(&self.block, problem);
         self.decoded.free();
+        if self.buffer.starts_with(&END_OF_STREAM) {
+            // A round of a hash shuffle, read as a whole, is one stream after the other.
+            self.buffer.advance(END_OF_STREAM.len());
+            self.decoder = StreamDecoder::new();
+        }
+        let problem = |problem: &dyn fmt::Display| BlockError::new(&self.block, problem);
         let batch = self.decoder.decode(&mut self.buffer).map_err(|error| problem(&error))?;
         match batch {
             Some(batch) => {
@@ -354,6 +403,7 @@ mod tests {
             bytes: sealed.bytes,
             rows: sealed.rows,
             checksum: sealed.checksum,
+            segment_at: None,
         });
         let key = PhysicalSortExpr::new(col("n", &schema)?, SortOptions::default());
         let reader = BlockReaderExec::new(0, schema, vec![located.collect()]);

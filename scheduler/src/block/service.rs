@@ -1,5 +1,7 @@
 //! Serves blocks to other workers, and fetches theirs.
 
+use std::collections::VecDeque;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::failure::BlockError;
 use super::serving::Serving;
-use super::store::BlockStore;
+use super::store::{BlockStore, verify};
 use crate::protocol::blocks_server::Blocks;
 use crate::protocol::connection::{Peers, said};
 use crate::protocol::location::BlockLocation;
@@ -53,18 +55,44 @@ impl Blocks for Arc<BlockStore> {
         &self,
         request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let FetchRequest { protocol, version, block: location } = request.into_inner();
+        let FetchRequest { protocol, version, block, more } = request.into_inner();
         let worker = format!("worker {}", self.worker());
         check_protocol("this reader", protocol, &version, &worker)?;
-        let store = Arc::clone(self);
-        let serving = on_disk(move || Serving::open(&store, location)).await?;
+        let (store, locations) = (Arc::clone(self), iter::once(block).chain(more));
+        let mut all = ServingAll { store, locations: locations.collect(), open: None };
+        let all = on_disk(move || all.open_next().map(|()| all)).await?;
         // A piece is read once the reader has taken the one before, as far as the line buffers.
-        let chunks = stream::try_unfold(serving, |mut serving| async {
-            let read = on_disk(move || Ok((serving.next()?, serving))).await?;
-            let (piece, serving) = read;
-            Ok(piece.map(|bytes| (Chunk { bytes }, serving)))
+        let chunks = stream::try_unfold(all, |mut all| async {
+            let (piece, all) = on_disk(move || Ok((all.next()?, all))).await?;
+            Ok(piece.map(|bytes| (Chunk { bytes }, all)))
         });
         Ok(Response::new(Box::pin(chunks)))
+    }
+}
+
+/// Blocks that are served one after the other.
+struct ServingAll {
+    store: Arc<BlockStore>,
+    /// Those behind the one that is open.
+    locations: VecDeque<BlockLocation>,
+    open: Option<Serving>,
+}
+
+impl ServingAll {
+    fn open_next(&mut self) -> Result<(), BlockError> {
+        let next = self.locations.pop_front();
+        self.open = next.map(|location| Serving::open(&self.store, location)).transpose()?;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Bytes>, BlockError> {
+        while let Some(serving) = &mut self.open {
+            match serving.next()? {
+                Some(piece) => return Ok(Some(piece)),
+                None => self.open_next()?,
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -77,32 +105,44 @@ async fn on_disk<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.problem))
 }
 
-/// The file of a block of another worker: its bytes as they lie there, none more than `block` says.
+/// Blocks of another worker, or segments of them: the bytes of each, which are those that were sealed.
 ///
 /// # Errors
-/// A [`BlockError`] if it cannot be had.
-pub(super) async fn fetch(peers: &Peers, block: &BlockLocation, reader: Reader) -> Result<Bytes> {
+/// A [`BlockError`] for the first one that cannot be had.
+pub(super) async fn fetch(
+    peers: &Peers,
+    blocks: &[BlockLocation],
+    reader: Reader,
+) -> Result<Vec<Bytes>> {
+    let Some(address) = blocks.first().map(|block| &block.address) else { return Ok(vec![]) };
     let gives_up =
-        |status: &Status| status.code() == Code::DeadlineExceeded && reader == Reader::Task;
+        |missed: &Missed| missed.status.code() == Code::DeadlineExceeded && reader == Reader::Task;
     let ask = || async {
-        let fetched = attempt_fetch(peers, block).await;
+        let fetched = attempt_fetch(peers, address, blocks).await;
         match &fetched {
-            Ok(_) => peers.answered(&block.address),
-            Err(status) if is_answer(status) => {}
-            Err(status) => peers.hang_up(&block.address, gives_up(status)),
+            Ok(_) => peers.answered(address),
+            Err(missed) if is_answer(&missed.status) => {}
+            Err(missed) => peers.hang_up(address, gives_up(missed)),
         }
         fetched
     };
-    let fetched = ask.retry(PAUSES).when(|status| !is_answer(status) && !gives_up(status)).await;
-    fetched.map_err(|status| {
-        let said = said(&status);
-        let problem = if is_answer(&status) {
-            said
+    let again = |missed: &Missed| !is_answer(&missed.status) && !gives_up(missed);
+    let fetched = ask.retry(PAUSES).when(again).await;
+    fetched.map_err(|Missed { at, status }| {
+        let (block, said) = (&blocks[at], said(&status));
+        let error = if is_answer(&status) {
+            BlockError::new(block, said)
         } else {
-            format!("cannot be fetched from {}: {said}", block.address)
+            BlockError::unreached(block, format!("cannot be fetched from {address}: {said}"))
         };
-        BlockError::new(block, problem).into()
+        error.into()
     })
+}
+
+/// A block that did not come, by its place among those that were asked for, and why.
+struct Missed {
+    at: usize,
+    status: Status,
 }
 
 /// Whether the worker answered: asking again gives the same answer.
@@ -110,20 +150,47 @@ fn is_answer(status: &Status) -> bool {
     matches!(status.code(), Code::DataLoss | Code::FailedPrecondition)
 }
 
-async fn attempt_fetch(peers: &Peers, block: &BlockLocation) -> Result<Bytes, Status> {
-    let was_silent = peers.was_silent(&block.address);
+async fn attempt_fetch(
+    peers: &Peers,
+    address: &str,
+    blocks: &[BlockLocation],
+) -> Result<Vec<Bytes>, Missed> {
+    let mut whole = vec![];
+    let come = come(peers, address, blocks, &mut whole).await;
+    match come {
+        Ok(()) => Ok(whole),
+        // What has come was whole, so this is about the next one.
+        Err(status) => Err(Missed { at: whole.len().min(blocks.len() - 1), status }),
+    }
+}
+
+async fn come(
+    peers: &Peers,
+    address: &str,
+    blocks: &[BlockLocation],
+    whole: &mut Vec<Bytes>,
+) -> Result<(), Status> {
+    let was_silent = peers.was_silent(address);
     let limit = if was_silent { SILENCE_LIMIT_AGAIN } else { SILENCE_LIMIT };
     let silent = |_| Status::deadline_exceeded(format!("nothing for {limit:?}"));
-    let mut client = BlocksClient::new(peers.channel(&block.address, CONNECT_LIMIT)?);
-    let answer = tokio::time::timeout(limit, client.fetch(FetchRequest::new(block.clone())));
+    let mut client = BlocksClient::new(peers.channel(address, CONNECT_LIMIT)?);
+    let Some((first, more)) = blocks.split_first() else { return Ok(()) };
+    let answer = client.fetch(FetchRequest::new(first.clone(), more.to_vec()));
+    let answer = tokio::time::timeout(limit, answer);
     let mut chunks = answer.await.map_err(silent)??.into_inner();
-    let mut arriving = Arriving { block, bytes: vec![] };
-    while let Some(chunk) =
-        tokio::time::timeout(limit, chunks.message()).await.map_err(silent)??
-    {
-        arriving.add(&chunk.bytes)?;
+    for (at, block) in blocks.iter().enumerate() {
+        let mut arriving = Arriving { block, bytes: vec![] };
+        // Behind the last one there is nothing, or a word on what is wrong with it.
+        while at + 1 == blocks.len() || arriving.is_short() {
+            match tokio::time::timeout(limit, chunks.message()).await.map_err(silent)?? {
+                Some(chunk) => arriving.add(&chunk.bytes)?,
+                None => break,
+            }
+        }
+        verify(block, &arriving.bytes).map_err(|error| Status::data_loss(error.problem))?;
+        whole.push(Bytes::from(arriving.bytes));
     }
-    Ok(Bytes::from(arriving.bytes))
+    Ok(())
 }
 
 /// What has come of a block. It takes no more memory than the block's size, which is reserved; and if
@@ -134,6 +201,10 @@ struct Arriving<'a> {
 }
 
 impl Arriving<'_> {
+    fn is_short(&self) -> bool {
+        (self.bytes.len() as u64) < self.block.bytes
+    }
+
     fn add(&mut self, chunk: &[u8]) -> Result<(), Status> {
         let (before, after) = (self.bytes.len(), self.bytes.len() + chunk.len());
         let most = usize::try_from(self.block.bytes).unwrap_or(usize::MAX);
@@ -190,8 +261,10 @@ mod tests {
         let service = BlocksServer::new(worker.clone());
         let routes = tonic::transport::Server::builder().add_service(service);
         let _serving = SpawnedTask::spawn(serve(routes, port, None));
-        let block = BlockLocation { address, bytes: 3, ..BlockLocation::default() };
-        let found = fetch(&Peers::default(), &block, Reader::Task).await;
+        let checksum = crc32fast::hash(b"abc");
+        let block = BlockLocation { address, bytes: 3, checksum, ..BlockLocation::default() };
+        let found = fetch(&Peers::default(), std::slice::from_ref(&block), Reader::Task).await;
+        let found = found.map(|blocks| Bytes::from(blocks.concat()));
         let found = found.map_err(|error| error.strip_backtrace().replace(&block.address, "IT"));
         (found, worker.calls.load(Ordering::Relaxed))
     }
@@ -227,5 +300,54 @@ mod tests {
         assert!(is_answer(&error), "it would be the same again");
         assert_eq!(error.message(), "at least 1001 bytes instead of 1000");
         assert_eq!(arriving.bytes.capacity(), 1000);
+    }
+
+    /// A worker that serves a file of three segments, and those.
+    async fn segments(folder: &tempfile::TempDir) -> (SpawnedTask<()>, Vec<BlockLocation>) {
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let content: Vec<u8> = (0..3_500_000).map(|at| (at % 251) as u8).collect();
+        let blocks = folder.path().join("job/1/blocks");
+        std::fs::create_dir_all(&blocks).unwrap();
+        std::fs::write(blocks.join("2-3.arrow"), &content).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = port.local_addr().unwrap().to_string();
+        let service = BlocksServer::new(Arc::new(store));
+        let routes = tonic::transport::Server::builder().add_service(service);
+        let serving = SpawnedTask::spawn(async move { drop(serve(routes, port, None).await) });
+        let segment = |(from, to): (usize, usize)| BlockLocation {
+            job: "job".to_owned(),
+            id: crate::protocol::location::FileId { stage: 1, task: 2, seq: 3 },
+            worker: "w".to_owned(),
+            address: address.clone(),
+            bytes: (to - from) as u64,
+            rows: 1,
+            checksum: crc32fast::hash(&content[from..to]),
+            segment_at: Some(from as u64),
+        };
+        let ends = [(0, 10), (10, 2_000_000), (2_000_000, 3_500_000)];
+        (serving, ends.into_iter().map(segment).collect())
+    }
+
+    #[tokio::test]
+    async fn segments_come_one_after_the_other_and_the_first_that_is_damaged_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_serving, segments) = segments(&folder).await;
+        let peers = Peers::default();
+        let whole = fetch(&peers, &segments, Reader::Task).await.unwrap();
+        let sizes: Vec<_> = whole.iter().map(Bytes::len).collect();
+        assert_eq!(sizes, [10, 1_999_990, 1_500_000]);
+        for damaged in 0..3 {
+            let mut asked = segments.clone();
+            asked[damaged].checksum ^= 1;
+            let error = fetch(&peers, &asked, Reader::Task).await.unwrap_err();
+            let error = BlockError::find(&error).unwrap();
+            assert!(error.problem.contains("checksum"), "{error}");
+            assert!(error.problem.contains(&format!("{:08x}", asked[damaged].checksum)), "{error}");
+            assert!(!error.is_one_of_many);
+            let mut asked = segments.clone();
+            asked[damaged].segment_at = Some(3_499_995);
+            let error = fetch(&peers, &asked, Reader::Task).await.unwrap_err();
+            assert!(error.to_string().contains("begin at 3499995 are wanted"), "{error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The file of a block as it is served: in pieces, so that it is never in memory as a whole, however
+//! The file of a block, or a segment of it, as it is served: in pieces, so that it is never in memory as a whole, however
 //! many ask for blocks at a time.
 
 use std::fs::File;
@@ -32,11 +32,9 @@ impl Serving {
         store: &Arc<BlockStore>,
         location: BlockLocation,
     ) -> Result<Self, BlockError> {
-        let found = store.open(&location)?;
-        let bytes = found.metadata().map_err(|error| BlockError::new(&location, error))?.len();
-        location.check_size(bytes)?;
+        let file = store.open(&location)?;
         let checksum = crc32fast::Hasher::new();
-        Ok(Self { bytes_left: bytes, location, file: found, checksum })
+        Ok(Self { bytes_left: location.bytes, location, file, checksum })
     }
 
     /// The next bytes, if there are more.

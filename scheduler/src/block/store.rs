@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl BlockStore {
         Ok(path)
     }
 
-    /// The file of a block that is here, if it is as it was sealed: all of it at once, as many bytes as
+    /// The file of a block that is here, or its segment, if it is as it was sealed: all of it at once, as many bytes as
     /// [`BlockLocation::bytes`] says, which the caller reserves before.
     ///
     /// # Errors
@@ -94,24 +94,28 @@ impl BlockStore {
     pub fn read(&self, location: &BlockLocation) -> Result<Bytes, BlockError> {
         let problem = |error: io::Error| BlockError::new(location, error);
         let file = self.open(location)?;
-        // Before it is read: the reader has reserved as much as was sealed.
-        let size = file.metadata().map_err(problem)?.len();
-        location.check_size(size)?;
+        let size = location.bytes;
         let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
         file.take(size).read_to_end(&mut bytes).map_err(problem)?;
         verify(location, &bytes)?;
         Ok(Bytes::from(bytes))
     }
 
-    /// The file of a block that is here.
+    /// The file of a block that is here, where what is wanted of it begins.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If it is gone, or has another size.
     pub(super) fn open(&self, location: &BlockLocation) -> Result<File, BlockError> {
         let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
         let path = self.path(&location.job, location.id);
         let path = path.map_err(|error| problem(&error.strip_backtrace()))?;
-        File::open(path).map_err(|error| problem(&error))
+        let mut file = File::open(path).map_err(|error| problem(&error))?;
+        // Before it is read: the reader has reserved as much as was sealed.
+        location.check_file(file.metadata().map_err(|error| problem(&error))?.len())?;
+        if let Some(at) = location.segment_at {
+            file.seek(SeekFrom::Start(at)).map_err(|error| problem(&error))?;
+        }
+        Ok(file)
     }
 
     /// Removes a block, or the files of a task of a hash shuffle, if they are here.
@@ -218,11 +222,7 @@ impl BlockStore {
         Ok(self.folder.join(job))
     }
 
-    /// What is full, and what to do about it.
-    pub(super) fn full(&self, full: Full) -> String {
-        format!("{}; raise --work-limit, or lower forebay.edge_budget", self.taken(full))
-    }
-
+    /// What is full.
     pub(super) fn taken(&self, full: Full) -> String {
         let (worker, folder) = (&self.worker, self.folder.display());
         format!("blocks and hash shuffles of worker {worker} take {full} in {folder}")
@@ -285,6 +285,7 @@ mod tests {
             bytes: sealed.bytes,
             rows: sealed.rows,
             checksum: sealed.checksum,
+            segment_at: None,
         }
     }
 

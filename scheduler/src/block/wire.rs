@@ -7,22 +7,25 @@ use arrow::datatypes::Schema;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
-use datafusion_proto::protobuf;
+use datafusion_proto::physical_plan::{
+    PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::{self, PhysicalExprNode};
 use prost::Message;
 
 use super::cut::BlockSize;
+use super::hash_writer::HashWriterExec;
 use super::reader::BlockReaderExec;
 use super::writer::BlockWriterExec;
 use crate::graph::{KeyRange, RowKey};
 use crate::protocol::location::BlockLocation;
 
 /// Before the bytes of our nodes.
-const MAGIC: &[u8] = b"forebay-block-2:";
+const MAGIC: &[u8] = b"forebay-block-3:";
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
-    #[prost(oneof = "Kind", tags = "1, 2")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3")]
     kind: Option<Kind>,
 }
 
@@ -32,6 +35,8 @@ enum Kind {
     Writer(Writer),
     #[prost(message, tag = "2")]
     Reader(Reader),
+    #[prost(message, tag = "3")]
+    HashWriter(HashWriter),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -42,6 +47,17 @@ struct Writer {
     skipped: Vec<u32>,
     #[prost(bool, tag = "3")]
     tells_keys: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HashWriter {
+    /// As `datafusion_proto` writes them.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    keys: Vec<Vec<u8>>,
+    #[prost(uint32, tag = "2")]
+    partitions: u32,
+    #[prost(uint64, tag = "3")]
+    round_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -66,7 +82,7 @@ struct Partition {
     blocks: Vec<BlockLocation>,
 }
 
-/// Writes and reads [`BlockWriterExec`] and [`BlockReaderExec`]; all else is the inner codec's.
+/// Writes and reads [`BlockWriterExec`], [`HashWriterExec`] and [`BlockReaderExec`]; all else is the inner codec's.
 pub struct BlockCodec {
     inner: Arc<dyn PhysicalExtensionCodec>,
 }
@@ -103,6 +119,18 @@ impl PhysicalExtensionCodec for BlockCodec {
                 let node = node.with_skipped(writer.skipped).with_keys(writer.tells_keys);
                 Ok(Arc::new(node))
             }
+            (Some(Kind::HashWriter(writer)), [input]) => {
+                let context = PhysicalPlanDecodeContext::new(context, self);
+                let key = |bytes: &Vec<u8>| {
+                    let node = PhysicalExprNode::decode(bytes.as_slice());
+                    let node = node.map_err(|e| damaged(&e))?;
+                    converter.proto_to_physical_expr(&node, &input.schema(), &context)
+                };
+                let keys = writer.keys.iter().map(key).collect::<Result<_>>()?;
+                let HashWriter { partitions, round_bytes, .. } = writer;
+                let input = Arc::clone(input);
+                Ok(Arc::new(HashWriterExec::new(input, keys, partitions, round_bytes)))
+            }
             (Some(Kind::Reader(reader)), []) => {
                 let schema = protobuf::Schema::decode(reader.schema.as_slice());
                 let schema = Schema::try_from(&schema.map_err(|e| damaged(&e))?)?;
@@ -125,6 +153,14 @@ impl PhysicalExtensionCodec for BlockCodec {
         let kind = if let Some(writer) = node.downcast_ref::<BlockWriterExec>() {
             let (size, skipped) = (writer.size(), writer.skipped().to_vec());
             Kind::Writer(Writer { size, skipped, tells_keys: writer.tells_keys() })
+        } else if let Some(writer) = node.downcast_ref::<HashWriterExec>() {
+            let keys = writer
+                .keys()
+                .iter()
+                .map(|key| Ok(converter.physical_expr_to_proto(key, self)?.encode_to_vec()));
+            let (partitions, round_bytes) = (writer.partitions(), writer.round_bytes());
+            let keys = keys.collect::<Result<_>>()?;
+            Kind::HashWriter(HashWriter { keys, partitions, round_bytes })
         } else if let Some(reader) = node.downcast_ref::<BlockReaderExec>() {
             let schema = protobuf::Schema::try_from(reader.schema().as_ref())?.encode_to_vec();
             let partitions = reader.partitions().iter();
@@ -140,5 +176,42 @@ impl PhysicalExtensionCodec for BlockCodec {
         bytes.extend_from_slice(MAGIC);
         bytes.extend(Node { kind: Some(kind) }.encode_to_vec());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field};
+    use datafusion::logical_expr::Operator;
+    use datafusion::physical_expr::expressions::{binary, col, lit};
+    use datafusion::physical_plan::displayable;
+    use datafusion_proto::bytes::{
+        physical_plan_from_bytes_with_extension_codec, physical_plan_to_bytes_with_extension_codec,
+    };
+    use datafusion_proto::physical_plan::DefaultPhysicalExtensionCodec;
+
+    use super::*;
+
+    #[test]
+    fn what_deals_rows_out_and_what_reads_a_segment_come_back() {
+        let fields = vec![Field::new("n", DataType::Int64, true)];
+        let schema = Arc::new(Schema::new(fields));
+        let segment = BlockLocation { rows: 7, segment_at: Some(0), ..BlockLocation::default() };
+        let whole = BlockLocation { segment_at: None, ..segment.clone() };
+        let parts = vec![vec![segment, whole], vec![]];
+        let reader = Arc::new(BlockReaderExec::new(3, Arc::clone(&schema), parts.clone()));
+        let key = col("n", &schema).unwrap();
+        let sum = binary(Arc::clone(&key), Operator::Plus, lit(1_i64), &schema).unwrap();
+        let writer = Arc::new(HashWriterExec::new(reader, vec![key, sum], 9, 1000));
+        let codec = BlockCodec::new(Arc::new(DefaultPhysicalExtensionCodec {}));
+        let bytes = physical_plan_to_bytes_with_extension_codec(writer, &codec).unwrap();
+        let context = TaskContext::default();
+        let found =
+            physical_plan_from_bytes_with_extension_codec(&bytes, &context, &codec).unwrap();
+        let text = displayable(found.as_ref()).indent(true).to_string();
+        let writes = "HashWriterExec: keys=[n@0, n@0 + 1], partitions=9, bytes_max=1000";
+        assert_eq!(text, format!("{writes}\n  BlockReaderExec: stage=3, blocks=2\n"));
+        let reader: &BlockReaderExec = found.children()[0].downcast_ref().unwrap();
+        assert_eq!(reader.partitions(), parts);
     }
 }

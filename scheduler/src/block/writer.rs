@@ -377,7 +377,9 @@ mod tests {
         for (id, sealed) in blocks {
             let (rows, bytes, checksum) = (sealed.rows, sealed.bytes, sealed.checksum);
             let (job, worker, address) = ("job".to_owned(), "w".to_owned(), String::new());
-            let location = BlockLocation { job, id, worker, address, bytes, rows, checksum };
+            let segment_at = None;
+            let location =
+                BlockLocation { job, id, worker, address, bytes, rows, checksum, segment_at };
             let file = store.read(&location).unwrap();
             let batches = StreamReader::try_new(&file[..], None).unwrap();
             read.extend(batches.map(Result::unwrap));

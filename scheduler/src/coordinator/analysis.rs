@@ -129,9 +129,10 @@ impl Lines<'_> {
             Some(_) => format!(", metrics=[{set}]"),
             None => String::new(),
         };
-        let operator = match self.job.shuffle_read_by(plan) {
-            Some(stage) => format!("ShuffleReaderExec: stage={stage}"),
-            None => displayable(plan.as_ref()).one_line().to_string(),
+        let operator = match (self.job.shuffle_read_by(plan), RunningJob::dealt_read_by(plan)) {
+            (Some(stage), _) => format!("ShuffleReaderExec: stage={stage}"),
+            (None, Some(stage)) => format!("BlockReaderExec: stage={stage}, by hash"),
+            (None, None) => displayable(plan.as_ref()).one_line().to_string(),
         };
         *self.text += &format!("{}{}{metrics}\n", "  ".repeat(depth), operator.trim_end());
         plan.children().into_iter().for_each(|child| self.add(child, depth + 1));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
-use ballista_core::execution_plans::UnresolvedShuffleExec;
+use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_core::serde::scheduler::ExecutorMetadata;
 use datafusion::execution::config::SessionConfig;
@@ -146,6 +146,12 @@ impl RunningJob {
         self.plans.shuffles.get(&shuffle.stage_id).copied()
     }
 
+    /// The stage that has dealt out the rows that an operator of a plan which is not filled in reads.
+    pub(crate) fn dealt_read_by(plan: &Arc<dyn ExecutionPlan>) -> Option<StageId> {
+        let hole = plan.downcast_ref::<ShuffleReaderExec>()?;
+        Some(StageId(u32::try_from(hole.stage_id).ok()?))
+    }
+
     /// How its stages read each other.
     pub(crate) fn edges(&self) -> &[EdgeSpec] {
         &self.plans.spec.edges
@@ -218,7 +224,7 @@ impl RunningJob {
         (waited_ms >= patience_ms).then_some(Event::Canceled(error))
     }
 
-    /// Whether a stage writes a hash shuffle.
+    /// Whether a stage writes a hash shuffle of Ballista's.
     pub(crate) fn is_shuffle(&self, stage: StageId) -> bool {
         self.plans.stage(stage).is_some_and(PlannedStage::is_shuffle)
     }
@@ -333,6 +339,7 @@ impl RunningJob {
             bytes: input.bytes,
             rows: input.rows,
             checksum: u32::try_from(input.checksum).unwrap_or(0),
+            segment_at: input.segment_at,
         }
     }
 

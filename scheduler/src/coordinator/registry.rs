@@ -283,6 +283,7 @@ impl Registry {
             checksum: u64::from(sealed.checksum),
             // Of an output that counts as a whole, told with its end.
             run: None,
+            segments: None,
         };
         self.apply(&job, Event::BlockSealed { task, block });
     }

@@ -51,6 +51,9 @@ pub struct Input {
     pub rows: u64,
     /// Its checksum. A reader that finds another one must fail.
     pub checksum: u64,
+    /// Where its segment of a hash shuffle begins in the file, if it is that of which bytes, rows and checksum
+    /// are told. None if it is the whole file.
+    pub segment_at: Option<u64>,
 }
 
 /// Why work cannot be bound. Each of these would make a task read too little, silently.
@@ -299,6 +302,7 @@ impl JobGraph {
             bytes: block.bytes,
             rows: block.rows,
             checksum: block.checksum,
+            segment_at: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::event::BlockReport;
 use super::ids::{BlockId, Millis, WorkerId};
 use super::row_key::{KeyRange, RunBlock};
+use super::segments::Segments;
 
 /// What a block is to its readers, over all edges. See [`graph`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(super) struct Block {
     pub(super) rows: u64,
     pub(super) checksum: u64,
     pub(super) run: Option<Box<RunBlock>>,
+    /// Of a hash shuffle: what it has of each partition.
+    pub(super) segments: Option<Segments>,
     /// The attempt that wrote the copy that counts.
     pub(super) task: u32,
     pub(super) worker: WorkerId,
@@ -92,9 +95,9 @@ impl Blocks {
         }
     }
 
-    /// Forgets where they begin in a run.
+    /// Forgets where they begin in a run, and what they have of partitions.
     pub(super) fn forget_keys(&mut self) {
-        self.all.iter_mut().for_each(|(_, block)| block.run = None);
+        self.all.iter_mut().for_each(|(_, block)| (block.run, block.segments) = (None, None));
         self.lacks_keys = true;
     }
 

@@ -68,7 +68,7 @@ impl JobGraph {
                 UNIT => producer.closed,
                 UNITS => producer.closed && edge.unassigned == 0,
                 EdgeKind::Ranges => producer.closed && producer.unsealed == 0,
-                EdgeKind::Blocking | EdgeKind::Broadcast => true,
+                EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Hash => true,
             }
         })
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::{BlockId, StageId, TaskId, WorkerId};
 use super::kinds;
 use super::row_key::RunBlock;
+use super::segments::Segments;
 
 /// Something that happened. May come late, twice or out of order: the graph says what counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +67,9 @@ pub struct BlockReport {
     /// What else there is to a block of a sorted run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunBlock>,
+    /// What it has of each partition of a hash shuffle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segments: Option<Segments>,
 }
 
 /// No block is larger. Keeps sums over reports, which come from outside, from overflowing.

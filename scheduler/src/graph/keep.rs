@@ -27,7 +27,9 @@ impl JobGraph {
             EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
                 is_done(unit.readers[edge.slot])
             }
-            EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Ranges => consumer.is_complete(),
+            EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Hash | EdgeKind::Ranges => {
+                consumer.is_complete()
+            }
         }
     }
 

@@ -74,7 +74,7 @@ impl JobGraph {
                 EdgeKind::Streaming(Granularity::Unit | Granularity::Units) => {
                     self.unit(id.unit).readers[slot]
                 }
-                EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Ranges => {
+                EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Hash | EdgeKind::Ranges => {
                     let running = self.stages[to.at()].running.clone();
                     let units: Vec<_> =
                         running.into_iter().map(|task| self.task(to.task(task)).unit).collect();

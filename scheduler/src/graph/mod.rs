@@ -19,7 +19,8 @@
 //!  Streaming(Unit)          one per unit of the producer    that unit's whole output is there
 //!  Streaming(Units)         a group of the producer's       their whole outputs are there; the group
 //!                           units, made when it is bound    is frozen
-//!  Blocking, Broadcast      one per partition               the producer stage is complete
+//!  Blocking, Broadcast,     one per partition               the producer stage is complete
+//!  Hash
 //!  Ranges                   one per range of the keys of    the producer stage is complete
 //!                           sorted runs, made when all are
 //!                           there (`ranges.rs`)
@@ -113,6 +114,7 @@ mod action;
 mod bind;
 mod block;
 mod client;
+mod dealt;
 mod ending;
 mod event;
 mod fill;
@@ -132,6 +134,7 @@ mod replay;
 mod retry;
 mod row_key;
 mod rows;
+mod segments;
 mod spec;
 mod stage;
 mod step;
@@ -156,6 +159,7 @@ pub(crate) use ranges::reads_ahead;
 pub use ready::{Ready, ReadyItem};
 pub use row_key::{KeyRange, RowKey, RunBlock};
 pub use rows::{BlockRow, StageRow, TaskRow};
+pub use segments::{Segment, Segments};
 pub use spec::{EdgeKind, EdgeSpec, Granularity, GraphError, JobSpec, Limits, StageSpec};
 pub use stage::StageState;
 pub use step::Step;

@@ -7,6 +7,7 @@ use super::ids::{BlockId, EdgeId, Millis, TaskId, UnitId};
 use super::job::JobGraph;
 use super::lineage::Wave;
 use super::row_key::RunBlock;
+use super::segments::rows_by_partition;
 use super::spec::{EdgeKind, Granularity};
 use super::stage::Stage;
 use super::unit::{TaskState, UnitState};
@@ -114,6 +115,7 @@ impl JobGraph {
             rows: report.rows,
             checksum: report.checksum,
             run: report.run.clone().map(Box::new),
+            segments: report.segments.clone(),
             task: task.index,
             worker: self.task(task).worker.clone(),
             place: Place::Lost,
@@ -225,6 +227,12 @@ impl JobGraph {
             let found = format!("gave {rows} rows, and {first} at first, some of which were used");
             return Err(self.gave_others(unit, &found));
         }
+        let again = rows_by_partition(reports.iter().map(|report| report.segments.as_ref()));
+        let first =
+            rows_by_partition(found.blocks.iter().map(|(_, block)| block.segments.as_ref()));
+        if again.zip(first).is_some_and(|(again, first)| again != first) {
+            return Err(self.gave_others(unit, OTHER_PARTITIONS));
+        }
         let again = digest(reports.iter().map(|report| report.run.as_ref()));
         let first = digest(found.blocks.iter().map(|(_, block)| block.run.as_deref()));
         match again.zip(first).is_some_and(|(again, first)| again != first) {
@@ -281,6 +289,9 @@ impl JobGraph {
 
 const OTHER_KEYS: &str =
     "gave other rows than at first, and ranges of those it gave at first are done";
+
+const OTHER_PARTITIONS: &str =
+    "dealt its rows out otherwise than at first, and some of those it dealt out at first were used";
 
 const NO_RANGES: &str = "run the query again, or have one task merge all rows (SET forebay.range_bytes = 0): sums of \
     floats and what models give may differ when a task runs again";

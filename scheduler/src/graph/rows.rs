@@ -200,7 +200,10 @@ impl JobGraph {
                         EdgeKind::Streaming(Granularity::Units) => {
                             self.unit(id.unit).readers[edge.slot].is_some()
                         }
-                        EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Ranges => false,
+                        EdgeKind::Blocking
+                        | EdgeKind::Broadcast
+                        | EdgeKind::Hash
+                        | EdgeKind::Ranges => false,
                     }
                 };
                 if outputs.iter().any(is_assigned) {

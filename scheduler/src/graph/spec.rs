@@ -150,6 +150,9 @@ pub enum EdgeKind {
     Blocking,
     /// Each consumer unit reads the whole output of all producer units.
     Broadcast,
+    /// Each block of the producer has a segment for each partition, by a hash of keys, and each consumer unit
+    /// reads the segments of its own.
+    Hash,
     /// Each producer unit gives a sorted run, and each consumer unit reads the rows of all runs whose keys
     /// are in one range. The client of such a consumer reads its units in the order of their ranges.
     Ranges,
@@ -158,7 +161,7 @@ pub enum EdgeKind {
 impl EdgeKind {
     /// Whether the consumer waits for the whole producer stage.
     pub fn is_blocking(self) -> bool {
-        matches!(self, Self::Blocking | Self::Broadcast | Self::Ranges)
+        matches!(self, Self::Blocking | Self::Broadcast | Self::Hash | Self::Ranges)
     }
 }
 

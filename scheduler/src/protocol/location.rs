@@ -49,4 +49,8 @@ pub struct BlockLocation {
     /// CRC-32 of its file.
     #[prost(uint32, tag = "7")]
     pub checksum: u32,
+    /// Of a hash shuffle, where the segment of a partition begins in the file: bytes, rows and checksum are those
+    /// of the segment then. None if they are those of the whole file.
+    #[prost(uint64, optional, tag = "8")]
+    pub segment_at: Option<u64>,
 }

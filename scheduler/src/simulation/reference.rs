@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{
-    BlockId, BlockReport, Bound, EdgeKind, Granularity, JobSpec, StageId, TaskId, UnitId, WorkerId,
+    BlockId, BlockReport, Bound, EdgeKind, EdgeSpec, Granularity, JobSpec, StageId, TaskId, UnitId,
+    WorkerId,
 };
 
 #[derive(Debug, Default)]
@@ -79,6 +80,13 @@ impl Reference {
 
     fn kind(&self, edge: u32) -> EdgeKind {
         self.spec.edges[edge as usize].kind
+    }
+
+    /// Whether one stage reads segments of another one's blocks.
+    pub(super) fn deals_to(&self, from: StageId, to: StageId) -> bool {
+        let deals =
+            |edge: &EdgeSpec| edge.from == from && edge.to == to && edge.kind == EdgeKind::Hash;
+        self.spec.edges.iter().any(deals)
     }
 
     pub(super) fn is_block_wise(&self, stage: u32) -> bool {

@@ -7,12 +7,20 @@ use forebay_testkit::random::{Random, mix};
 
 use crate::graph::{
     BlockReport, EdgeKind, EdgeSpec, Granularity, JobSpec, KeyRange, Limits, RowKey, RunBlock,
-    StageId, StageSpec, TaskId, UnitInput,
+    Segment, Segments, StageId, StageSpec, TaskId, UnitInput,
 };
 use crate::resources::{AcceleratorNeed, Need};
 
 /// Rows are their hashes.
 pub(super) type Rows = Vec<u64>;
+
+/// Partitions into which rows are dealt out by hash.
+const DEALT: u32 = 3;
+
+/// The partition of a row that is dealt out.
+pub(super) fn partition_of(row: u64, partitions: u32) -> u32 {
+    (mix(row) % u64::from(partitions)) as u32
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
@@ -102,7 +110,7 @@ impl Scenario {
                 have_units[edge.from.0 as usize]
             }
             EdgeKind::Ranges => true,
-            EdgeKind::Blocking | EdgeKind::Broadcast => false,
+            EdgeKind::Blocking | EdgeKind::Broadcast | EdgeKind::Hash => false,
         })
     }
 
@@ -113,7 +121,8 @@ impl Scenario {
 
     /// Whether a stage's own partitions are those of its shuffles. If not, they are scanned.
     fn is_shuffled(&self, stage: StageId) -> bool {
-        self.spec.edges.iter().any(|edge| edge.to == stage && edge.kind == EdgeKind::Blocking)
+        let is_shuffle = |kind| matches!(kind, EdgeKind::Blocking | EdgeKind::Hash);
+        self.spec.edges.iter().any(|edge| edge.to == stage && is_shuffle(edge.kind))
     }
 
     fn is_side_input(&self, edge: &EdgeSpec) -> bool {
@@ -121,7 +130,7 @@ impl Scenario {
         match edge.kind {
             EdgeKind::Broadcast => true,
             EdgeKind::Blocking => partitions == 0,
-            EdgeKind::Streaming(_) | EdgeKind::Ranges => false,
+            EdgeKind::Streaming(_) | EdgeKind::Hash | EdgeKind::Ranges => false,
         }
     }
 
@@ -163,11 +172,11 @@ impl Scenario {
         let mut sum = 0_u64;
         for (edge, read) in whole {
             let edge = &self.spec.edges[*edge as usize];
-            let partitions = u64::from(self.spec.stages[stage.0 as usize].partitions);
+            let partitions = self.spec.stages[stage.0 as usize].partitions;
             match (self.is_side_input(edge), input) {
                 (true, _) => sum = sum.wrapping_add(summed(read)),
                 (false, UnitInput::Partition(partition)) => {
-                    let mine = |row: &&u64| mix(**row) % partitions == u64::from(*partition);
+                    let mine = |row: &&u64| partition_of(**row, partitions) == *partition;
                     rows.extend(read.iter().filter(mine));
                 }
                 (false, UnitInput::Range(_)) => {
@@ -214,9 +223,15 @@ impl Scenario {
             let end = Some(self.key(rows[rows.len() - 1])).filter(|_| at == last);
             key(rows).map(|key| RunBlock { key, end, digest: summed(rows) })
         };
+        let deals = self.deals(task.stage);
         let report = |(at, rows): (usize, Rows)| {
             let run = run(at, &rows);
-            (self.report(at as u32, &rows, run), rows)
+            let mut report = self.report(at as u32, &rows, run);
+            if deals {
+                let segments = segments(&rows);
+                (report.bytes, report.segments) = (segments.file_bytes(), Some(segments));
+            }
+            (report, rows)
         };
         blocks.into_iter().enumerate().map(report).collect()
     }
@@ -225,10 +240,36 @@ impl Scenario {
         self.spec.edges.iter().any(|edge| edge.from == stage && edge.kind == EdgeKind::Ranges)
     }
 
-    fn report(&self, seq: u32, rows: &Rows, run: Option<RunBlock>) -> BlockReport {
-        let checksum = rows.iter().fold(1, |sum, row| mix(sum ^ row));
-        BlockReport { seq, bytes: 1 + checksum % 100, rows: rows.len() as u64, checksum, run }
+    fn deals(&self, stage: StageId) -> bool {
+        self.spec.edges.iter().any(|edge| edge.from == stage && edge.kind == EdgeKind::Hash)
     }
+
+    fn report(&self, seq: u32, rows: &Rows, run: Option<RunBlock>) -> BlockReport {
+        let checksum = checksum(rows);
+        let (bytes, rows) = (1 + checksum % 100, rows.len() as u64);
+        BlockReport { seq, bytes, rows, checksum, run, segments: None }
+    }
+}
+
+fn checksum(rows: &Rows) -> u64 {
+    rows.iter().fold(1, |sum, row| mix(sum ^ row))
+}
+
+/// What a block has of each partition.
+fn segments(rows: &Rows) -> Segments {
+    let (mut all, mut at) = (vec![], 0);
+    for partition in 0..DEALT {
+        let mine: Rows =
+            rows.iter().copied().filter(|row| partition_of(*row, DEALT) == partition).collect();
+        if mine.is_empty() {
+            continue;
+        }
+        let checksum = checksum(&mine) as u32;
+        let (bytes, rows) = (1 + checksum % 40, mine.len() as u32);
+        all.push(Segment { partition, at, bytes, rows, checksum });
+        at += bytes;
+    }
+    Segments::new(&all)
 }
 
 fn summed(rows: &Rows) -> u64 {
@@ -260,13 +301,14 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
         for _ in 0..rng.between(1, 3).min(rng.between(1, 3)) {
             // Mostly the stage before, so that chains are common.
             let from = if rng.chance(60) { stage - 1 } else { rng.below(stage.into()) as u32 };
-            let kind = match rng.below(10) {
+            let kind = match rng.below(12) {
                 0..=4 if spec.stages[from as usize].replayable => {
                     EdgeKind::Streaming(Granularity::Block)
                 }
                 0..=5 => EdgeKind::Streaming(Granularity::Unit),
                 6 => EdgeKind::Streaming(Granularity::Units),
                 7..=8 => EdgeKind::Blocking,
+                9..=10 => EdgeKind::Hash,
                 _ => EdgeKind::Broadcast,
             };
             kinds.push(kind);
@@ -277,6 +319,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
     }
     let streams = kinds.iter().any(|kind| !kind.is_blocking());
     let partitions = match (streams, kinds.contains(&EdgeKind::Blocking)) {
+        _ if kinds.contains(&EdgeKind::Hash) => u64::from(DEALT),
         (true, true) => rng.below(3),
         (true, false) => rng.between(1, 2) * u64::from(rng.chance(15)),
         (false, _) if kinds.contains(&EdgeKind::Ranges) => 0,

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use forebay_engine::ErrorKind;
 
 use crate::graph::{
-    BlockId, BlockReport, Bound, Event, Failure, FailureKind, TaskId, UnitId, UnitInput, WorkerId,
+    BlockId, BlockReport, Bound, EdgeKind, Event, Failure, FailureKind, Input, TaskId, UnitId,
+    UnitInput, WorkerId,
 };
 use crate::resources::Lease;
 
-use super::scenario::Rows;
+use super::scenario::{Rows, partition_of};
 use super::world::{Checked, Happening, Running, Stored, World, ensure};
 
 /// What a task could fetch of its input.
@@ -61,9 +62,14 @@ impl World {
         self.reference.bound(&bound, &producers(&input), &worker, ranges);
         let edges = (0..).zip(&self.scenario.spec.edges);
         let blocking = edges.filter(|(_, e)| e.to == bound.unit.stage && e.kind.is_blocking());
-        let whole = blocking.map(|(edge, e)| match &bound.range {
-            Some(range) => (edge, self.graph.blocks_in(e.from, range).concat()),
-            None => (edge, self.graph.outputs(e.from).collect()),
+        let whole = blocking.map(|(edge, e)| match (&bound.range, &input, e.kind) {
+            (Some(range), ..) => (edge, self.graph.blocks_in(e.from, range).concat()),
+            (None, UnitInput::Partition(partition), EdgeKind::Hash) => {
+                (edge, self.graph.segments(e.from, *partition))
+            }
+            // Its own input streams in.
+            (None, _, EdgeKind::Hash) => (edge, vec![]),
+            (None, ..) => (edge, self.graph.outputs(e.from).collect()),
         });
         let whole = whole.collect();
         // A client that fails ends the job; that it cannot read something is seen when it reads.
@@ -178,14 +184,26 @@ impl World {
             let Some(stored) = stored.filter(|stored| serves && !stored.is_corrupt) else {
                 return Ok(Fetched::Lost(input.block, input.worker.clone()));
             };
-            ensure(stored.rows.len() as u64 == input.rows, || "row count".to_owned())?;
             let rows = match edge {
                 None => &mut streamed,
                 Some(edge) => whole.entry(edge).or_default(),
             };
-            rows.extend(&stored.rows);
+            let before = rows.len();
+            rows.extend(stored.rows.iter().filter(|row| self.is_in(task, input, **row)));
+            ensure((rows.len() - before) as u64 == input.rows, || "row count".to_owned())?;
         }
         Ok(Fetched::All { streamed, whole })
+    }
+
+    /// Whether a row is in what a task reads of a block: the whole of it, or the segment of the task's partition.
+    fn is_in(&self, task: TaskId, input: &Input, row: u64) -> bool {
+        let partitions = self.scenario.spec.stages[task.stage.0 as usize].partitions;
+        match self.tasks[&task].input {
+            UnitInput::Partition(partition) if input.segment_at.is_some() => {
+                partition_of(row, partitions) == partition
+            }
+            _ => true,
+        }
     }
 
     fn cannot_fetch(&mut self, task: TaskId, block: BlockId, worker: WorkerId) {

@@ -364,8 +364,8 @@ pub(super) fn tell(
         Event::TaskFinished { task, blocks } => reference.finished(*task, blocks),
         Event::TaskFailed { task, failure } if reference.runs(*task) => {
             reference.stopped(*task);
-            if let (FailureKind::OutputLost { stage, worker }, Some(_)) =
-                (&failure.kind, &tasks[task].bound.range)
+            if let FailureKind::OutputLost { stage, worker } = &failure.kind
+                && (tasks[task].bound.range.is_some() || reference.deals_to(*stage, task.stage))
             {
                 // It reads a part of it, and says that all of it cannot be had.
                 reference.output_gone(*stage, worker);

@@ -10,7 +10,8 @@
 //!
 //! What merges all rows of a query in its order does so range by range (`ranges`).
 //!
-//! A hash shuffle stays Ballista's. All other stages write blocks.
+//! A hash shuffle writes blocks with a segment for each partition (`dealt`), or stays Ballista's, by
+//! `forebay.shuffle`. All other stages write blocks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,12 +31,13 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
 use forebay_engine::{ExchangeOptions, StreamingExchangeExec, WriteExec};
-use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{disguised, undisguised};
+use forebay_planner::{ForebayConfig, Shuffle};
 
 use crate::graph::{EdgeKind, Limits};
 use crate::stages::asked_order::asked_order;
 use crate::stages::assembly::{Input, Piece, Stages, UNIT, reader};
+use crate::stages::dealt;
 use crate::stages::input_wants::{Scope, Wants, sorted, wants};
 use crate::stages::joined_stages::joined;
 use crate::stages::kept_joins;
@@ -91,7 +93,12 @@ impl Stages {
         let order = self.orders.remove(&writer.stage_id());
         let Piece { plan: child, inputs } = self.cut(written, Scope::Own)?;
         let id = if writer.shuffle_output_partitioning().is_some() {
-            let plan = replace_children_if_necessary(writer_of(writer)?, vec![child])?;
+            let plan = match self.config.shuffle {
+                Shuffle::Blocks => dealt::writer(writer, child, self.config.block_bytes as u64)?,
+                Shuffle::Ballista => {
+                    replace_children_if_necessary(writer_of(writer)?, vec![child])?
+                }
+            };
             self.add(Piece { plan, inputs })?
         } else {
             let plan = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
@@ -155,6 +162,11 @@ impl Stages {
             internal_datafusion_err!("stage {} is read before it is planned", shuffle.stage_id)
         })?;
         let is_hash = self.staged.stage(from).is_some_and(PlannedStage::is_shuffle);
+        if self.staged.stage(from).is_some_and(PlannedStage::is_dealt) {
+            let kind = if shuffle.broadcast { EdgeKind::Broadcast } else { EdgeKind::Hash };
+            let input = Input { from, kind, reads: Some(Reads::Dealt) };
+            return Ok(Piece { plan: dealt::hole(from, shuffle)?, inputs: vec![input] });
+        }
         let (kind, reads) = match (shuffle.broadcast, scope) {
             (true, _) if is_hash => (EdgeKind::Broadcast, None),
             (false, _) if is_hash => (EdgeKind::Blocking, None),

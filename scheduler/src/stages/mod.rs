@@ -4,6 +4,7 @@
 //! - `cut`: where a plan is cut
 //! - `assembly`: what was cut off becomes a stage
 //! - `staged`: what comes of it
+//! - [`dealt`]: stages whose rows are dealt out by hash
 //! - `traits`: what the operators of a stage say of it: what it needs, whether it can be run again
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
@@ -16,6 +17,7 @@
 pub(crate) mod asked_order;
 mod assembly;
 mod cut;
+pub(crate) mod dealt;
 mod input_wants;
 mod joined_stages;
 mod kept_joins;

@@ -7,6 +7,7 @@ use ballista_core::execution_plans::SortShuffleWriterExec;
 use datafusion::common::{DataFusionError, internal_datafusion_err};
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::block::HashWriterExec;
 use crate::graph::{JobSpec, StageId};
 
 /// A plan in stages.
@@ -30,9 +31,14 @@ pub(crate) struct PlannedStage {
 }
 
 impl PlannedStage {
-    /// Whether it writes a hash shuffle.
+    /// Whether it writes a hash shuffle of Ballista's.
     pub(crate) fn is_shuffle(&self) -> bool {
         self.plan.is::<SortShuffleWriterExec>()
+    }
+
+    /// Whether it deals its rows out by hash, into blocks.
+    pub(crate) fn is_dealt(&self) -> bool {
+        self.plan.is::<HashWriterExec>()
     }
 }
 
@@ -52,6 +58,8 @@ pub(crate) enum Reads {
     AllApart,
     /// All of it is one partition.
     AllInOne,
+    /// The other stage has dealt its rows out by hash: a partition of it, or all of them.
+    Dealt,
 }
 
 impl From<crate::graph::GraphError> for DataFusionError {

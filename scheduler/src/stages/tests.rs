@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use ballista_core::config::BallistaConfig;
+use datafusion::config::ExtensionOptions;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::sink::DataSinkExec;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_engine::WriteExec;
 use forebay_engine::write::Target;
+use forebay_planner::ForebayConfig;
 
 use super::{StagedPlan, cut};
 use crate::graph::EdgeKind;
@@ -78,6 +80,37 @@ const BY_HASH: [&str; 3] = [
     "SortShuffleWriter < DataSource",
     "BlockWriter < HashJoin < UnresolvedShuffle < UnresolvedShuffle",
 ];
+
+/// With blocks, as Ballista's planner cuts them.
+#[tokio::test]
+async fn what_is_dealt_out_is_written_in_blocks_if_that_is_asked_for() {
+    let session = session(0);
+    let mut options = ForebayConfig::default();
+    options.set("shuffle", "blocks").unwrap();
+    let options = session.copied_config().with_option_extension(options);
+    let staged = async |query: &str| {
+        let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+        cut(&"job".into(), plan, options.options()).unwrap()
+    };
+    let found = staged("SELECT few.a, many.b FROM few JOIN many ON few.k = many.k").await;
+    let kinds: Vec<_> = found.spec.edges.iter().map(|edge| edge.kind).collect();
+    assert_eq!(kinds[..2], [EdgeKind::Hash, EdgeKind::Hash]);
+    assert_eq!(found.spec.stages[2].partitions, 4);
+    assert_eq!(
+        names(found),
+        [
+            "HashWriter < DataSource",
+            "HashWriter < DataSource",
+            "BlockWriter < HashJoin < ShuffleReader < ShuffleReader",
+        ]
+    );
+    let found = staged("SELECT k, count(*) FROM many GROUP BY k").await;
+    let grouped = [
+        "HashWriter < Aggregate < DataSource",
+        "BlockWriter < Projection < Aggregate < ShuffleReader",
+    ];
+    assert_eq!(names(found), grouped);
+}
 
 #[tokio::test]
 async fn sides_that_are_dealt_out_are_not_read_whole() {

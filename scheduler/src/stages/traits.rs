@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ballista_core::execution_plans::UnresolvedShuffleExec;
+use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
@@ -158,6 +158,7 @@ pub(crate) fn can_be_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<SortPreservingMergeExec>();
     let stays = plan.is::<UnresolvedShuffleExec>()
+        || plan.is::<ShuffleReaderExec>()
         || plan.is::<PlaceholderRowExec>()
         || plan.is::<SortExec>();
     !takes_all && !stays && plan.children().into_iter().all(can_be_left_out)

@@ -308,6 +308,7 @@ fn kind_text(kind: EdgeKind) -> &'static str {
         EdgeKind::Streaming(Granularity::Units) => "in groups of tasks",
         EdgeKind::Blocking => "when it is done",
         EdgeKind::Broadcast => "broadcast when it is done",
+        EdgeKind::Hash => "by hash when it is done",
         EdgeKind::Ranges => "in ranges when it is done",
     }
 }

@@ -27,7 +27,7 @@ use crate::ballista::session;
 use crate::ballista::status;
 use crate::block::open_block::Sealed;
 use crate::block::shuffle::ShuffleFiles;
-use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec};
+use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec, HashWriterExec};
 use crate::protocol::location::FileId;
 use crate::protocol::messages;
 use crate::worker::account::Account;
@@ -122,11 +122,11 @@ impl ExecutionEngine for TaskEngine {
             self.tables.joined(&job, stage, plan)?
         };
         let tables = Arc::clone(&self.tables);
-        if let Some(writer) = plan.downcast_ref::<BlockWriterExec>() {
+        if let Some(writer) = Writer::of(&plan) {
             return Ok(Arc::new(BlockTask {
                 job,
                 stage,
-                writer: writer.clone(),
+                writer,
                 store: Arc::clone(&self.store),
                 tables,
                 account: Arc::clone(&self.account),
@@ -147,12 +147,33 @@ impl ExecutionEngine for TaskEngine {
     }
 }
 
+/// The root of a stage that writes blocks.
+#[derive(Debug)]
+enum Writer {
+    Plain(BlockWriterExec),
+    ByHash(HashWriterExec),
+}
+
+impl Writer {
+    fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
+        let by_hash = plan.downcast_ref::<HashWriterExec>().cloned().map(Self::ByHash);
+        by_hash.or_else(|| plan.downcast_ref::<BlockWriterExec>().cloned().map(Self::Plain))
+    }
+
+    fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        match self {
+            Self::Plain(writer) => writer.input(),
+            Self::ByHash(writer) => writer.input(),
+        }
+    }
+}
+
 /// A task that writes blocks.
 #[derive(Debug)]
 struct BlockTask {
     job: String,
     stage: u32,
-    writer: BlockWriterExec,
+    writer: Writer,
     store: Arc<BlockStore>,
     tables: Arc<Tables>,
     account: Arc<Account>,
@@ -190,9 +211,16 @@ impl QueryStageExecutor for BlockTask {
         log_options(&context);
         let used = self.tables.used(&self.job, self.stage);
         let memory = Arc::clone(context.memory_pool());
-        let written =
-            self.writer.write(&self.store, &self.job, self.stage, task, context, &on_sealed);
-        let blocks = written.await.map_err(status::sealed_failure)?;
+        let (store, job, stage) = (&self.store, self.job.as_str(), self.stage);
+        let written = match &self.writer {
+            Writer::Plain(writer) => {
+                writer.write(store, job, stage, task, context, &on_sealed).await
+            }
+            Writer::ByHash(writer) => {
+                writer.write(store, job, stage, task, context, &on_sealed).await
+            }
+        };
+        let blocks = written.map_err(status::sealed_failure)?;
         used.ended_well(memory.as_ref());
         Ok(status::to_records(&blocks))
     }

@@ -214,6 +214,11 @@ fn has_fewer_right(join: &HashJoinExec) -> bool {
 
 /// Rows that a task reads of a hash shuffle.
 fn rows(plan: &Plan) -> Option<usize> {
+    if let Some(reader) = plan.downcast_ref::<BlockReaderExec>() {
+        let [blocks] = reader.partitions() else { return None };
+        let rows = blocks.iter().fold(0, |rows: u64, block| rows.saturating_add(block.rows));
+        return usize::try_from(rows).ok();
+    }
     let reader = plan.downcast_ref::<ShuffleReaderExec>()?;
     let read = StatisticsContext::new().compute(reader, &StatisticsArgs::new());
     read.ok()?.num_rows.get_value().copied()
@@ -482,6 +487,7 @@ mod tests {
             bytes: sealed.bytes,
             rows: sealed.rows,
             checksum: sealed.checksum,
+            segment_at: None,
         });
         let blocks = vec![located.collect()];
         (Arc::new(BlockReaderExec::new(1, schema, blocks)), context)
@@ -626,6 +632,24 @@ mod tests {
             let run = Tables::default().joined("job", 1, planned).unwrap();
             run.is::<RunJoin>()
         };
+        let segments = |schema: Arc<Schema>, rows: &[u64]| -> Plan {
+            let segment = |rows: &u64| {
+                let segment_at = Some(7);
+                BlockLocation { rows: *rows, segment_at, ..BlockLocation::default() }
+            };
+            let blocks = vec![rows.iter().map(segment).collect()];
+            Arc::new(BlockReaderExec::new(1, schema, blocks))
+        };
+        let swaps_segments = |left, right| {
+            let schemas = (batch(["l", "a"], 1, 0).schema(), batch(["r", "b"], 1, 0).schema());
+            let (left, right) = (segments(schemas.0, left), segments(schemas.1, right));
+            let planned = join(left, right, JoinType::Inner, PartitionMode::Partitioned, None);
+            Tables::default().joined("job", 1, planned).unwrap().is::<RunJoin>()
+        };
+        assert!(swaps_segments(&[5, 4], &[1, 3]));
+        assert!(swaps_segments(&[5, 4], &[]));
+        assert!(!swaps_segments(&[5, 4], &[2, 3]));
+        assert!(!swaps_segments(&[], &[2, 3]));
         let by_hash = PartitionMode::Partitioned;
         assert!(swaps(Some(10), Some(4), JoinType::Inner, by_hash));
         assert!(swaps(Some(10), Some(0), JoinType::RightAnti, by_hash));

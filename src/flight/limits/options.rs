@@ -75,6 +75,7 @@ const OPTIONS: &[(&str, Allowed)] = &[
     ("forebay.range_bytes", Allowed::Bytes(0..=1024 * MIB)),
     ("forebay.resumable", Allowed::Anything),
     ("forebay.share_equal_inputs", Allowed::Anything),
+    ("forebay.shuffle", Allowed::Anything),
     ("forebay.stream_stages", Allowed::Anything),
     ("forebay.weight", Allowed::Number(1..=100)),
 ];

@@ -43,6 +43,7 @@ pub(in crate::api) const OF_CLUSTERS: &[Choice] = &[
     ("forebay.block_bytes", "300"),
     ("forebay.range_bytes", "1"),
     ("forebay.range_bytes", "300"),
+    ("forebay.shuffle", "ballista"),
     ("forebay.stream_stages", "false"),
     ("forebay.dynamic_blocks", "false"),
     ("forebay.edge_budget", "200"),

@@ -1,6 +1,7 @@
 //! One test per rule, named after it. The simulation tries the rules in all combinations.
 
 mod client;
+mod dealt;
 mod keeping;
 mod lineage;
 mod ranges;
@@ -46,7 +47,14 @@ pub(super) fn unit(stage: u32, index: u32) -> UnitId {
 
 /// What every attempt says of block `seq`: a replayable one says the same each time.
 pub(super) fn report(seq: u32) -> BlockReport {
-    BlockReport { seq, bytes: 10, rows: 2, checksum: 100 + u64::from(seq), run: None }
+    BlockReport {
+        seq,
+        bytes: 10,
+        rows: 2,
+        checksum: 100 + u64::from(seq),
+        run: None,
+        segments: None,
+    }
 }
 
 impl Fixture {
@@ -195,7 +203,14 @@ fn what_ran_where_and_why_can_be_read() {
 fn absurd_sizes_do_not_overflow() {
     let mut fixture = Fixture::pair();
     let task = fixture.bind(unit(0, 0), "a").task;
-    let absurd = |seq| BlockReport { seq, bytes: u64::MAX, rows: u64::MAX, checksum: 0, run: None };
+    let absurd = |seq| BlockReport {
+        seq,
+        bytes: u64::MAX,
+        rows: u64::MAX,
+        checksum: 0,
+        run: None,
+        segments: None,
+    };
     fixture.apply(Event::TaskFinished { task, blocks: vec![absurd(0), absurd(u32::MAX)] });
     assert_eq!(fixture.state(unit(0, 0)), "done");
 }

@@ -107,7 +107,8 @@ fn the_papers_policy_starts_sources_at_the_rate_of_the_pipeline() {
     let bindings = at(&mut graph, 0);
     assert_eq!(bindings.len(), 2);
     for binding in bindings {
-        let report = BlockReport { seq: 0, bytes: 100, rows: 1, checksum: 1, run: None };
+        let report =
+            BlockReport { seq: 0, bytes: 100, rows: 1, checksum: 1, run: None, segments: None };
         let event = Event::TaskFinished { task: binding.bound.task, blocks: vec![report] };
         graph.apply(event, Millis(4000));
     }

@@ -86,7 +86,14 @@ impl Cluster {
         match task.stage {
             StageId(0) => self.seals(task),
             StageId(1) => {
-                let report = BlockReport { seq: 0, bytes: 1000, rows: 100, checksum: 1, run: None };
+                let report = BlockReport {
+                    seq: 0,
+                    bytes: 1000,
+                    rows: 100,
+                    checksum: 1,
+                    run: None,
+                    segments: None,
+                };
                 self.tell(Event::TaskFinished { task, blocks: vec![report] });
             }
             _ => {}
@@ -99,8 +106,14 @@ impl Cluster {
             return;
         }
         let seq = *self.sealed.entry(task).and_modify(|sealed| *sealed += 1).or_insert(1) - 1;
-        let report =
-            |seq| BlockReport { seq, bytes: BLOCK_BYTES, rows: 100, checksum: 1, run: None };
+        let report = |seq| BlockReport {
+            seq,
+            bytes: BLOCK_BYTES,
+            rows: 100,
+            checksum: 1,
+            run: None,
+            segments: None,
+        };
         self.stored.insert(task.stage.unit(self.graph_unit(task)).block(seq), BLOCK_BYTES);
         self.tell(Event::BlockSealed { task, block: report(seq) });
         if seq + 1 == BLOCKS {

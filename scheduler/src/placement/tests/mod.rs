@@ -67,7 +67,7 @@ fn told(bindings: &[Binding]) -> Vec<String> {
 }
 
 fn seal(graph: &mut JobGraph, task: TaskId, seq: u32, bytes: u64) {
-    let block = BlockReport { seq, bytes, rows: 1, checksum: 1, run: None };
+    let block = BlockReport { seq, bytes, rows: 1, checksum: 1, run: None, segments: None };
     graph.apply(Event::BlockSealed { task, block }, Millis(0));
 }
 
@@ -78,6 +78,7 @@ fn finish(graph: &mut JobGraph, task: TaskId, sizes: &[u64]) {
         rows: 1,
         checksum: 1,
         run: None,
+        segments: None,
     };
     let blocks = (0..).zip(sizes).map(report).collect();
     graph.apply(Event::TaskFinished { task, blocks }, Millis(0));

@@ -5,7 +5,7 @@ use prost::Message;
 use super::{PROTOCOL, VERSION};
 use crate::protocol::location::BlockLocation;
 
-/// Asks a worker for the file of a block.
+/// Asks a worker for the files of blocks, or segments of them, one after the other.
 #[derive(Clone, PartialEq, Message)]
 pub struct FetchRequest {
     /// The reader's [`PROTOCOL`].
@@ -17,16 +17,19 @@ pub struct FetchRequest {
     /// The block: its size and checksum are compared with the file's.
     #[prost(message, required, tag = "3")]
     pub block: BlockLocation,
+    /// Those that come behind it, in their order.
+    #[prost(message, repeated, tag = "4")]
+    pub more: Vec<BlockLocation>,
 }
 
 impl FetchRequest {
     /// A request of this process, with its versions.
-    pub fn new(block: BlockLocation) -> Self {
-        Self { protocol: PROTOCOL, version: VERSION.to_owned(), block }
+    pub fn new(block: BlockLocation, more: Vec<BlockLocation>) -> Self {
+        Self { protocol: PROTOCOL, version: VERSION.to_owned(), block, more }
     }
 }
 
-/// A part of a file.
+/// A part of a file: of one block, never of two.
 #[derive(Clone, PartialEq, Message)]
 pub struct Chunk {
     /// Its bytes, one mebibyte at most.

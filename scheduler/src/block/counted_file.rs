@@ -1,0 +1,162 @@
+//! The file of a block while it is written: it knows its size and checksum, and asks for room before it grows.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use datafusion::common::{DataFusionError, Result};
+use forebay_engine::weight;
+
+use super::failure::DiskError;
+use super::room::Full;
+use super::store::BlockStore;
+use crate::protocol::location::FileId;
+
+/// Such a file; gone if it is not kept.
+pub(super) struct CountedFile {
+    store: Arc<BlockStore>,
+    file: BufWriter<File>,
+    path: PathBuf,
+    job: String,
+    id: FileId,
+    /// Of what was written since it was last asked for.
+    checksum: crc32fast::Hasher,
+    bytes: u64,
+    /// Room that is its own already.
+    reserved: u64,
+    is_sealed: bool,
+    remedy: Remedy,
+}
+
+/// What is full, and what to do about it.
+pub(super) type Remedy = fn(&BlockStore, Full) -> String;
+
+const BLOCK: Remedy = |store, full| {
+    format!("{}; raise --work-limit, or lower forebay.edge_budget", store.taken(full))
+};
+
+impl fmt::Debug for CountedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountedFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl CountedFile {
+    /// A new file for a block.
+    ///
+    /// # Errors
+    /// If it cannot be made: a [`DiskError`], unless the job is over.
+    pub(super) fn create(store: &Arc<BlockStore>, job: &str, id: FileId) -> Result<Self> {
+        let path = store.place_of(job, id)?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| DiskError::new(parent, &error))?;
+        }
+        let file = File::create(&path).map_err(|error| DiskError::new(&path, &error))?;
+        Ok(Self {
+            store: Arc::clone(store),
+            file: BufWriter::new(file),
+            path,
+            job: job.to_owned(),
+            id,
+            checksum: crc32fast::Hasher::new(),
+            bytes: 0,
+            reserved: 0,
+            is_sealed: false,
+            remedy: BLOCK,
+        })
+    }
+
+    /// The same file, of which a full store says this.
+    pub(super) fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.remedy = remedy;
+        self
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What counts the CRC-32 of what was written since this was last asked.
+    pub(super) fn take_hasher(&mut self) -> crc32fast::Hasher {
+        std::mem::take(&mut self.checksum)
+    }
+
+    /// Waits for room for rows as they are. If that is more than all that there is, perhaps it is less when they are
+    /// compressed.
+    pub(super) async fn reserve_for(&mut self, batch: &RecordBatch) {
+        let needed = weight::bytes(batch) as u64;
+        if let Ok(()) = self.store.room().wait(needed).await {
+            self.reserved = needed;
+        }
+    }
+
+    /// It is complete: counted until it is removed. Its bytes.
+    ///
+    /// # Errors
+    /// A [`DiskError`] if the disk fails, or it is full; or if the job is over.
+    pub(super) fn keep(mut self) -> Result<u64> {
+        self.file.flush().map_err(|error| DiskError::new(&self.path, &error))?;
+        self.store.keep(&self.job, self.id, self.bytes)?;
+        self.is_sealed = true;
+        Ok(self.bytes)
+    }
+
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        let reserved = bytes.min(self.reserved);
+        let taken = self.store.room().take(bytes - reserved);
+        taken.map_err(|full| {
+            let full = DiskError::Full((self.remedy)(&self.store, full));
+            io::Error::new(io::ErrorKind::QuotaExceeded, full)
+        })?;
+        self.reserved -= reserved;
+        Ok(())
+    }
+
+    /// Gives back what was reserved and not needed.
+    pub(super) fn release(&mut self) {
+        self.store.room().give_back_open(std::mem::take(&mut self.reserved));
+    }
+}
+
+impl Drop for CountedFile {
+    fn drop(&mut self) {
+        self.release();
+        if !self.is_sealed {
+            fs::remove_file(&self.path).ok();
+            self.store.room().give_back_open(self.bytes);
+        }
+    }
+}
+
+impl Write for CountedFile {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.take(buffer.len() as u64)?;
+        // Before it is written: what fails is given back as well.
+        self.bytes += buffer.len() as u64;
+        self.file.write_all(buffer)?;
+        self.checksum.update(buffer);
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// What the file system or the store said, without the words of those who passed it on; rows that
+/// have no form in a file are no fault of the disk.
+pub(super) fn unwritten(path: &Path, error: ArrowError) -> DataFusionError {
+    match error {
+        ArrowError::IoError(_, source) => DiskError::new(path, &source).into(),
+        error => error.into(),
+    }
+}
