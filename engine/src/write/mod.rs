@@ -54,6 +54,6 @@ pub use commit::CommitExec;
 pub use delta::{DeltaSink, DeltaWrite, WriteId};
 pub use exec::WriteExec;
 pub use format::Format;
-pub use in_parts::{InPartsExec, PartPlans, Parts};
+pub use in_parts::{InPartsExec, PartPlans, Parts, Rest, RestPlan, StagedFile};
 pub use staging::is_staged;
 pub use target::Target;
