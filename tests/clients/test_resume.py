@@ -17,6 +17,8 @@ import adbc_driver_flightsql.dbapi as flightsql  # noqa: E402
 import pyarrow.dataset as ds  # noqa: E402
 from test_stores import Store  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:Cannot disable autocommit")
+
 EMBEDDED = ["--embedded"]
 CLUSTER = ["--worker", "--bind", "127.0.0.1:0"]
 

@@ -119,7 +119,7 @@ mod tests {
     use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, Int64Array, RecordBatch};
     use arrow::datatypes::Int8Type;
     use datafusion::datasource::memory::MemorySourceConfig;
-    use datafusion::physical_plan::{ExecutionPlan, collect};
+    use datafusion::physical_plan::collect;
     use datafusion::prelude::SessionContext;
 
     use super::*;
