@@ -63,6 +63,10 @@ extensions_options! {
         /// Whether COPY and INSERT that are submitted can be resumed, when they fail or their server does.
         pub resumable: bool, default = false
 
+        /// Whether of such a job with GROUP BY, ORDER BY and the like what models give below is staged and kept,
+        /// and the rest made of it at the end; if not, it is refused.
+        pub stage_models: bool, default = false
+
         /// Bytes of input files whose rows such a job writes and keeps at a time.
         pub part_bytes: usize, default = 64 * 1024 * 1024
 

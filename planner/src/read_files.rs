@@ -142,6 +142,7 @@ impl Files {
             modified_us: modified_us(&meta, store_url.as_str()),
             path: meta.location,
             size: meta.size,
+            tag: meta.e_tag,
         };
         Ok(found.into_iter().map(file).collect())
     }

@@ -499,6 +499,7 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     ("write_on_workers", "false", Kept::Planner),
     // In what cuts a submitted write into parts.
     ("resumable", "true", Kept::Planner),
+    ("stage_models", "true", Kept::Planner),
     ("part_bytes", "12345", Kept::Planner),
     ("block_bytes", "12345", Kept::Scheduler),
     ("range_bytes", "12345", Kept::Scheduler),

@@ -76,6 +76,28 @@ impl ReadFilesExec {
         })
     }
 
+    /// All files, in the order of their rows.
+    pub fn files(&self) -> impl Iterator<Item = &File> {
+        self.partitions.iter().flat_map(|files| files.iter())
+    }
+
+    /// The same with other files, in as many partitions.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    pub fn with_files(&self, files: &[File]) -> Result<Self> {
+        let count = self.partitions.len().max(1);
+        let each = files.len().div_ceil(count).max(1);
+        let mut partitions: Vec<Arc<[File]>> = files.chunks(each).map(Arc::from).collect();
+        partitions.resize(count, Arc::from([]));
+        Self::try_new(partitions, self.projection.clone(), self.on_unreadable)
+    }
+
+    /// What becomes of files that cannot be read.
+    pub fn on_unreadable(&self) -> OnUnreadable {
+        self.on_unreadable
+    }
+
     /// What a listing tells of files: all columns, with NULL for bytes.
     ///
     /// # Errors

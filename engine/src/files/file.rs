@@ -14,6 +14,8 @@ pub struct File {
     pub size: u64,
     /// When it was written, in microseconds since 1970.
     pub modified_us: i64,
+    /// What its store calls this content, if that is known: where a query is planned.
+    pub tag: Option<String>,
 }
 
 impl File {

@@ -32,6 +32,7 @@ fn files(folder: &TempDir, sizes: &[usize]) -> Vec<File> {
             path: Path::from_absolute_path(path).unwrap(),
             size: *size as u64,
             modified_us: 0,
+            tag: None,
         }
     };
     sizes.iter().enumerate().map(file).collect()

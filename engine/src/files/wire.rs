@@ -58,7 +58,8 @@ impl TryFrom<Listed> for File {
         let path = Path::parse(&listed.path)
             .map_err(|error| exec_datafusion_err!("the path of a file: {error}"))?;
         let store = ObjectStoreUrl::parse(&listed.store)?;
-        Ok(Self { store, path, size: listed.size, modified_us: listed.modified_us })
+        let Listed { size, modified_us, .. } = listed;
+        Ok(Self { store, path, size, modified_us, tag: None })
     }
 }
 

@@ -211,9 +211,13 @@ impl Write {
             Err(PublishError::Halfway(error)) => {
                 let (name, folder) = (self.target.name().to_owned(), self.staging.parent());
                 let completes = if self.stays { "RESUME JOB" } else { "`forebay gc`" };
+                let state = match self.publication {
+                    Publication::File(_) => "it may be there or not".to_owned(),
+                    _ => format!("a part of its files may be in '{folder}', which has no _SUCCESS"),
+                };
                 Err(error.context(format!(
-                    "the write to '{name}' had been decided when the store refused to go on, and a part of \
-                     its files may be in '{folder}', which has no _SUCCESS; {completes} completes it"
+                    "the write to '{name}' had been decided when the store refused to go on, and {state}; \
+                     {completes} completes it"
                 )))
             }
         }

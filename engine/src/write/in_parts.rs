@@ -1,5 +1,6 @@
 //! The operator that writes in parts, each of which is kept if the others fail.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +13,14 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
 
 use super::attempt::Written;
 use super::begun::Write;
 use super::commit::{counted, one_count};
 use super::exec::written_by;
 use super::resume::input::changes;
-use super::resume::record::{self, Part};
+use super::resume::record::{self, Found, Part, Wanted};
 use super::resume::{Input, Inputs, Piece, Remains};
 use super::target::Target;
 
@@ -32,6 +34,36 @@ pub trait PartPlans: fmt::Debug + Send + Sync {
     /// # Errors
     /// None that a user could cause.
     fn plan(&self, pieces: &[Piece]) -> Result<Arc<dyn ExecutionPlan>>;
+}
+
+/// Makes the plan of what is made of all parts together.
+pub trait RestPlan: fmt::Debug + Send + Sync {
+    /// A plan of writes, in one partition, of what these files give.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    fn plan(&self, staged: &[StagedFile]) -> Result<Arc<dyn ExecutionPlan>>;
+}
+
+/// A file with rows of a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagedFile {
+    /// Where it is in the store of the target.
+    pub path: Path,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What is made of the rows of all parts together, once they are there: they are staged, and what is written is
+/// this.
+#[derive(Clone, Debug)]
+pub struct Rest {
+    /// Its plan.
+    pub plan: Arc<dyn RestPlan>,
+    /// Other files that it reads.
+    pub inputs: Vec<Input>,
+    /// Of all that makes of the same staged rows what it is.
+    pub fingerprint: String,
 }
 
 /// What is written in parts.
@@ -51,9 +83,19 @@ pub struct Parts {
     pub part_bytes: u64,
     /// Where what is complete is kept.
     pub remains: Remains,
+    /// If what parts give is not what is written, but what that is made of.
+    pub rest: Option<Rest>,
 }
 
-/// Writes what is missing of its parts, two at a time, and makes all of them visible at the end.
+impl Parts {
+    fn wanted(&self) -> Wanted<'_> {
+        let rest = self.rest.as_ref().map(|rest| rest.fingerprint.as_str());
+        Wanted { fingerprint: &self.fingerprint, rest, inputs: &self.inputs }
+    }
+}
+
+/// Writes what is missing of its parts, two at a time, and makes all of them visible at the end; or what is made of
+/// all of them, if something is.
 ///
 /// - rows: one, with the number of rows that were written, in this and in earlier executions
 /// - memory: that of two parts, and a name for each file
@@ -94,7 +136,8 @@ impl DisplayAs for InPartsExec {
         let what = self.parts.target.kind();
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "InPartsExec: {what}, part_bytes={}", self.parts.part_bytes)
+                write!(f, "InPartsExec: {what}, part_bytes={}", self.parts.part_bytes)?;
+                if self.parts.rest.is_some() { f.write_str(", staged=true") } else { Ok(()) }
             }
             DisplayFormatType::TreeRender => writeln!(f, "{what}"),
         }
@@ -166,50 +209,78 @@ struct Work {
 
 impl Work {
     async fn run(&self) -> Result<u64> {
-        let Parts { target, inputs, fingerprint, remains, .. } = self.parts.as_ref();
+        let Parts { target, remains, rest, .. } = self.parts.as_ref();
         let staging = remains.staging_of(target)?;
         let write = Write::go_on(Arc::clone(target), &self.context, &staging).await?;
         let Some(write) = write else {
             let store = self.context.runtime_env().object_store(target.store())?;
-            return Ok(record::sum(store.as_ref(), &staging).await?.rows);
+            return Ok(record::sum(store.as_ref(), &staging, rest.is_some()).await?.rows);
         };
-        let found = record::read(write.store(), &staging, fingerprint, inputs).await?;
-        record::keep_only(write.store(), &staging, &found).await?;
-        let mut parts = found.kept;
-        let missing = inputs.missing(parts.iter().flat_map(|part| part.pieces.iter().copied()));
-        let left: u64 = missing.iter().map(Piece::bytes).sum();
-        self.progress.done.store(inputs.bytes().saturating_sub(left), Ordering::Relaxed);
-        self.progress.all.store(inputs.bytes(), Ordering::Release);
-        let missing = inputs.parts(missing, self.parts.part_bytes);
-        let done = stream::iter(missing).map(|pieces| self.part(&write, pieces));
-        let done: Vec<Part> = done.buffer_unordered(PARTS_AT_ONCE).try_collect().await?;
-        parts.extend(done);
-        // In the order of the inputs, whichever was complete first.
-        parts.sort_by(|one, other| one.pieces.first().cmp(&other.pieces.first()));
-        let written: Vec<Written> = parts.into_iter().flat_map(|part| part.files).collect();
+        let mut all = self.all_parts(&write).await?;
+        if let Some(rest) = rest.as_ref().filter(|_| all.rest.is_none()) {
+            // Looked at once, before they are read, however long ago they were written.
+            record::check(write.store().as_ref(), &staging).await?;
+            all.rest = Some(self.rest(&write, rest, &all.kept).await?);
+        }
+        let written: Vec<Written> = match all.rest {
+            Some(rest) => rest.files,
+            None => all.kept.into_iter().flat_map(|part| part.files).collect(),
+        };
         let written = write.with_columns(written)?;
         write.commit_counted(written, &self.metrics).await
     }
 
+    /// All parts, of which those are computed that are missing, in the order of the inputs; and what was made of them,
+    /// if that is there already.
+    async fn all_parts(&self, write: &Write) -> Result<Found> {
+        let Parts { inputs, part_bytes, .. } = self.parts.as_ref();
+        let mut found = record::read(write.store(), write.staging(), self.parts.wanted()).await?;
+        record::keep_only(write.store(), write.staging(), &found).await?;
+        let missing = found.missing(inputs);
+        let left: u64 = missing.iter().map(Piece::bytes).sum();
+        self.progress.done.store(inputs.bytes().saturating_sub(left), Ordering::Relaxed);
+        self.progress.all.store(inputs.bytes(), Ordering::Release);
+        let missing = inputs.parts(missing, *part_bytes);
+        let done = stream::iter(missing).map(|pieces| self.part(write, pieces));
+        let done: Vec<Part> = done.buffer_unordered(PARTS_AT_ONCE).try_collect().await?;
+        found.kept.extend(done);
+        // Whichever was complete first.
+        found.kept.sort_by(|one, other| one.pieces.first().cmp(&other.pieces.first()));
+        Ok(found)
+    }
+
     /// Writes a part, and notes that it is complete.
     async fn part(&self, write: &Write, pieces: Vec<Piece>) -> Result<Part> {
-        let Parts { inputs, fingerprint, plans, .. } = self.parts.as_ref();
+        let Parts { inputs, pinned, plans, .. } = self.parts.as_ref();
         let plan = plans.plan(&pieces)?;
         let files = written_by(plan, write.staging(), Arc::clone(&self.context)).await?;
-        self.check_inputs(&pieces).await?;
+        let read = pieces.iter().map(|piece| &inputs.files[piece.file].input).chain(pinned);
+        self.check_inputs(read).await?;
         let bytes = pieces.iter().map(Piece::bytes).sum();
         let part = Part { pieces, files };
-        let part = part.note(write.store(), write.staging(), fingerprint, inputs).await?;
+        let part = part.note(write.store(), write.staging(), self.parts.wanted()).await?;
         self.progress.done.fetch_add(bytes, Ordering::Relaxed);
         Ok(part)
     }
 
+    /// Writes what is made of all parts, and notes that it is complete.
+    async fn rest(&self, write: &Write, rest: &Rest, parts: &[Part]) -> Result<Part> {
+        let staged = parts.iter().flat_map(|part| &part.files);
+        let staged = staged.map(|file| StagedFile { path: file.path.clone(), bytes: file.bytes });
+        let plan = rest.plan.plan(&staged.collect::<Vec<_>>())?;
+        let files = written_by(plan, write.staging(), Arc::clone(&self.context)).await?;
+        self.check_inputs(rest.inputs.iter()).await?;
+        let pieces = parts.iter().flat_map(|part| part.pieces.iter().copied()).collect();
+        let made = Part { pieces, files };
+        let of = (rest.fingerprint.as_str(), &self.parts.inputs);
+        made.note_rest(write.store(), write.staging(), of).await?;
+        Ok(made)
+    }
+
     /// Looks whether what was read is what was planned for.
-    async fn check_inputs(&self, pieces: &[Piece]) -> Result<()> {
-        let mut read: Vec<Input> =
-            pieces.iter().map(|piece| self.parts.inputs.files[piece.file].clone()).collect();
-        read.dedup();
-        read.extend(self.parts.pinned.iter().cloned());
+    async fn check_inputs<'a>(&self, read: impl Iterator<Item = &'a Input>) -> Result<()> {
+        let read: BTreeSet<&Input> = read.collect();
+        let read = read.into_iter().cloned().collect();
         match changes(read, &self.context).await?.first() {
             None => Ok(()),
             Some(change) => exec_err!(

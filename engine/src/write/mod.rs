@@ -56,6 +56,6 @@ pub use delta::{DeltaSink, DeltaWrite, WriteId};
 pub use exec::WriteExec;
 pub use fence::{CommitFence, Fence};
 pub use format::Format;
-pub use in_parts::{InPartsExec, PartPlans, Parts};
+pub use in_parts::{InPartsExec, PartPlans, Parts, Rest, RestPlan, StagedFile};
 pub use staging::is_staged;
 pub use target::Target;

@@ -2,7 +2,7 @@
 //!
 //! | what is written | how it becomes visible |
 //! |---|---|
-//! | a file | moved to its name, in place of an earlier one |
+//! | a file | moved to its name, in place of an earlier one; decided before if the staging folder stays |
 //! | a folder that was not there, of a file system | arranged in the staging folder, with `_SUCCESS`, and then renamed as a whole |
 //! | any other folder | files are moved one by one; the folder has no `_SUCCESS` until all are there |
 //!
@@ -58,6 +58,9 @@ pub(super) struct Decided {
     /// Whether it is to say so.
     #[prost(bool, tag = "4")]
     says_whole: bool,
+    /// Whether it is one file, of which no folder says anything.
+    #[prost(bool, tag = "5")]
+    is_file: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -79,6 +82,16 @@ pub(super) async fn publish(
     stays: bool,
 ) -> Result<(), PublishError> {
     match publication {
+        Publication::File(name) if stays => {
+            let moved = |file: &Move| Moved { from: file.from.to_string(), to: name.to_string() };
+            let moves = moves.iter().map(moved).collect();
+            let decided = Decided { moves, is_file: true, ..Decided::default() };
+            let done = async {
+                decide(store, staging, &decided).await?;
+                complete(store, staging, &decided).await
+            };
+            done.await.map_err(PublishError::Halfway)
+        }
         Publication::File(name) => {
             for file in moves {
                 store.rename(&file.from, name).await.map_err(DataFusionError::from)?;
@@ -144,7 +157,7 @@ async fn move_into(
     let was_whole = is_there(store, &folder.clone().join(SUCCESS)).await?;
     let says_whole = says_whole(moves);
     let moves = moves.iter().map(moved).collect();
-    let decided = Decided { moves, is_taken_back: false, was_whole, says_whole };
+    let decided = Decided { moves, was_whole, says_whole, ..Decided::default() };
     // A decision that the store refused may have been written all the same.
     let done = async {
         decide(store, staging, &decided).await?;
@@ -204,7 +217,9 @@ pub(super) async fn complete(
     decided: &Decided,
 ) -> Result<()> {
     let success = staging.parent().join(SUCCESS);
-    delete(store, &success).await?;
+    if !decided.is_file {
+        delete(store, &success).await?;
+    }
     for file in &decided.moves {
         let (from, to) = file.paths()?;
         if decided.is_taken_back {
@@ -293,8 +308,7 @@ mod tests {
             (own("0"), "a/t/../other".to_owned(), false),
         ] {
             let moves = vec![Moved { from, to }];
-            let decided =
-                Decided { moves, is_taken_back: false, was_whole: false, says_whole: true };
+            let decided = Decided { moves, says_whole: true, ..Decided::default() };
             decide(store.as_ref(), &staging, &decided).await.unwrap();
             let found = decision(&store, &staging).await;
             assert_eq!(found.is_ok(), is_own, "{decided:?}: {found:?}");
@@ -315,7 +329,7 @@ mod tests {
         let staging = Staging::new_in(&Path::from("t"), false);
         let (from, to) = (staging.folder().clone().join("0"), Path::from("t/part-0.csv"));
         let moves = vec![Moved { from: from.to_string(), to: to.to_string() }];
-        let decided = Decided { moves, is_taken_back: false, was_whole: false, says_whole: true };
+        let decided = Decided { moves, says_whole: true, ..Decided::default() };
         let taken_back = Decided { is_taken_back: true, ..decided.clone() };
         store.put(&to, PutPayload::from_static(b"n")).await.unwrap();
         decide(store.as_ref(), &staging, &decided).await.unwrap();

@@ -29,6 +29,7 @@ const TABLE: &str = "table";
 /// What a write has in its staging folder that stays until it is committed, whatever becomes of its process.
 const RESUMABLE: &str = "resumable";
 const PARTS: &str = "parts";
+const REST: &str = "rest";
 const MOVING: &str = "moving";
 const COMMITTED: &str = "committed";
 
@@ -113,6 +114,11 @@ impl Staging {
         self.folder.clone().join(PARTS)
     }
 
+    /// The record of what was made of all parts together.
+    pub(super) fn rest(&self) -> Path {
+        self.folder.clone().join(REST)
+    }
+
     /// What is moved where by a commit that can be taken back by moving it again.
     pub(super) fn moving(&self) -> Path {
         self.folder.clone().join(MOVING)
@@ -125,7 +131,7 @@ impl Staging {
 
     /// Whether a file of the folder is none that an attempt has written.
     pub(super) fn is_own(&self, path: &Path) -> bool {
-        let own = [LEASE, DECIDED, TAKEN_BACK, EMPTY, RESUMABLE, MOVING, COMMITTED];
+        let own = [LEASE, DECIDED, TAKEN_BACK, EMPTY, RESUMABLE, REST, MOVING, COMMITTED];
         path.prefix_matches(&self.parts())
             || own.iter().any(|name| *path == self.folder.clone().join(*name))
     }

@@ -61,6 +61,20 @@ impl Target {
         Self { format, config, order, file_bytes, is_new, delta: None }
     }
 
+    /// What the rows of parts are staged as, beside what is written: Arrow IPC files, which have all types.
+    #[must_use]
+    pub fn staged(&self, schema: SchemaRef) -> Self {
+        let config = FileSinkConfig {
+            original_url: String::new(),
+            output_schema: schema,
+            table_partition_cols: vec![],
+            file_extension: Format::Arrow.name().to_lowercase(),
+            file_output_mode: FileOutputMode::Directory,
+            ..self.config.clone()
+        };
+        Self::new(Format::Arrow, &config, None, self.file_bytes)
+    }
+
     /// Whether it is one file.
     pub fn is_file(&self) -> bool {
         let is_file = self.config.file_output_mode.single_file_output(self.url());
@@ -146,7 +160,8 @@ impl Target {
         Ok(Some(partitions.with_nulls(self.delta.is_some())))
     }
 
-    pub(super) fn store(&self) -> &ObjectStoreUrl {
+    /// Its store.
+    pub fn store(&self) -> &ObjectStoreUrl {
         &self.config.object_store_url
     }
 

@@ -17,9 +17,10 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use forebay_engine::{Devices, InferenceExec, TransformExec};
 
 use super::describe;
+use super::resumable::StagedExec;
 use super::verdict::with_verdict;
 use crate::config::ForebayConfig;
-use crate::logical::Inference;
+use crate::logical::{Inference, Staged};
 
 /// DataFusion's planner, extended by [`Inference`].
 #[derive(Debug)]
@@ -85,6 +86,10 @@ impl ExtensionPlanner for LowerInference {
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        if let (true, [input]) = (node.as_any().is::<Staged>(), physical_inputs) {
+            let partitions = session.config().target_partitions();
+            return Ok(Some(Arc::new(StagedExec::new(Arc::clone(input), partitions))));
+        }
         let Some(inference) = node.as_any().downcast_ref::<Inference>() else { return Ok(None) };
         let ([logical], [input]) = (logical_inputs, physical_inputs) else { return Ok(None) };
         let devices = session.config().get_extension::<Devices>().ok_or_else(|| {

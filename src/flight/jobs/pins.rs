@@ -39,6 +39,15 @@ pub(in crate::flight) struct Pins {
     pub(in crate::flight) inputs: Vec<Input>,
     /// The files that all parts read.
     pub(in crate::flight) pinned: Vec<Input>,
+    /// What parts stage, if it is not what is written.
+    #[serde(default)]
+    pub(in crate::flight) staged: String,
+    /// How the files are read that are read only by what is made of all staged rows.
+    #[serde(default)]
+    pub(in crate::flight) rest_reads: String,
+    /// Those files.
+    #[serde(default)]
+    pub(in crate::flight) rest: Vec<Input>,
 }
 
 impl Pins {
@@ -65,10 +74,21 @@ impl Pins {
         hex::encode(&Sha256::digest(text)[..16])
     }
 
-    /// Of all but the files that are read in pieces, of which each piece has its own.
+    /// Of all that makes the rows of a piece what they are: not of the files that are read in pieces, of which each
+    /// piece has its own, and not of what is made of staged rows.
     pub(in crate::flight) fn fingerprint(&self) -> String {
-        let rest = Self { inputs: vec![], ..self.clone() };
-        Self::digest(&format!("{rest:?}"))
+        let mut own =
+            Self { inputs: vec![], rest: vec![], rest_reads: String::new(), ..self.clone() };
+        if !self.staged.is_empty() {
+            (own.target, own.format) = (String::new(), BTreeMap::new());
+        }
+        Self::digest(&format!("{own:?}"))
+    }
+
+    /// Of all that makes of the same staged rows what it is, if rows are staged.
+    pub(in crate::flight) fn rest_fingerprint(&self) -> Option<String> {
+        let all = Self { inputs: vec![], ..self.clone() };
+        (!self.staged.is_empty()).then(|| Self::digest(&format!("{all:?}")))
     }
 
     /// What is another one by now, for people.
@@ -82,6 +102,8 @@ impl Pins {
         differs("the version of Forebay", &self.version, &now.version);
         differs("what it writes", &self.target, &now.target);
         differs("how its files are read", &self.reads, &now.reads);
+        differs("what is staged", &self.staged, &now.staged);
+        differs("how files are read beside staged rows", &self.rest_reads, &now.rest_reads);
         if self.plan != now.plan {
             all.push("a table, a view or a function that it names is another one".to_owned());
         }
@@ -91,6 +113,7 @@ impl Pins {
         all.extend(of_names("option", &self.options, &now.options));
         all.extend(of_files("", &self.inputs, &now.inputs));
         all.extend(of_files(", with which all rows are joined,", &self.pinned, &now.pinned));
+        all.extend(of_files(", which is read beside staged rows,", &self.rest, &now.rest));
         all
     }
 }
@@ -181,6 +204,25 @@ mod tests {
         let inputs = Pins { inputs: now.inputs.clone(), ..before.clone() };
         assert_eq!(before.fingerprint(), inputs.fingerprint());
         assert_ne!(before.fingerprint(), now.fingerprint());
+    }
+
+    #[test]
+    fn what_is_made_of_staged_rows_changes_none_of_them() {
+        let plain = Pins { target: "t".to_owned(), ..Pins::default() };
+        let other = Pins { target: "u".to_owned(), ..plain.clone() };
+        assert_ne!(plain.fingerprint(), other.fingerprint());
+        assert_eq!(plain.rest_fingerprint(), None);
+        let staged = |pins: &Pins| Pins { staged: "Int64".to_owned(), ..pins.clone() };
+        let (before, elsewhere) = (staged(&plain), staged(&other));
+        assert_ne!(before.fingerprint(), plain.fingerprint());
+        let beside = Pins { rest: vec![file("d/0", 1)], ..before.clone() };
+        for now in [elsewhere, beside] {
+            assert_eq!(before.fingerprint(), now.fingerprint());
+            assert_ne!(before.rest_fingerprint(), now.rest_fingerprint());
+            assert_eq!(before.differences(&now).len(), 1);
+        }
+        let read = Pins { inputs: vec![file("t/0", 1)], ..before.clone() };
+        assert_eq!(before.rest_fingerprint(), read.rest_fingerprint());
     }
 
     #[tokio::test]

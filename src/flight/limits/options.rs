@@ -74,6 +74,7 @@ const OPTIONS: &[(&str, Allowed)] = &[
     ("forebay.push_topk_below_inference", Allowed::Anything),
     ("forebay.range_bytes", Allowed::Bytes(0..=1024 * MIB)),
     ("forebay.resumable", Allowed::Anything),
+    ("forebay.stage_models", Allowed::Anything),
     ("forebay.share_equal_inputs", Allowed::Anything),
     ("forebay.shuffle", Allowed::Anything),
     ("forebay.stream_stages", Allowed::Anything),

@@ -91,7 +91,7 @@ async fn submit(
     if own.forebay().resumable {
         return resumed::submit(session, own, prepared, values, id).await;
     }
-    let planned = submitted.planned(&own, values, |_, rows| Ok(rows)).await?;
+    let planned = submitted.planned(&own, values, |_, rows| Ok(rows), Ok).await?;
     let about = About {
         id,
         who: session.who.clone(),

@@ -228,12 +228,22 @@ pub(super) fn changed(said: &RecordBatch) -> u64 {
 
 /// The plan that runs, checked once more: sizes that were expressions are numbers in it.
 pub(super) async fn physical(session: &Session, rows: DataFrame) -> Result<Execution> {
+    physical_of(session, rows, Ok).await
+}
+
+/// The same of what `change` makes of the statement when all other rules have seen it.
+pub(super) async fn physical_of(
+    session: &Session,
+    rows: DataFrame,
+    change: impl FnOnce(LogicalPlan) -> Result<LogicalPlan>,
+) -> Result<Execution> {
     let context = Arc::new(rows.task_ctx());
     let (state, plan) = rows.into_parts();
     let plan = state.optimize(&within_bounds(session, plan)?)?;
     if session.limits.is_shared {
         sizes::check(&plan)?;
     }
+    let plan = change(plan)?;
     let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     Ok(Execution { plan, context })
 }

@@ -6,11 +6,12 @@ use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, ScalarValue, internal_err, plan_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::DataFrame;
 use datafusion::sql::parser::Statement as SqlStatement;
 use forebay_engine::InPartsExec;
-use forebay_engine::write::Parts;
-use forebay_engine::write::resume::{Overview, Remains};
-use forebay_planner::physical::resumable::{Cut, check_repeatable, cut};
+use forebay_engine::write::resume::{Looked, Overview, Remains};
+use forebay_engine::write::{Parts, Rest};
+use forebay_planner::physical::resumable::{Cut, Elsewhere, check_repeatable, cut, stage_models};
 use forebay_planner::sql::job_statement::Resume;
 use forebay_scheduler::client::cluster_exec::ClusterExec;
 use forebay_scheduler::tables::rows::{Epoch, job_name};
@@ -42,15 +43,40 @@ impl InParts {
     /// What of this folder would be kept.
     async fn overview(&self, remains: &Remains) -> Result<Overview> {
         let (Cut { target, inputs, .. }, part_bytes) = (&self.cut, self.part_bytes);
-        let fingerprint = self.pins.fingerprint();
-        remains.overview(target, &self.context, &fingerprint, inputs, part_bytes).await
+        let (fingerprint, rest) = (&self.pins.fingerprint(), self.pins.rest_fingerprint());
+        let rest = rest.as_deref();
+        let of = Looked { target, inputs, fingerprint, rest, part_bytes };
+        remains.overview(of, &self.context).await
+    }
+
+    /// What is kept, in words.
+    fn kept(&self) -> Option<String> {
+        let rest = self.cut.rest.as_ref()?;
+        let models: Vec<&str> = self.cut.models.keys().map(String::as_str).collect();
+        Some(match (rest.is_same_rows, models.as_slice()) {
+            (true, _) => "rows, of which one file is made at the end".to_owned(),
+            (false, models) => format!("rows with what {} gave", models.join(" and ")),
+        })
+    }
+
+    /// What is made of that at the end.
+    fn made(&self) -> Option<&'static str> {
+        Some(match self.cut.rest.as_ref()?.is_same_rows {
+            true => "the file, of all of these rows",
+            false => "the rest of the statement, of all of these rows",
+        })
     }
 
     /// What runs, with what is left of it in this folder.
     fn execution(self, remains: Remains) -> Execution {
-        let Cut { whole, target, inputs, pinned, plans, .. } = self.cut;
+        let Cut { whole, target, inputs, pinned, plans, rest, .. } = self.cut;
         let (fingerprint, part_bytes) = (self.pins.fingerprint(), self.part_bytes);
-        let parts = Parts { target, inputs, pinned, plans, fingerprint, part_bytes, remains };
+        let rest = rest.zip(self.pins.rest_fingerprint());
+        let rest = rest.map(|(rest, fingerprint)| {
+            let (plan, inputs) = (rest.plan, rest.inputs);
+            Rest { plan, inputs, fingerprint }
+        });
+        let parts = Parts { target, inputs, pinned, plans, fingerprint, part_bytes, remains, rest };
         Execution { plan: Arc::new(InPartsExec::new(whole, parts)), context: self.context }
     }
 }
@@ -140,10 +166,11 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
     let Again { planned, document, .. } = again(session, &resume.id).await?;
     let differences = document.pins.differences(&planned.pins);
     let found = planned.overview(&document.remains).await?;
-    let place = if found.is_there {
-        format!("in {}", document.remains.url())
-    } else {
-        format!("{} is gone, removed by `forebay gc` or by hand", document.remains.url())
+    let url = document.remains.url();
+    let place = match (found.is_there, planned.kept()) {
+        (true, None) => format!("in {url}"),
+        (true, Some(what)) => format!("{what}, in {url}"),
+        (false, _) => format!("{url} is gone, removed by `forebay gc` or by hand"),
     };
     let [parts, files, rows, bytes] =
         [found.parts as u64, found.files as u64, found.rows, found.bytes].map(Some);
@@ -159,6 +186,7 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
         Explained { what: "kept", counts: kept, detail: Some(place) },
         Explained { what: "to run", counts: to_run, detail: None },
     ];
+    all.extend(planned.made().map(|detail| of_rest(detail, found.rest)));
     if found.unfit > 0 {
         let counts = [Some(found.unfit as u64), None, None, None];
         let detail = "parts that are not whole, or made of something else".to_owned();
@@ -172,6 +200,15 @@ pub(super) async fn explain(session: &Arc<Session>, resume: &Resume) -> Result<R
         ..Explained::default()
     }));
     explained(&all)
+}
+
+/// What becomes of what is made of staged rows, of which there may be files and rows already.
+fn of_rest(detail: &str, made: Option<(usize, u64)>) -> Explained {
+    let (what, counts) = match made {
+        Some((files, rows)) => ("kept", [None, Some(files as u64), Some(rows), None]),
+        None => ("to run", [None; 4]),
+    };
+    Explained { what, counts, detail: Some(detail.to_owned()) }
 }
 
 /// Drops what is kept of a job, also of what it wrote, if that is not committed.
@@ -234,11 +271,15 @@ async fn planned(own: &Arc<Session>, submitted: &Prepared) -> Result<InParts> {
     own.plan_in_parts()?;
     let digest = Arc::new(OnceLock::new());
     let noted = Arc::clone(&digest);
-    let planned = submitted.planned(own, &[], move |_, rows| {
+    let change = move |_: &Session, rows: DataFrame| {
         check_repeatable(rows.logical_plan())?;
         noted.set(Pins::digest_of(rows.logical_plan())).ok();
         Ok(rows)
-    });
+    };
+    let options = own.forebay();
+    let stages = options.stage_models;
+    let place = move |plan| if stages { stage_models(plan) } else { Ok(plan) };
+    let planned = submitted.planned(own, &[], change, place);
     let Planned::Rows(Execution { plan, context }) = planned.await? else {
         return plan_err!(
             "this job could not be resumed: it makes a table in memory, which ends with the server; COPY its \
@@ -246,7 +287,9 @@ async fn planned(own: &Arc<Session>, submitted: &Prepared) -> Result<InParts> {
         );
     };
     // What runs elsewhere gives the same rows.
-    let cut = cut(&plan, &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>())?;
+    let is_of = &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>();
+    let cut = cut(&plan, Elsewhere { is_of, has_files: options.write_on_workers })?;
+    let rest = cut.rest.as_ref();
     let pins = Pins {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         plan: digest.get().cloned().unwrap_or_default(),
@@ -255,10 +298,13 @@ async fn planned(own: &Arc<Session>, submitted: &Prepared) -> Result<InParts> {
         reads: cut.reads.clone(),
         models: cut.models.clone(),
         options: Pins::options_of(&own.options()),
-        inputs: cut.inputs.files.clone(),
+        inputs: cut.inputs.files.iter().map(|file| file.input.clone()).collect(),
         pinned: cut.pinned.clone(),
+        staged: rest.map(|rest| rest.staged.clone()).unwrap_or_default(),
+        rest_reads: rest.map(|rest| rest.reads.clone()).unwrap_or_default(),
+        rest: rest.map(|rest| rest.inputs.clone()).unwrap_or_default(),
     };
-    let part_bytes = own.forebay().part_bytes as u64;
+    let part_bytes = options.part_bytes as u64;
     Ok(InParts { cut, pins, context, part_bytes })
 }
 

@@ -243,15 +243,17 @@ impl Prepared {
             let statement = Statement::clone(&self.statement);
             return plan::physical(session, session.context.execute(statement).await?).await;
         }
-        begun(session, self.planned(session, values, change).await?).await
+        begun(session, self.planned(session, values, change, Ok).await?).await
     }
 
-    /// Plans an execution of a statement of DataFusion's; runs nothing.
+    /// Plans an execution of a statement of DataFusion's, with what `place` makes of it when it has been optimized;
+    /// runs nothing.
     pub(super) async fn planned(
         &self,
         session: &Arc<Session>,
         values: &[ScalarValue],
         change: impl FnOnce(&Session, DataFrame) -> Result<DataFrame> + Send + 'static,
+        place: impl FnOnce(LogicalPlan) -> Result<LogicalPlan> + Send + 'static,
     ) -> Result<Planned> {
         let Statement::Sql(sql) = &*self.statement else {
             return internal_err!("this statement has no plan of its own");
@@ -264,7 +266,8 @@ impl Prepared {
                 return Ok(Planned::Definition(plan::with_optimized_query(&session, plan)?, text));
             }
             let rows = execute_plan(session.context.session(), plan, text).await?;
-            plan::physical(&session, change(&session, rows)?).await.map(Planned::Rows)
+            let rows = change(&session, rows)?;
+            plan::physical_of(&session, rows, place).await.map(Planned::Rows)
         });
         planned.await
     }

@@ -1,6 +1,8 @@
 //! Jobs that go on after all of their server was killed, in another one with other workers, batches and parts.
 
 mod refusals;
+mod sources;
+mod staged;
 mod takeover;
 
 use std::collections::BTreeMap;

@@ -8,6 +8,8 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
+use crate::files::File;
+
 /// Files that are asked for at a time.
 const ASKED_MAX: usize = 32;
 
@@ -40,6 +42,16 @@ impl Input {
             size: meta.size,
             version,
         }
+    }
+
+    /// A file that is a row.
+    pub fn of_row(file: &File) -> Self {
+        let version = match &file.tag {
+            Some(tag) => format!("{TAGGED}{tag}"),
+            None => format!("written {} microseconds after 1970", file.modified_us),
+        };
+        let (store, path) = (file.store.as_str().to_owned(), file.path.to_string());
+        Self { store, path, size: file.size, version }
     }
 
     /// For people.

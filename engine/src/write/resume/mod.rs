@@ -3,12 +3,16 @@
 //! What such a write reads is cut into *pieces*: bytes of a file, of a size and a version. Each of its
 //! parts covers some of them, writes files of its own, and leaves a record of both in the staging folder,
 //! which stays. Whoever goes on keeps the parts whose pieces are still what they were and whose files are
-//! whole, and computes the rest: in other parts, if it likes. All become visible in one commit.
+//! whole, and computes what is missing: in other parts, if it likes. All become visible in one commit.
+//!
+//! Parts may also have rows of which something is made when all are there, such as groups: then their files are
+//! staged, and what becomes visible is this. It is kept as a whole or not at all.
 //!
 //! ```text
 //!  data/_forebay-7c0e…/resumable           all of this stays
 //!                     /1f…/0, 1, …         the files of an attempt
 //!                     /parts/3a…           a part that is complete: its pieces, its files
+//!                     /rest                the same of what was made of all parts together
 //!                     /moving              what a commit is moving, and from where
 //!                     /committed           the commit stands
 //! ```
@@ -25,5 +29,5 @@ pub(super) mod record;
 pub(super) mod remains;
 
 pub use input::Input;
-pub use pieces::{Inputs, Piece};
-pub use remains::{Overview, Remains};
+pub use pieces::{InputFile, Inputs, Piece, Reads};
+pub use remains::{Looked, Overview, Remains};

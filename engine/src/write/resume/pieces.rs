@@ -7,12 +7,42 @@ use super::input::Input;
 const UNIT: u64 = 1 << 20;
 
 /// What is read in pieces.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     /// The files, in the order of their rows.
-    pub files: Vec<Input>,
-    /// Whether a part of a file can be read alone.
-    pub can_be_cut: bool,
+    pub files: Vec<InputFile>,
+}
+
+/// A file that is read in pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputFile {
+    /// The file.
+    pub input: Input,
+    /// Which of a statement's scans reads it: several may read the same file.
+    pub scan: usize,
+    /// What of it makes rows.
+    pub reads: Reads,
+}
+
+/// What of a file makes rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Its bytes: a part of them can be read alone.
+    Bytes,
+    /// Its bytes, all together.
+    Whole,
+    /// The file itself, which is a row even if it is empty.
+    File,
+}
+
+impl InputFile {
+    /// How far its pieces go.
+    pub(super) fn end(&self) -> u64 {
+        match self.reads {
+            Reads::Bytes | Reads::Whole => self.input.size,
+            Reads::File => self.input.size.max(1),
+        }
+    }
 }
 
 /// Bytes of a file: of formats with rows in groups or in lines those that begin there.
@@ -40,7 +70,7 @@ impl Piece {
 impl Inputs {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        self.files.iter().map(InputFile::end).sum()
     }
 
     /// What these pieces do not cover, in order.
@@ -49,13 +79,13 @@ impl Inputs {
         covered.sort_unstable();
         let mut covered = covered.into_iter().peekable();
         let mut missing = vec![];
-        for (file, input) in self.files.iter().enumerate() {
+        for (file, read) in self.files.iter().enumerate() {
             let mut start = 0;
             while let Some(piece) = covered.next_if(|piece| piece.file == file) {
                 missing.push(Piece { file, start, end: piece.start });
                 start = start.max(piece.end);
             }
-            missing.push(Piece { file, start, end: input.size });
+            missing.push(Piece { file, start, end: read.end() });
         }
         missing.retain(|piece| piece.bytes() > 0);
         missing
@@ -86,7 +116,7 @@ impl Inputs {
 
     /// Where a part ends that begins with a piece and has so much room.
     fn end(&self, piece: &Piece, room: u64) -> u64 {
-        if !self.can_be_cut {
+        if self.files[piece.file].reads != Reads::Bytes {
             return piece.end;
         }
         let last = piece.start.saturating_add(room) / UNIT * UNIT;
@@ -101,19 +131,21 @@ mod tests {
 
     use super::*;
 
-    fn inputs(sizes: &[u64], can_be_cut: bool) -> Inputs {
-        let file = |(at, size): (usize, &u64)| Input {
+    fn inputs(sizes: &[u64], reads: Reads) -> Inputs {
+        let input = |at: usize, size| Input {
             store: "file:///".to_owned(),
             path: at.to_string(),
-            size: *size,
+            size,
             version: String::new(),
         };
-        Inputs { files: sizes.iter().enumerate().map(file).collect(), can_be_cut }
+        let file =
+            |(at, size): (usize, &u64)| InputFile { input: input(at, *size), scan: 0, reads };
+        Inputs { files: sizes.iter().enumerate().map(file).collect() }
     }
 
     #[test]
     fn parts_have_about_the_size_that_they_are_to_have() {
-        let inputs = inputs(&[3 * UNIT + 5, 10, 0, UNIT], true);
+        let inputs = inputs(&[3 * UNIT + 5, 10, 0, UNIT], Reads::Bytes);
         let all = inputs.missing([].into_iter());
         let told = |parts: Vec<Vec<Piece>>| {
             let piece = |piece: &Piece| (piece.file, piece.start, piece.end);
@@ -127,16 +159,25 @@ mod tests {
         assert_eq!(told(inputs.parts(all, u64::MAX)).len(), 1);
     }
 
+    #[test]
+    fn a_file_that_is_a_row_is_one_even_if_it_is_empty() {
+        let inputs = inputs(&[0, 5, 0], Reads::File);
+        let all = inputs.missing([].into_iter());
+        let ends: Vec<u64> = all.iter().map(|piece| piece.end).collect();
+        assert_eq!(ends, [1, 5, 1]);
+        assert_eq!(inputs.parts(all, 1).len(), 3);
+    }
+
     proptest! {
         #[test]
         fn whatever_was_covered_the_rest_is_computed_once(
             sizes in prop::collection::vec(0..5 * UNIT, 1..6),
-            can_be_cut: bool,
+            reads in prop::sample::select(vec![Reads::Bytes, Reads::Whole, Reads::File]),
             earlier in 1..6 * UNIT,
             later in 1..6 * UNIT,
             kept in prop::collection::vec(any::<bool>(), 40),
         ) {
-            let inputs = inputs(&sizes, can_be_cut);
+            let inputs = inputs(&sizes, reads);
             let all = inputs.parts(inputs.missing([].into_iter()), earlier);
             let kept = all.into_iter().zip(&kept).filter(|(_, kept)| **kept);
             let kept: Vec<Piece> = kept.flat_map(|(part, _)| part).collect();
@@ -146,7 +187,8 @@ mod tests {
             let mut pieces: Vec<Piece> = rest.into_iter().flatten().chain(kept).collect();
             pieces.sort_unstable();
             // Each byte is in one of them.
-            for (file, size) in sizes.iter().enumerate() {
+            let ends: Vec<u64> = inputs.files.iter().map(InputFile::end).collect();
+            for (file, size) in ends.iter().enumerate() {
                 let of_file = pieces.iter().filter(|piece| piece.file == file);
                 let end = of_file.fold(0, |end, piece| {
                     assert_eq!(piece.start, end);
@@ -154,8 +196,8 @@ mod tests {
                 });
                 prop_assert_eq!(end, *size);
             }
-            let whole = pieces.iter().all(|p| p.start == 0 && p.end == sizes[p.file]);
-            prop_assert!(can_be_cut || whole);
+            let whole = pieces.iter().all(|p| p.start == 0 && p.end == ends[p.file]);
+            prop_assert!(reads == Reads::Bytes || whole);
         }
     }
 }

@@ -48,6 +48,23 @@ pub struct Overview {
     pub missing: usize,
     /// Bytes of the inputs that these would cover.
     pub missing_bytes: u64,
+    /// Files and rows of what was made of all parts together, if it is there.
+    pub rest: Option<(usize, u64)>,
+}
+
+/// What of a write could be kept, for [`Remains::overview`].
+#[derive(Clone, Copy, Debug)]
+pub struct Looked<'a> {
+    /// What is written.
+    pub target: &'a Target,
+    /// What is read in pieces.
+    pub inputs: &'a Inputs,
+    /// Of all that makes the rows of a piece what they are.
+    pub fingerprint: &'a str,
+    /// The same of what is made of all parts together, if something is.
+    pub rest: Option<&'a str>,
+    /// Bytes of the inputs of a part.
+    pub part_bytes: u64,
 }
 
 impl Remains {
@@ -98,18 +115,12 @@ impl Remains {
         runtime.object_store(ObjectStoreUrl::parse(&self.store)?)
     }
 
-    /// What would be kept, and what would be computed in parts of so many bytes; changes nothing.
+    /// What would be kept, and what would be computed; changes nothing.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn overview(
-        &self,
-        target: &Target,
-        context: &TaskContext,
-        fingerprint: &str,
-        inputs: &Inputs,
-        part_bytes: u64,
-    ) -> Result<Overview> {
+    pub async fn overview(&self, of: Looked<'_>, context: &TaskContext) -> Result<Overview> {
+        let Looked { target, inputs, fingerprint, rest, part_bytes } = of;
         let (store, staging) = (self.store(&context.runtime_env())?, self.staging()?);
         if !staging.is_resumable(store.as_ref()).await? {
             return Ok(Overview::default());
@@ -119,7 +130,8 @@ impl Remains {
         let (place, transaction) = (target.place(), transaction.as_ref());
         if stands(&store, &staging, place, transaction, decided.as_ref()).await? {
             // Where its files are by now is nobody's business.
-            let record::Sum { parts, files, rows } = record::sum(store.as_ref(), &staging).await?;
+            let sum = record::sum(store.as_ref(), &staging, rest.is_some()).await?;
+            let record::Sum { parts, files, rows } = sum;
             return Ok(Overview {
                 is_there: true,
                 is_committed: true,
@@ -129,9 +141,10 @@ impl Remains {
                 ..Overview::default()
             });
         }
-        let found = record::read(&store, &staging, fingerprint, inputs).await?;
+        let wanted = record::Wanted { fingerprint, rest, inputs };
+        let found = record::read(&store, &staging, wanted).await?;
         let kept = &found.kept;
-        let missing = inputs.missing(kept.iter().flat_map(|part| part.pieces.iter().copied()));
+        let missing = found.missing(inputs);
         Ok(Overview {
             is_there: true,
             is_committed: false,
@@ -142,6 +155,7 @@ impl Remains {
             unfit: found.unfit.len(),
             missing_bytes: missing.iter().map(Piece::bytes).sum(),
             missing: inputs.parts(missing, part_bytes).len(),
+            rest: found.rest.as_ref().map(|made| (made.files.len(), made.rows())),
         })
     }
 

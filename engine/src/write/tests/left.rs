@@ -84,7 +84,7 @@ async fn what_stands_is_removed_though_its_files_are_others_by_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_what_is_half_removed_nobody_goes_on() {
-    for kind in [Kind::Folder, Kind::Into, Kind::Delta] {
+    for kind in [Kind::Folder, Kind::Into, Kind::Delta, Kind::File] {
         let mut at = 0;
         loop {
             let (home, remains) = done(kind).await;
@@ -108,7 +108,7 @@ async fn with_what_is_half_removed_nobody_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_stands_is_noted_by_whoever_finds_it() {
-    for kind in [Kind::Folder, Kind::Into, Kind::Delta] {
+    for kind in [Kind::Folder, Kind::Into, Kind::Delta, Kind::File] {
         let (home, remains) = not_noted(kind).await;
         assert_eq!(resumed(&home, &remains).await.unwrap(), ROWS as u64, "{kind:?}");
         // From now on the files are their owner's.

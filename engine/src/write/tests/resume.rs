@@ -12,33 +12,75 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Int64Type, SchemaRef, UInt64Type};
 use datafusion::common::Result;
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::{ArrowSource, FileGroup, FileScanConfigBuilder};
 use datafusion::datasource::sink::DataSinkExec;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 use object_store::local::LocalFileSystem;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use tempfile::TempDir;
 
 use super::delta;
 use super::store::{Fault, Faulty};
 use super::whole::{session, staging_folders};
+use crate::arrow_files::checked;
 use crate::write::clean::{Fate, Left, OlderThan, clean};
-use crate::write::resume::{Input, Inputs, Overview, Piece, Remains};
-use crate::write::{InPartsExec, PartPlans, Parts, Target, WriteExec};
+use crate::write::resume::{Input, InputFile, Inputs, Looked, Overview, Piece, Reads, Remains};
+use crate::write::{InPartsExec, PartPlans, Parts, Rest, RestPlan, StagedFile, Target, WriteExec};
 
 pub(super) const FILES: usize = 5;
 const ROWS_OF_FILE: i64 = 3;
 pub(super) const ROWS: usize = FILES * ROWS_OF_FILE as usize;
 
-/// What is written: a folder that was not there, one with files, a Delta table.
+/// What is written: a folder that was not there, one with files, a Delta table; a file, of rows that are staged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Folder,
     Into,
     Delta,
+    File,
+}
+
+impl Kind {
+    pub(super) fn rest(self) -> Option<&'static str> {
+        (self == Self::File).then_some("all of them")
+    }
+}
+
+/// What is made of staged rows: the same ones, in one file.
+#[derive(Debug)]
+struct OneFile {
+    target: Arc<Target>,
+    schema: SchemaRef,
+    made: Arc<AtomicUsize>,
+}
+
+impl RestPlan for OneFile {
+    fn plan(&self, staged: &[StagedFile]) -> Result<Arc<dyn ExecutionPlan>> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        let file = |file: &StagedFile| {
+            let path = format!("/{}", file.path);
+            assert_eq!(fs::metadata(path).unwrap().len(), file.bytes);
+            PartitionedFile::from(ObjectMeta {
+                location: file.path.clone(),
+                last_modified: Default::default(),
+                size: file.bytes,
+                e_tag: None,
+                version: None,
+            })
+        };
+        let files = FileGroup::new(staged.iter().map(file).collect());
+        let source = Arc::new(ArrowSource::new_file_source(TableSchema::from(&self.schema)));
+        let scan = FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), source);
+        let scan = DataSourceExec::from_data_source(scan.with_file_groups(vec![files]).build());
+        Ok(Arc::new(WriteExec::new(checked(scan).data, Arc::clone(&self.target))))
+    }
 }
 
 /// Rows of files, of which each has a few that follow from its number.
@@ -70,16 +112,18 @@ impl PartPlans for Numbers {
 pub(super) struct Home {
     kind: Kind,
     pub(super) folder: TempDir,
+    /// How often something was made of staged rows.
+    made: Arc<AtomicUsize>,
 }
 
 impl Home {
     pub(super) async fn new(kind: Kind) -> Self {
-        let home = Self { kind, folder: TempDir::new().unwrap() };
+        let home = Self { kind, folder: TempDir::new().unwrap(), made: Arc::default() };
         fs::create_dir(home.path("in")).unwrap();
         (0..FILES).for_each(|file| fs::write(home.path(&format!("in/{file}")), "four").unwrap());
         match kind {
             Kind::Folder => {}
-            Kind::Into => fs::create_dir(home.path("t")).unwrap(),
+            Kind::Into | Kind::File => fs::create_dir(home.path("t")).unwrap(),
             Kind::Delta => {
                 fs::create_dir(home.path("t")).unwrap();
                 delta::create(&home.path("t")).await;
@@ -99,9 +143,10 @@ impl Home {
             let path = self.path(&format!("in/{file}"));
             let path = object_store::path::Path::from_absolute_path(path).unwrap();
             let meta = store.head(&path).await.unwrap();
-            files.push(Input::of(&ObjectStoreUrl::local_filesystem(), &meta));
+            let input = Input::of(&ObjectStoreUrl::local_filesystem(), &meta);
+            files.push(InputFile { input, scan: 0, reads: Reads::Whole });
         }
-        Inputs { files, can_be_cut: false }
+        Inputs { files }
     }
 
     /// What a statement is planned as.
@@ -123,6 +168,10 @@ impl Home {
                 session.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
             }
             Kind::Delta => delta::planned(session, &self.path("t"), false).await.unwrap(),
+            Kind::File => {
+                let sql = format!("COPY rows TO '{at}/all.parquet'");
+                session.sql(&sql).await.unwrap().create_physical_plan().await.unwrap()
+            }
         };
         let sink = plan.downcast_ref::<DataSinkExec>().unwrap();
         Arc::new(Target::of(sink, u64::MAX).unwrap())
@@ -145,11 +194,17 @@ impl Home {
         let session = session(store);
         let target = self.target(&session).await;
         let schema = Arc::clone(session.table("rows").await.unwrap().schema().inner());
-        let numbers = Arc::new(Numbers {
-            target: Arc::clone(&target),
-            schema,
-            computed: AtomicUsize::new(0),
+        let rest = self.kind.rest().map(|fingerprint| {
+            let (target, schema) = (Arc::clone(&target), Arc::clone(&schema));
+            let plan = Arc::new(OneFile { target, schema, made: Arc::clone(&self.made) });
+            Rest { plan, inputs: vec![], fingerprint: fingerprint.to_owned() }
         });
+        let of_parts = match &rest {
+            Some(_) => Arc::new(target.staged(Arc::clone(&schema))),
+            None => Arc::clone(&target),
+        };
+        let computed = AtomicUsize::new(0);
+        let numbers = Arc::new(Numbers { target: of_parts, schema, computed });
         let whole = numbers.plan(&[]).unwrap();
         let parts = Parts {
             target,
@@ -159,6 +214,7 @@ impl Home {
             fingerprint: fingerprint.to_owned(),
             part_bytes: files_of_part * 4,
             remains: remains.clone(),
+            rest,
         };
         let plan = Arc::new(InPartsExec::new(whole, parts));
         let count = collect(plan, session.task_ctx()).await;
@@ -175,7 +231,9 @@ impl Home {
     pub(super) async fn overview(&self, remains: &Remains) -> Overview {
         let session = session(Arc::new(LocalFileSystem::new()));
         let (target, inputs) = (self.target(&session).await, self.inputs().await);
-        remains.overview(&target, &session.task_ctx(), FINGERPRINT, &inputs, 1).await.unwrap()
+        let (fingerprint, rest, part_bytes) = (FINGERPRINT, self.kind.rest(), 1);
+        let of = Looked { target: &target, inputs: &inputs, fingerprint, rest, part_bytes };
+        remains.overview(of, &session.task_ctx()).await.unwrap()
     }
 
     /// The numbers that a reader sees, in order.
@@ -258,9 +316,11 @@ async fn disturbed(kind: Kind, fault: Fault) -> (usize, usize) {
     assert!(kept.is_there, "{kind:?} {fault:?}");
     // Into a folder that is there it is decided before anything is seen.
     let is_seen = seen == expected();
-    let is_known = kept.is_committed == is_seen || (kind == Kind::Into && kept.is_committed);
+    let is_decided = [Kind::Into, Kind::File].contains(&kind) && kept.is_committed;
+    let is_known = kept.is_committed == is_seen || is_decided;
     assert!(is_known, "{kind:?} {fault:?}: {kept:?}, {seen:?}");
     let before = inodes(home.folder.path());
+    let made = home.made.load(Ordering::Relaxed);
     let (resumed, computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
     let rows =
         resumed.unwrap_or_else(|error| panic!("{kind:?} {fault:?}: {error}, after {said:?}"));
@@ -268,7 +328,10 @@ async fn disturbed(kind: Kind, fault: Fault) -> (usize, usize) {
     assert_eq!(home.seen().await, expected(), "{kind:?} {fault:?}: after {said:?}");
     // What was moved by a commit is not where the overview looks for it, and is kept all the same.
     assert!(computed <= ROWS - kept.rows as usize, "{kind:?} {fault:?}: {computed}, {kept:?}");
-    if computed == ROWS - kept.rows as usize && kept.rows > 0 {
+    let made = home.made.load(Ordering::Relaxed) - made;
+    let is_made = kind.rest().is_none() || kept.is_committed || kept.rest.is_some();
+    assert_eq!(made, usize::from(!is_made), "{kind:?} {fault:?}: {kept:?}");
+    if kind.rest().is_none() && computed == ROWS - kept.rows as usize && kept.rows > 0 {
         let same = inodes(&home.path("t")).intersection(&before).count();
         assert!(same >= kept.files, "{kind:?} {fault:?}: {same} of {kept:?}");
     }
@@ -285,7 +348,7 @@ async fn disturbed(kind: Kind, fault: Fault) -> (usize, usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_complete_stays_whichever_operation_failed() {
-    for kind in [Kind::Folder, Kind::Into, Kind::Delta] {
+    for kind in [Kind::Folder, Kind::Into, Kind::Delta, Kind::File] {
         let (changes, _) = disturbed(kind, Fault::None).await;
         assert!(changes > 10, "{kind:?} made {changes} changes");
         let (mut kept_some, mut kept_all) = (0, 0);
@@ -407,4 +470,76 @@ async fn an_input_that_changes_while_it_is_read_ends_the_write() {
     assert_eq!(home.seen().await, Vec::<i64>::new());
     let (rows, _) = home.run(files(), &remains, 1, FINGERPRINT).await;
     assert_eq!(rows.unwrap(), ROWS as u64);
+}
+
+/// A write whose rows are all staged, and nothing is made of them yet.
+async fn staged_and_nothing_made(changes: usize) -> (Home, Remains) {
+    for at in (0..changes).rev() {
+        let home = Home::new(Kind::File).await;
+        let remains = home.remains().await;
+        let fault = Faulty::new(Fault::FromThenOn(at), || ());
+        home.run(Arc::new(fault), &remains, 1, FINGERPRINT).await.0.ok();
+        let kept = home.overview(&remains).await;
+        if !kept.is_committed && kept.rest.is_none() && kept.missing == 0 {
+            return (home, remains);
+        }
+    }
+    panic!("in none of {changes} tries all was staged and nothing made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn staged_rows_that_are_not_what_was_written_are_named_and_computed_again() {
+    let changes = {
+        let (home, counting) =
+            (Home::new(Kind::File).await, Arc::new(Faulty::new(Fault::None, || ())));
+        let remains = home.remains().await;
+        home.run(Arc::clone(&counting) as _, &remains, 1, FINGERPRINT).await.0.unwrap();
+        counting.changes()
+    };
+    for change in ["nothing", "a byte", "the end"] {
+        let (home, remains) = staged_and_nothing_made(changes).await;
+        let entries = fs::read_dir(Home::staging(&remains)).unwrap().flatten();
+        let all = entries.map(|entry| entry.path().join("0"));
+        let is_staged = |file: &PathBuf| fs::read(file).is_ok_and(|all| all.starts_with(b"ARROW1"));
+        let file = all.filter(is_staged).next().unwrap();
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        match change {
+            "a byte" => bytes[middle] ^= 1,
+            "the end" => bytes.truncate(middle),
+            _ => {}
+        }
+        fs::write(&file, bytes).unwrap();
+        let (mut rows, mut computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
+        if change == "a byte" {
+            // It is as long as it was: what was read of it is not taken for rows.
+            let error = rows.unwrap_err().to_string();
+            assert!(error.contains(file.to_str().unwrap().trim_start_matches('/')), "{error}");
+            assert!(error.contains("RESUME JOB"), "{error}");
+            assert_eq!((computed, home.seen().await), (0, vec![]));
+            (rows, computed) = home.run(files(), &remains, 1, FINGERPRINT).await;
+        }
+        let again = if change == "nothing" { 0 } else { ROWS_OF_FILE as usize };
+        assert_eq!((rows.unwrap(), computed), (ROWS as u64, again), "{change}");
+        assert_eq!(home.seen().await, expected(), "{change}");
+        assert_eq!(parquet_files(&home.path("t")), [home.path("t/all.parquet")]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_takes_the_place_of_an_earlier_one_at_once() {
+    let home = Home::new(Kind::File).await;
+    fs::write(home.path("t/_SUCCESS"), "").unwrap();
+    fs::write(home.path("t/all.parquet"), "earlier").unwrap();
+    let seen = home.path("t/all.parquet");
+    let is_one_or_other = move || {
+        let bytes = fs::read(&seen).unwrap();
+        assert!(bytes == b"earlier" || (bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1")));
+    };
+    let remains = home.remains().await;
+    let store = Arc::new(Faulty::new(Fault::None, is_one_or_other));
+    home.run(store, &remains, 1, FINGERPRINT).await.0.unwrap();
+    assert_eq!(home.seen().await, expected());
+    // What the folder says of other files stays.
+    assert!(home.path("t/_SUCCESS").exists());
 }

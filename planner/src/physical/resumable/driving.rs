@@ -1,34 +1,63 @@
-//! From a write down to the scan whose files are cut into pieces.
+//! From a write down to the scans whose files are cut into pieces.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use datafusion::common::{JoinType, Result};
-use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::physical_plan::FileGroup;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
-use forebay_engine::InferenceExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
+use forebay_engine::{InferenceExec, ReadFilesExec};
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
 use super::pinned::Pinned;
-use super::refusals::{of_all_rows, of_operator, refused};
+use super::refusals::{of_all_rows, of_full_join, of_limit, of_operator, refused};
 use super::{Plan, file_scan};
 
-/// The scan that drives a plan.
+/// The scans that drive a plan: each row of its result comes from one row of one of them.
+#[derive(Default)]
 pub(super) struct Driving {
-    /// Which child, from the plan to the scan, the first one last while it is looked for.
-    pub(super) path: Vec<usize>,
-    pub(super) scan: FileScanConfig,
+    pub(super) branches: Vec<Branch>,
     pub(super) pinned: Pinned,
 }
 
+/// One of them.
+pub(super) struct Branch {
+    /// Which child, from the plan to the scan, the first one last while it is looked for.
+    pub(super) path: Vec<usize>,
+    pub(super) scan: Plan,
+}
+
 impl Driving {
+    fn of(scan: &Plan) -> Self {
+        let branch = Branch { path: vec![], scan: Arc::clone(scan) };
+        Self { branches: vec![branch], pinned: Pinned::default() }
+    }
+
+    /// The same from the plan that has it as this child.
+    fn below(mut self, at: usize) -> Self {
+        self.branches.iter_mut().for_each(|branch| branch.path.push(at));
+        self
+    }
+
     fn bytes(&self) -> u64 {
-        let files = self.scan.file_groups.iter().flat_map(|group| group.iter());
-        files.map(|file| file.object_meta.size).sum()
+        self.branches.iter().map(|branch| bytes(&branch.scan)).sum()
     }
 }
 
-/// Looks for it.
+fn bytes(scan: &Plan) -> u64 {
+    if let Some(files) = scan.downcast_ref::<ReadFilesExec>() {
+        return files.files().map(|file| file.size).sum();
+    }
+    let groups = file_scan(scan.as_ref()).into_iter().flat_map(|files| &files.file_groups);
+    groups.flat_map(FileGroup::iter).map(|file| file.object_meta.size).sum()
+}
+
+/// Looks for them.
 pub(super) struct Walk<'a> {
     passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool,
     models: BTreeMap<String, BTreeSet<String>>,
@@ -61,27 +90,35 @@ impl<'a> Walk<'a> {
         self.models.into_iter().map(|(name, all)| (name, said(all))).collect()
     }
 
-    /// The scan that drives a plan.
+    /// The scans that drive a plan.
     ///
     /// # Errors
     /// If there is none, or what is between depends on more than a row of it.
     pub(super) fn driving(&mut self, plan: &Plan) -> Result<Driving> {
         let mut driving = self.found(plan)?;
-        driving.path.reverse();
+        if driving.branches.is_empty() {
+            return Err(of_operator(&EmptyExec::new(plan.schema())));
+        }
+        driving.branches.iter_mut().for_each(|branch| branch.path.reverse());
         Ok(driving)
     }
 
     fn found(&mut self, plan: &Plan) -> Result<Driving> {
         if plan.fetch().is_some() {
-            return Err(of_all_rows("LIMIT"));
+            let is_sorted = plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>();
+            let of_order = || of_all_rows("ORDER BY with LIMIT", plan.as_ref());
+            return Err(if is_sorted { of_order() } else { of_limit() });
         }
-        if let Some(scan) = file_scan(plan.as_ref()) {
-            return Ok(Driving { path: vec![], scan: scan.clone(), pinned: Pinned::default() });
+        if file_scan(plan.as_ref()).is_some() || plan.is::<ReadFilesExec>() {
+            return Ok(Driving::of(plan));
+        }
+        if let Some((join, [left, right])) = join(plan.as_ref()) {
+            return self.of_join(plan, join, [left, right]);
+        }
+        if plan.is::<UnionExec>() {
+            return self.of_union(plan);
         }
         let children = plan.children();
-        if let Some((join, [left, right])) = join(plan.as_ref()) {
-            return self.of_join(join, left, right);
-        }
         let passes = OF_ONE_ROW.contains(&plan.name())
             || plan.name() == "WriteExec"
             || (self.passes)(plan.as_ref());
@@ -96,13 +133,27 @@ impl<'a> Walk<'a> {
             // Calls of one name may be of several models: another one may have taken its place meanwhile.
             self.models.entry(model.name.clone()).or_default().insert(pinned_model(model)?);
         }
-        let mut driving = self.found(child)?;
-        driving.path.push(0);
-        Ok(driving)
+        Ok(self.found(child)?.below(0))
+    }
+
+    /// All of its inputs drive.
+    fn of_union(&mut self, plan: &Plan) -> Result<Driving> {
+        let mut all = Driving::default();
+        for (at, input) in plan.children().into_iter().enumerate() {
+            // A table without files.
+            if input.is::<EmptyExec>() {
+                continue;
+            }
+            let Driving { branches, pinned } = self.found(input)?.below(at);
+            all.branches.extend(branches);
+            all.pinned.extend(pinned);
+        }
+        Ok(all)
     }
 
     /// The larger side drives, of those that may: each of its rows meets all rows of the other one.
-    fn of_join(&mut self, join: JoinType, left: &Plan, right: &Plan) -> Result<Driving> {
+    fn of_join(&mut self, plan: &Plan, join: JoinType, sides: [&Plan; 2]) -> Result<Driving> {
+        let [left, right] = sides;
         let (left_may, right_may) = may_drive(join);
         let mut found: Vec<(u64, Result<Driving>)> = vec![];
         for (at, may, drives, other) in [(0, left_may, left, right), (1, right_may, right, left)] {
@@ -114,20 +165,12 @@ impl<'a> Walk<'a> {
                 Err(error) => (0, Err(error)),
                 Ok(mut driving) => match driving.pinned.add(other) {
                     Err(error) => (1, Err(error)),
-                    Ok(()) => {
-                        driving.path.push(at);
-                        (driving.bytes().saturating_add(2), Ok(driving))
-                    }
+                    Ok(()) => (driving.bytes().saturating_add(2), Ok(driving.below(at))),
                 },
             });
         }
         let best = found.into_iter().max_by_key(|(rank, _)| *rank);
-        best.map(|(_, found)| found).unwrap_or_else(|| {
-            Err(refused(
-                "of a FULL JOIN the rows without a partner depend on all rows of both sides",
-                "write the two sides of it one after the other",
-            ))
-        })
+        best.map(|(_, found)| found).unwrap_or_else(|| Err(of_full_join(plan.as_ref())))
     }
 }
 
@@ -147,7 +190,7 @@ fn join(plan: &dyn ExecutionPlan) -> Option<(JoinType, [&Plan; 2])> {
 
 /// Whether each row of the result depends on one row of the left side, of the right side, and else on all
 /// rows of the other one.
-fn may_drive(join: JoinType) -> (bool, bool) {
+pub(super) fn may_drive(join: JoinType) -> (bool, bool) {
     match join {
         JoinType::Inner => (true, true),
         JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {

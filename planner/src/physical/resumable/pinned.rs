@@ -6,14 +6,15 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::physical_plan::FileGroup;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
-use forebay_engine::InferenceExec;
 use forebay_engine::write::resume::Input;
+use forebay_engine::{InferenceExec, ReadFilesExec};
 
 use super::refusals::{of_operator, refused};
+use super::staged::StagedExec;
 use super::{Plan, file_scan, scan};
 
 /// Made of the same rows they give the same rows, in whichever order.
-const REPEATABLE: [&str; 18] = [
+const REPEATABLE: [&str; 19] = [
     "AggregateExec",
     "BoundedProjectionExec",
     "CoalesceBatchesExec",
@@ -26,6 +27,7 @@ const REPEATABLE: [&str; 18] = [
     "NestedLoopJoinExec",
     "PlaceholderRowExec",
     "ProjectionExec",
+    "ReadFilesExec",
     "RepartitionExec",
     "SortExec",
     "SortMergeJoinExec",
@@ -52,7 +54,7 @@ const OF_ANY_ORDER: [&str; 14] = [
     "var",
 ];
 
-/// What all parts read.
+/// What is read beside the scans that are cut.
 #[derive(Default)]
 pub(super) struct Pinned {
     pub(super) files: BTreeSet<Input>,
@@ -67,14 +69,46 @@ impl Pinned {
     /// If it reads more than files, or gives other rows each time.
     pub(super) fn add(&mut self, plan: &Plan) -> Result<()> {
         check(plan.as_ref())?;
+        self.note(plan);
+        plan.children().into_iter().try_for_each(|child| self.add(child))
+    }
+
+    /// The files that a plan reads beside what is staged, once, however its rows come.
+    ///
+    /// # Errors
+    /// If it reads more than files, or has a model: what that gives is not kept.
+    pub(super) fn add_once(&mut self, plan: &Plan) -> Result<()> {
+        if plan.is::<StagedExec>() {
+            return Ok(());
+        }
+        let children = plan.children();
+        if plan.is::<InferenceExec>() || (children.is_empty() && !is_repeatable(plan.as_ref())) {
+            return Err(of_operator(plan.as_ref()));
+        }
+        self.note(plan);
+        children.into_iter().try_for_each(|child| self.add_once(child))
+    }
+
+    pub(super) fn extend(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.reads.extend(other.reads);
+    }
+
+    fn note(&mut self, plan: &Plan) {
         if let Some(config) = file_scan(plan.as_ref()) {
             let files = config.file_groups.iter().flat_map(FileGroup::iter);
             let store = &config.object_store_url;
             self.files.extend(files.map(|file| Input::of(store, &file.object_meta)));
             self.reads.insert(scan::reads(config));
+        } else if let Some(files) = plan.downcast_ref::<ReadFilesExec>() {
+            self.files.extend(files.files().map(Input::of_row));
+            self.reads.insert(scan::reads_rows(files));
         }
-        plan.children().into_iter().try_for_each(|child| self.add(child))
     }
+}
+
+fn is_repeatable(plan: &dyn ExecutionPlan) -> bool {
+    REPEATABLE.contains(&plan.name()) || file_scan(plan).is_some()
 }
 
 fn check(plan: &dyn ExecutionPlan) -> Result<()> {
@@ -87,7 +121,8 @@ fn check(plan: &dyn ExecutionPlan) -> Result<()> {
                 "each of its parts would compute model '{}' for all that it joins with",
                 inference.model().name
             ),
-            "write that side of the join to a table first",
+            "SET forebay.stage_models = true, which stages what it gives before the join, or write that side of it to \
+             a table first",
         ));
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
@@ -97,7 +132,7 @@ fn check(plan: &dyn ExecutionPlan) -> Result<()> {
             return Err(joins_with(depends.fun().name()));
         }
     }
-    match REPEATABLE.contains(&plan.name()) || file_scan(plan).is_some() {
+    match is_repeatable(plan) {
         true => Ok(()),
         false => Err(of_operator(plan)),
     }

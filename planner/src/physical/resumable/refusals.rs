@@ -3,6 +3,7 @@
 use datafusion::common::{DataFusionError, plan_datafusion_err};
 use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::ExecutionPlan;
+use forebay_engine::InferenceExec;
 use forebay_engine::write::Target;
 
 /// A statement that is to be resumed and cannot be.
@@ -12,11 +13,37 @@ pub(super) fn refused(why: &str, remedy: &str) -> DataFusionError {
     )
 }
 
-pub(super) fn of_all_rows(what: &str) -> DataFusionError {
+/// An operator that makes something of all rows below it.
+pub(super) fn of_all_rows(what: &str, plan: &dyn ExecutionPlan) -> DataFusionError {
+    let remedy = match has_model(plan) {
+        true => {
+            "SET forebay.stage_models = true, which stages what models give below it, keeps that and makes the rest \
+             of it at the end"
+        }
+        false => "write the rows below it first, and make that of the files",
+    };
+    refused(&format!("{what} makes of its rows what depends on all of them"), remedy)
+}
+
+pub(super) fn of_limit() -> DataFusionError {
     refused(
-        &format!("{what} makes of its rows what depends on all of them"),
-        "write the rows below it first, and make that of the files",
+        "a LIMIT without ORDER BY takes any of its rows, and all of them would be computed first",
+        "write its rows to files, and take some of these",
     )
+}
+
+pub(super) fn of_full_join(plan: &dyn ExecutionPlan) -> DataFusionError {
+    match has_model(plan) {
+        true => of_all_rows("FULL JOIN", plan),
+        false => refused(
+            "of a FULL JOIN the rows without a partner depend on all rows of both sides",
+            "write the two sides of it one after the other",
+        ),
+    }
+}
+
+fn has_model(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<InferenceExec>() || plan.children().into_iter().any(|child| has_model(child.as_ref()))
 }
 
 /// A table of which files were declared to be in an order, each after the one before.
@@ -34,14 +61,14 @@ pub(super) fn of_ordered_table(target: &Target, order: &LexOrdering) -> DataFusi
 /// What an operator is that no row can pass alone.
 pub(super) fn of_operator(plan: &dyn ExecutionPlan) -> DataFusionError {
     match plan.name() {
-        "AggregateExec" => of_all_rows("GROUP BY, DISTINCT or an aggregate"),
-        "SortExec" | "SortPreservingMergeExec" | "PartialSortExec" => of_all_rows("ORDER BY"),
-        "GlobalLimitExec" | "LocalLimitExec" => of_all_rows("LIMIT"),
-        "WindowAggExec" | "BoundedWindowAggExec" => of_all_rows("a window function"),
-        "RecursiveQueryExec" | "WorkTableExec" => of_all_rows("WITH RECURSIVE"),
-        "UnionExec" | "InterleaveExec" => refused(
-            "UNION reads more than one table",
-            "write what it is made of one after the other",
+        "AggregateExec" => of_all_rows("GROUP BY, DISTINCT or an aggregate", plan),
+        "SortExec" | "SortPreservingMergeExec" | "PartialSortExec" => of_all_rows("ORDER BY", plan),
+        "GlobalLimitExec" | "LocalLimitExec" => of_limit(),
+        "WindowAggExec" | "BoundedWindowAggExec" => of_all_rows("a window function", plan),
+        "RecursiveQueryExec" | "WorkTableExec" => of_all_rows("WITH RECURSIVE", plan),
+        "InterleaveExec" => refused(
+            "the parts of its UNION are put together by values of columns",
+            "SET datafusion.optimizer.prefer_existing_union = true",
         ),
         "SortMergeJoinExec" | "SymmetricHashJoinExec" | "PiecewiseMergeJoinExec" => refused(
             "its join needs both sides in an order",
@@ -50,10 +77,6 @@ pub(super) fn of_operator(plan: &dyn ExecutionPlan) -> DataFusionError {
         "DataSourceExec" => refused(
             "it reads rows that are in memory, of which nothing is left when the server ends",
             "write them to files first",
-        ),
-        "ReadFilesExec" => refused(
-            "it reads read_files, whose files are not cut into parts",
-            "write their names and what was made of them to files first",
         ),
         "EmptyExec" | "PlaceholderRowExec" => {
             refused("it reads no files", "submit it without forebay.resumable")

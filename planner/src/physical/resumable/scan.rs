@@ -1,4 +1,4 @@
-//! The scan whose files are read in pieces.
+//! Scans whose files are read in pieces.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,31 +9,94 @@ use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::{
     CsvSource, FileGroup, FileScanConfig, FileScanConfigBuilder,
 };
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::DisplayFormatType;
-use forebay_engine::write::resume::{Input, Inputs, Piece};
+use forebay_engine::ReadFilesExec;
+use forebay_engine::files::{File, OnUnreadable};
+use forebay_engine::write::resume::{Input, Piece, Reads};
 use object_store::memory::InMemory;
 
-use super::refusals::refused;
+use super::refusals::{of_operator, refused};
+use super::{Plan, file_scan};
+
+/// A scan that drives a plan.
+#[derive(Debug)]
+pub(super) enum Scan {
+    /// Of what is in files.
+    Files(Box<FileScan>),
+    /// Of files, each of which is a row.
+    Rows(Plan, Vec<File>),
+}
+
+impl Scan {
+    /// The scan that this plan is.
+    ///
+    /// # Errors
+    /// As [`FileScan::try_new`].
+    pub(super) fn try_new(plan: &Plan) -> Result<Self> {
+        if let Some(files) = plan.downcast_ref::<ReadFilesExec>() {
+            return Ok(Self::Rows(Arc::clone(plan), files.files().cloned().collect()));
+        }
+        match file_scan(plan.as_ref()) {
+            Some(config) => Ok(Self::Files(Box::new(FileScan::try_new(config.clone())?))),
+            None => Err(of_operator(plan.as_ref())),
+        }
+    }
+
+    /// Its files.
+    pub(super) fn inputs(&self) -> (Vec<Input>, Reads) {
+        match self {
+            Self::Files(scan) => scan.inputs(),
+            Self::Rows(_, files) => (files.iter().map(Input::of_row).collect(), Reads::File),
+        }
+    }
+
+    /// How the files are read, in words that differ if that does.
+    pub(super) fn reads(&self) -> String {
+        match self {
+            Self::Files(scan) => reads(&scan.config),
+            Self::Rows(plan, _) => plan.downcast_ref().map(reads_rows).unwrap_or_default(),
+        }
+    }
+
+    /// The same scan of these pieces of its files, in as many partitions.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    pub(super) fn of(&self, pieces: &[Piece]) -> Result<Plan> {
+        match self {
+            Self::Files(scan) => Ok(DataSourceExec::from_data_source(scan.of(pieces))),
+            Self::Rows(plan, files) => {
+                let Some(scan) = plan.downcast_ref::<ReadFilesExec>() else {
+                    return Err(of_operator(plan.as_ref()));
+                };
+                let files: Vec<File> =
+                    pieces.iter().map(|piece| files[piece.file].clone()).collect();
+                Ok(Arc::new(scan.with_files(&files)?))
+            }
+        }
+    }
+}
 
 /// A scan of whole files.
-pub(super) struct Scan {
+pub(super) struct FileScan {
     config: FileScanConfig,
     files: Vec<PartitionedFile>,
     can_be_cut: bool,
 }
 
-impl fmt::Debug for Scan {
+impl fmt::Debug for FileScan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scan").field("files", &self.files.len()).finish_non_exhaustive()
+        f.debug_struct("FileScan").field("files", &self.files.len()).finish_non_exhaustive()
     }
 }
 
-impl Scan {
+impl FileScan {
     /// The scan of this plan, whose files may have been cut for its partitions.
     ///
     /// # Errors
     /// If it reads a file twice, or only a part of one.
-    pub(super) fn try_new(config: FileScanConfig) -> Result<Self> {
+    fn try_new(config: FileScanConfig) -> Result<Self> {
         let mut files: BTreeMap<String, (PartitionedFile, u64)> = BTreeMap::new();
         for file in config.file_groups.iter().flat_map(FileGroup::iter) {
             let range = file.range.as_ref();
@@ -66,19 +129,14 @@ impl Scan {
         Ok(Self { config, files, can_be_cut })
     }
 
-    pub(super) fn inputs(&self) -> Inputs {
+    fn inputs(&self) -> (Vec<Input>, Reads) {
         let store = &self.config.object_store_url;
         let files = self.files.iter().map(|file| Input::of(store, &file.object_meta));
-        Inputs { files: files.collect(), can_be_cut: self.can_be_cut }
-    }
-
-    /// How the files are read, in words that differ if that does.
-    pub(super) fn reads(&self) -> String {
-        reads(&self.config)
+        (files.collect(), if self.can_be_cut { Reads::Bytes } else { Reads::Whole })
     }
 
     /// The same scan of these pieces, in as many partitions.
-    pub(super) fn of(&self, pieces: &[Piece]) -> FileScanConfig {
+    fn of(&self, pieces: &[Piece]) -> FileScanConfig {
         let groups = self.groups(pieces);
         let table = self.config.file_source.table_schema().table_schema();
         FileScanConfigBuilder::from(self.config.clone())
@@ -122,7 +180,16 @@ impl Scan {
     }
 }
 
-/// The same of any scan of files.
+/// How files that are rows are read.
+pub(super) fn reads_rows(scan: &ReadFilesExec) -> String {
+    let unreadable = match scan.on_unreadable() {
+        OnUnreadable::Fail => "fail",
+        OnUnreadable::Null => "null",
+    };
+    format!("files as rows, on_error={unreadable}")
+}
+
+/// How a scan reads its files, in words that differ if that does.
 pub(super) fn reads(config: &FileScanConfig) -> String {
     struct Extra<'a>(&'a FileScanConfig);
     impl fmt::Display for Extra<'_> {
@@ -210,8 +277,8 @@ mod tests {
     fn a_file_that_is_one_array_is_not_cut() {
         for lines in [true, false] {
             let config = json(lines);
-            let scan = Scan::try_new(config).unwrap();
-            assert_eq!(scan.inputs().can_be_cut, lines);
+            let scan = FileScan::try_new(config).unwrap();
+            assert_eq!(scan.inputs().1 == Reads::Bytes, lines);
             let parts = scan.of(&[Piece { file: 0, start: 0, end: 1 << 24 }]);
             let files = parts.file_groups.iter().flat_map(FileGroup::iter);
             assert!(lines || files.into_iter().all(|file| file.range.is_none()));
