@@ -50,6 +50,8 @@ const WORKERS: usize = 1000;
 const SLOTS: u32 = 8;
 const JOBS: usize = 100;
 const TASKS_PER_JOB: usize = 1000;
+/// More than a worker has slots.
+const ENDS_MAX: usize = 64;
 /// One in so many workers is lost at once.
 const LOST: usize = 10;
 const IDLE_FOR: Duration = Duration::from_secs(10);
@@ -207,7 +209,7 @@ impl Fake {
         let id = format!("fake-{number:04}");
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = port.local_addr().unwrap();
-        let (ends, ended) = mpsc::unbounded_channel();
+        let (ends, ended) = mpsc::channel(ENDS_MAX);
         let tasks = Tasks { ends, started: Arc::clone(started) };
         let served = Server::builder()
             .add_service(ExecutorGrpcServer::new(tasks).max_decoding_message_size(1 << 30))
@@ -264,11 +266,11 @@ async fn live(
 async fn report(
     mut scheduler: SchedulerGrpcClient<Channel>,
     executor_id: String,
-    mut ends: mpsc::UnboundedReceiver<TaskStatus>,
+    mut ends: mpsc::Receiver<TaskStatus>,
     mut held: watch::Receiver<bool>,
 ) {
     let mut task_status = vec![];
-    while ends.recv_many(&mut task_status, usize::MAX).await > 0 {
+    while ends.recv_many(&mut task_status, ENDS_MAX).await > 0 {
         if held.wait_for(|held| !held).await.is_err() {
             return;
         }
@@ -289,7 +291,7 @@ async fn report(
 
 /// Takes tasks.
 struct Tasks {
-    ends: mpsc::UnboundedSender<TaskStatus>,
+    ends: mpsc::Sender<TaskStatus>,
     started: Arc<AtomicUsize>,
 }
 
@@ -317,7 +319,7 @@ impl ExecutorGrpc for Tasks {
                     launch_time: tasks.launch_time,
                     ..TaskStatus::default()
                 };
-                self.ends.send(end).ok();
+                self.ends.send(end).await.ok();
             }
         }
         Ok(Response::new(LaunchMultiTaskResult { failed_jobs: vec![] }))

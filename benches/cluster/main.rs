@@ -38,6 +38,7 @@ use forebay::prelude::*;
 use forebay::{
     Catalog, Devices, Functions, Inventory, RunningScheduler, RunningWorker, Scheduler, Worker,
 };
+use forebay_scheduler::journal::State;
 use forebay_testkit::random::Random;
 use tempfile::TempDir;
 
@@ -117,6 +118,10 @@ impl Cluster {
 
     /// Its scheduler writes to `state`, if that is given.
     async fn start_with(folder: TempDir, state: Option<PathBuf>, workers: &[Has]) -> Self {
+        let state = match state {
+            Some(folder) => Some(State::in_folder(&folder).take().await.unwrap()),
+            None => None,
+        };
         let scheduler = Scheduler {
             functions: functions(),
             state,

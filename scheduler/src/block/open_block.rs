@@ -47,7 +47,7 @@ impl OpenBlock {
     /// them.
     ///
     /// # Errors
-    /// If the file cannot be made: a [`DiskError`], unless the job is over.
+    /// If the file cannot be made: a [`DiskError`](super::failure::DiskError), unless the job is over.
     pub fn create(
         store: &Arc<BlockStore>,
         job: &str,
@@ -66,7 +66,7 @@ impl OpenBlock {
     /// Adds rows; waits until there is room for them.
     ///
     /// # Errors
-    /// A [`DiskError`] if the disk fails or is full, or the store is and nothing is about to be
+    /// A [`DiskError`](super::failure::DiskError) if the disk fails or is full, or the store is and nothing is about to be
     /// removed from it.
     pub async fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
@@ -79,7 +79,7 @@ impl OpenBlock {
     /// Completes the block.
     ///
     /// # Errors
-    /// A [`DiskError`] if the disk fails, or it or the store is full.
+    /// A [`DiskError`](super::failure::DiskError) if the disk fails, or it or the store is full.
     pub fn seal(self) -> Result<Sealed> {
         let (path, rows) = (self.path, self.rows);
         let mut file = self.writer.into_inner().map_err(|error| unwritten(&path, error))?;

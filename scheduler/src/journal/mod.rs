@@ -47,6 +47,7 @@ mod writer;
 pub(crate) mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use documents::Documents;
 pub use error::JournalError;
@@ -68,7 +69,7 @@ impl Hold {
     /// # Errors
     /// If what is there is broken or of another version, or cannot be read or written.
     pub async fn open(&self) -> Result<(Journal, Records), JournalError> {
-        let (place, term) = (self.place().clone(), self.term());
+        let (place, term) = (Arc::clone(self.place()), self.term());
         let open = move || Log::open(place.disk(), place.to_string(), VERSION, term);
         let (log, records) = place::blocking(self.place(), open).await??;
         Ok((Journal::start(log, self.clone())?, records))

@@ -20,7 +20,7 @@ const LOG: &str = "warn,forebay_scheduler=info,ballista_scheduler::state::execut
 pub struct Cluster {
     binary: PathBuf,
     /// Where the scheduler listens.
-    address: String,
+    first: String,
     /// Where else one may listen.
     other: Option<String>,
     /// Where workers and sessions look for one.
@@ -50,11 +50,11 @@ impl Cluster {
         let folder = TempDir::new().expect("a folder for temporary files");
         let command = serve(&binary, "127.0.0.1:0", &arguments);
         let scheduler = Process::start(command, folder.path().join("scheduler.log"));
-        let address = scheduler.ready.rsplit(' ').next().unwrap_or_default().to_owned();
-        let (workers, other, addresses) = (vec![], None, address.clone());
+        let first = scheduler.ready.rsplit(' ').next().unwrap_or_default().to_owned();
+        let (workers, other, addresses) = (vec![], None, first.clone());
         Self {
             binary,
-            address,
+            first,
             other,
             addresses,
             arguments,
@@ -70,7 +70,7 @@ impl Cluster {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr());
         let other = free.expect("a port is free").to_string();
         let cluster = Self::start(binary, arguments);
-        let addresses = format!("{},{other}", cluster.address);
+        let addresses = format!("{},{other}", cluster.first);
         Self { other: Some(other), addresses, ..cluster }
     }
 
@@ -84,7 +84,7 @@ impl Cluster {
     /// Starts another scheduler with the same arguments, at the same address; the answer is ready when it
     /// listens there.
     pub fn successor(&mut self) -> JoinHandle<Process> {
-        let address = self.address.clone();
+        let address = self.first.clone();
         self.start_scheduler(&address)
     }
 

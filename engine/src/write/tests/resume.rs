@@ -499,9 +499,9 @@ async fn staged_rows_that_are_not_what_was_written_are_named_and_computed_again(
     for change in ["nothing", "a byte", "the end"] {
         let (home, remains) = staged_and_nothing_made(changes).await;
         let entries = fs::read_dir(Home::staging(&remains)).unwrap().flatten();
-        let all = entries.map(|entry| entry.path().join("0"));
+        let mut all = entries.map(|entry| entry.path().join("0"));
         let is_staged = |file: &PathBuf| fs::read(file).is_ok_and(|all| all.starts_with(b"ARROW1"));
-        let file = all.filter(is_staged).next().unwrap();
+        let file = all.find(is_staged).unwrap();
         let mut bytes = fs::read(&file).unwrap();
         let middle = bytes.len() / 2;
         match change {

@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn what_has_no_rows_is_left_out_as_far_up_as_nobody_else_needs_it() {
-        let cases: [(&[usize], &[&[usize]], &[usize]); 4] = [
+        type Path<'a> = &'a [usize];
+        let cases: [(Path<'_>, &[Path<'_>], Path<'_>); 4] = [
             (&[0, 0, 1, 0], &[&[0, 1, 0]], &[0, 0]),
             (&[0, 0, 1, 0], &[&[0, 1, 0], &[0, 0, 0, 0]], &[0, 0, 1]),
             (&[0, 1], &[&[0, 0]], &[0, 1]),
