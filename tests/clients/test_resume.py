@@ -3,7 +3,6 @@ what they wrote is read, with another client of S3."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from contextlib import contextmanager
@@ -38,7 +37,6 @@ TARGETS = {
 
 @pytest.fixture(scope="module")
 def store():
-    os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "inf"
     store = Store()
     yield store
     store.server.stop()
