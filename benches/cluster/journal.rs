@@ -44,7 +44,7 @@ async fn costs() {
             for (cluster, seconds) in [&without, &with].into_iter().zip(&mut seconds) {
                 let session = cluster.session(TASKS as usize).await;
                 add_table(&session, TASKS, 1);
-                let (took, _) = timed(cluster, &session, query, TASKS).await.unwrap();
+                let took = timed(&session, query, TASKS).await.unwrap();
                 // The first round finds nothing ready.
                 seconds.extend((round > 0).then_some(took));
             }

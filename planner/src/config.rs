@@ -98,7 +98,7 @@ extensions_options! {
 
         /// On a cluster: who writes what is dealt out by a hash of keys, for joins and aggregates of many rows:
         /// blocks, which are files like those of other stages, or ballista.
-        pub shuffle: Shuffle, default = Shuffle::Ballista
+        pub shuffle: Shuffle, default = Shuffle::Blocks
 
         /// On a cluster: whether a stage starts when its first input is there; off only to compare.
         pub stream_stages: bool, default = true
@@ -150,9 +150,9 @@ config_field!(Admission);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shuffle {
     /// Forebay: blocks with a segment for each partition.
+    #[default]
     Blocks,
     /// Ballista: files of its own.
-    #[default]
     Ballista,
 }
 

@@ -87,9 +87,13 @@ impl Journal {
             return;
         }
         let mut waiting = shared.waiting.lock();
+        let is_first = waiting.records.is_empty();
         waiting.records.push(record);
         waiting.appended += 1;
-        shared.called.notify_one();
+        // While others gather, the thread need not wake up for each.
+        if is_first {
+            shared.called.notify_one();
+        }
     }
 
     /// Waits until all that was appended before is on the disk, and the state is known to be this process' yet.

@@ -42,6 +42,7 @@ use crate::stages::input_wants::{Scope, Wants, sorted, wants};
 use crate::stages::joined_stages::joined;
 use crate::stages::kept_joins;
 use crate::stages::rewrites::{limit_joins, limit_merges, limit_scans, without_repartition};
+use crate::stages::short_runs::short_runs;
 use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
 use crate::stages::traits::{can_be_left_out, holds_model, is_light, task_rows};
 
@@ -56,6 +57,9 @@ pub(crate) fn cut(
 ) -> Result<StagedPlan> {
     let plan = plan.transform_up(limit_joins).data()?.transform_up(limit_scans).data()?;
     let plan = plan.transform_up(limit_merges).data()?;
+    let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
+    let range_bytes = config.range_bytes as u64;
+    let plan = plan.transform_up(|plan| short_runs(plan, range_bytes, options)).data()?;
     let order = asked_order(&plan);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
     let plan = disguised(plan)?.transform_up(kept_joins::hidden).data()?;
@@ -63,7 +67,6 @@ pub(crate) fn cut(
         .plan_query_stages(job, plan, options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
     let writers = joined(writers)?;
-    let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
     let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };
     stages.orders.extend(writers.last().map(|root| root.stage_id()).zip(order));
     let last = writers.last().map(|writer| writer.stage_id());

@@ -9,6 +9,7 @@
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
 //! - `joined_stages`: which of its stages are one
+//! - `short_runs`: sorts of files, whose tasks sort in memory
 //! - `ranges`: the order of a query, made by several tasks
 //! - [`asked_order`]: the order in which a query asks for its rows
 //!
@@ -23,6 +24,7 @@ mod joined_stages;
 mod kept_joins;
 mod ranges;
 mod rewrites;
+mod short_runs;
 mod staged;
 mod traits;
 
