@@ -16,7 +16,7 @@ fn other(value: &str) -> Option<String> {
         "true" => Some("false".to_owned()),
         "false" => Some("true".to_owned()),
         "reserve" => Some("off".to_owned()),
-        "ballista" => Some("blocks".to_owned()),
+        "blocks" => Some("ballista".to_owned()),
         number => Some((number.parse::<u64>().ok()?.checked_add(1)?).to_string()),
     }
 }

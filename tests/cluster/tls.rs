@@ -86,7 +86,7 @@ async fn an_encrypted_cluster_gives_the_rows_of_one_process() {
     let both_did_some = begun().iter().zip(before).all(|(after, before)| *after > before);
     assert!(both_did_some, "{}", stage.cluster.said());
     let plan = run(&session, &format!("EXPLAIN {SHUFFLE}")).await.unwrap().join("\n");
-    assert_eq!(plan.matches("SortShuffleWriter").count(), 2, "{plan}");
+    assert_eq!(plan.matches("HashWriter").count(), 2, "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -76,40 +76,75 @@ fn session(read_whole_max: u64) -> SessionContext {
 }
 
 const BY_HASH: [&str; 3] = [
-    "SortShuffleWriter < DataSource",
-    "SortShuffleWriter < DataSource",
-    "BlockWriter < HashJoin < UnresolvedShuffle < UnresolvedShuffle",
+    "HashWriter < DataSource",
+    "HashWriter < DataSource",
+    "BlockWriter < HashJoin < ShuffleReader < ShuffleReader",
 ];
 
-/// With blocks, as Ballista's planner cuts them.
 #[tokio::test]
-async fn what_is_dealt_out_is_written_in_blocks_if_that_is_asked_for() {
-    let session = session(0);
-    let mut options = ForebayConfig::default();
-    options.set("shuffle", "blocks").unwrap();
-    let options = session.copied_config().with_option_extension(options);
-    let staged = async |query: &str| {
-        let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
-        cut(&"job".into(), plan, options.options()).unwrap()
-    };
-    let found = staged("SELECT few.a, many.b FROM few JOIN many ON few.k = many.k").await;
+async fn what_is_dealt_out_is_written_in_blocks() {
+    let found = staged("SELECT few.a, many.b FROM few JOIN many ON few.k = many.k", 0).await;
     let kinds: Vec<_> = found.spec.edges.iter().map(|edge| edge.kind).collect();
     assert_eq!(kinds[..2], [EdgeKind::Hash, EdgeKind::Hash]);
     assert_eq!(found.spec.stages[2].partitions, 4);
-    assert_eq!(
-        names(found),
-        [
-            "HashWriter < DataSource",
-            "HashWriter < DataSource",
-            "BlockWriter < HashJoin < ShuffleReader < ShuffleReader",
-        ]
-    );
-    let found = staged("SELECT k, count(*) FROM many GROUP BY k").await;
+    assert_eq!(names(found), BY_HASH);
     let grouped = [
         "HashWriter < Aggregate < DataSource",
         "BlockWriter < Projection < Aggregate < ShuffleReader",
     ];
-    assert_eq!(names(found), grouped);
+    assert_eq!(stages("SELECT k, count(*) FROM many GROUP BY k", 0).await, grouped);
+}
+
+#[tokio::test]
+async fn what_is_dealt_out_is_written_by_ballista_if_that_is_asked_for() {
+    let session = session(0);
+    let mut options = ForebayConfig::default();
+    options.set("shuffle", "ballista").unwrap();
+    let options = session.copied_config().with_option_extension(options);
+    let query = "SELECT few.a, many.b FROM few JOIN many ON few.k = many.k";
+    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+    let found = cut(&"job".into(), plan, options.options()).unwrap();
+    let by_ballista = [
+        "SortShuffleWriter < DataSource",
+        "SortShuffleWriter < DataSource",
+        "BlockWriter < HashJoin < UnresolvedShuffle < UnresolvedShuffle",
+    ];
+    assert_eq!(names(found), by_ballista);
+}
+
+/// A table of 4 files, by the tasks that sort its rows.
+#[tokio::test]
+async fn sorts_of_large_files_have_a_task_for_what_it_can_sort_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(0);
+    let table = folder.path().display().to_string();
+    let rows = "SELECT k, b, repeat(CAST(b AS VARCHAR), 20) AS text FROM many";
+    let copy = format!("COPY ({rows}) TO '{table}/' STORED AS CSV");
+    session.sql(&copy).await.unwrap().collect().await.unwrap();
+    let create = format!("CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{table}/'");
+    session.sql(&create).await.unwrap();
+    session.sql("SET datafusion.optimizer.repartition_file_min_size = 1").await.unwrap();
+    let sizes =
+        std::fs::read_dir(&table).unwrap().map(|file| file.unwrap().metadata().unwrap().len());
+    let bytes: u64 = sizes.sum();
+    for (query, range_bytes, tasks) in [
+        ("SELECT * FROM t ORDER BY b", bytes, 4),
+        ("SELECT * FROM t ORDER BY b", bytes.div_ceil(20), 10),
+        ("SELECT k + 1 AS k FROM t WHERE b > 3 ORDER BY k DESC", bytes.div_ceil(20), 10),
+        ("SELECT * FROM t ORDER BY b", 1, 1024),
+        // One task merges all.
+        ("SELECT * FROM t ORDER BY b", 0, 4),
+        ("SELECT * FROM t ORDER BY b LIMIT 5", 1, 4),
+        // Not of the rows of files.
+        ("SELECT k, count(*) FROM t GROUP BY k ORDER BY k", 1, 4),
+    ] {
+        let mut config = ForebayConfig::default();
+        config.set("range_bytes", &range_bytes.to_string()).unwrap();
+        let options = session.copied_config().with_option_extension(config);
+        let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+        let staged = cut(&"job".into(), plan, options.options()).unwrap();
+        assert_eq!(staged.spec.stages[0].partitions, tasks, "{query} in ranges of {range_bytes}");
+    }
 }
 
 #[tokio::test]
