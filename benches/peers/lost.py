@@ -228,6 +228,14 @@ def parser(about: str, engines: Iterable[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def keep(name: str, result: dict, options: argparse.Namespace) -> None:
+    """Writes a result to its file."""
+    today = datetime.date.today().isoformat()
+    path = options.results / f"{today}-{name}-cpu-{settings.CORES}-cores.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"checkout": settings.checkout(), **result}, indent=1) + "\n")
+
+
 def main() -> int:
     """Runs the command line; returns the exit code."""
     asked = parser(__doc__.splitlines()[0], CLUSTERS)
@@ -240,11 +248,8 @@ def main() -> int:
         print(took, flush=True)
         # Without the engine's own way out, which waits for who was killed.
         os._exit(0)
-    result = {"checkout": settings.checkout(), **compare(options)}
-    today = datetime.date.today().isoformat()
-    path = options.results / f"{today}-lost-cpu-{settings.CORES}-cores.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    result = compare(options)
+    keep("lost", result, options)
     print(table(result))
     return 0
 

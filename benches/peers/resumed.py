@@ -10,8 +10,6 @@ Prints a table, and writes one JSON object to benches/results/.
 """
 
 import argparse
-import datetime
-import json
 import os
 import shutil
 import statistics
@@ -201,11 +199,8 @@ def main() -> int:
         run = Run(WORKLOAD, options.data, options.output, False)
         print(CLUSTERS[options.engine](run, options.forebay, options.again), flush=True)
         os._exit(0)
-    result = {"checkout": settings.checkout(), **compare(options)}
-    today = datetime.date.today().isoformat()
-    path = options.results / f"{today}-resumed-cpu-{settings.CORES}-cores.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    result = compare(options)
+    lost.keep("resumed", result, options)
     print(table(result))
     return 0
 
