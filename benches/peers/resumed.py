@@ -28,7 +28,7 @@ import check
 import data
 import lost
 import measure
-from engines import forebay, settings
+from engines import forebay
 from engines.settings import Run
 from run import environment
 from workloads import ENGINES, WORKLOADS
