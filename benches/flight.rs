@@ -376,8 +376,7 @@ async fn shuffle() {
             let mut client = FlightClient::new(channel(&address).await);
             let path = vec!["forebay.stream".to_owned(), definition];
             let flight = client.get_flight_info(FlightDescriptor::new_path(path)).await.unwrap();
-            let mut rows =
-                client.do_get(flight.endpoint[0].ticket.clone().unwrap()).await.unwrap();
+            let mut rows = client.do_get(flight.endpoint[0].ticket.clone().unwrap()).await.unwrap();
             let (mut found, mut first) = (0, None);
             while let Some(batch) = rows.try_next().await.unwrap() {
                 first.get_or_insert_with(|| start.elapsed().as_secs_f64());

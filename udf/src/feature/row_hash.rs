@@ -132,7 +132,8 @@ mod tests {
     fn views_have_the_hashes_of_what_they_show() {
         let texts = [Some("short"), None, Some(""), Some("longer than the twelve bytes of a view")];
         let texts: ArrayRef = Arc::new(StringArray::from(texts.to_vec()));
-        let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![&b"ab"[..], b"\xff", b"", b"0123456789abc"]));
+        let bytes: ArrayRef =
+            Arc::new(BinaryArray::from(vec![&b"ab"[..], b"\xff", b"", b"0123456789abc"]));
         let of_list = Field::new("item", DataType::Utf8, true);
         let offsets = arrow::buffer::OffsetBuffer::from_lengths([1, 0, 2, 1]);
         let lists: ArrayRef =

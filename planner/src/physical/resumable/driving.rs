@@ -81,10 +81,7 @@ const OF_ONE_ROW: [&str; 12] = [
 ];
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(
-        purpose: Purpose,
-        passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool,
-    ) -> Self {
+    pub(super) fn new(purpose: Purpose, passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool) -> Self {
         Self { purpose, passes, models: BTreeMap::new() }
     }
 
@@ -141,7 +138,10 @@ impl<'a> Walk<'a> {
         if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
             let model = inference.model();
             // Calls of one name may be of several models: another one may have taken its place meanwhile.
-            self.models.entry(model.name.clone()).or_default().insert(pinned_model(model, self.purpose)?);
+            self.models
+                .entry(model.name.clone())
+                .or_default()
+                .insert(pinned_model(model, self.purpose)?);
         }
         Ok(self.found(child)?.below(0))
     }
@@ -180,7 +180,8 @@ impl<'a> Walk<'a> {
             });
         }
         let best = found.into_iter().max_by_key(|(rank, _)| *rank);
-        best.map(|(_, found)| found).unwrap_or_else(|| Err(self.purpose.of_full_join(plan.as_ref())))
+        best.map(|(_, found)| found)
+            .unwrap_or_else(|| Err(self.purpose.of_full_join(plan.as_ref())))
     }
 }
 

@@ -88,7 +88,10 @@ pub struct CutQuery {
 ///
 /// # Errors
 /// Why that cannot be, and what to do.
-pub fn cut_query(plan: &Plan, is_elsewhere: &dyn Fn(&dyn ExecutionPlan) -> bool) -> Result<CutQuery> {
+pub fn cut_query(
+    plan: &Plan,
+    is_elsewhere: &dyn Fn(&dyn ExecutionPlan) -> bool,
+) -> Result<CutQuery> {
     let purpose = Purpose::Windows;
     let Driving { branches, pinned } = Walk::new(purpose, is_elsewhere).driving(plan)?;
     let plans = Plans::try_new(Arc::clone(plan), branches, purpose)?;

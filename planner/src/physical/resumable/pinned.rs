@@ -160,10 +160,8 @@ fn of_model(name: &str, purpose: Purpose) -> DataFusionError {
         ),
         Purpose::Windows => ("each window", "write that side of the join to a table first"),
     };
-    purpose.refused(
-        &format!("{each} would compute model '{name}' for all that it joins with"),
-        remedy,
-    )
+    purpose
+        .refused(&format!("{each} would compute model '{name}' for all that it joins with"), remedy)
 }
 
 fn joins_with(what: &str, purpose: Purpose) -> DataFusionError {
