@@ -4,6 +4,8 @@
 //!   nothing else
 //! - load: 64 clients for a minute: metadata, predictions for one row, and one that reads all of a
 //!   large table; how long predictions take, and what the server's memory does. The first error ends it
+//! - shuffle: a stream of 8 million rows in Parquet files, of which all are shuffled together, or in windows; when the
+//!   first batch comes, and the last one
 //!
 //! `cargo bench --bench flight`, or one of them: `cargo bench --bench flight -- load`
 
@@ -59,6 +61,9 @@ fn main() {
         }
         if is_asked("load") {
             load().await;
+        }
+        if is_asked("shuffle") {
+            shuffle().await;
         }
     });
 }
@@ -338,6 +343,54 @@ async fn predict(address: &str, client: usize, counts: &Counts, end: Instant) ->
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     times
+}
+
+async fn shuffle() {
+    const ROWS: usize = 8_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let context = ForebayContext::builder()
+        .with_catalog(Catalog::in_memory())
+        .without_url_tables()
+        .build()
+        .unwrap();
+    let at = folder.path().display();
+    for statement in [
+        format!(
+            "COPY (SELECT value AS id, md5(value::varchar) AS text FROM range(0, {ROWS})) TO '{at}/' \
+             STORED AS PARQUET OPTIONS ('max_row_group_size' '100000')"
+        ),
+        format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{at}/'"),
+    ] {
+        context.sql(&statement).await.unwrap().collect().await.unwrap();
+    }
+    let server = FlightServer::new(context).bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let address = server.address().to_string();
+    for round in 0..ROUNDS {
+        for window in ["null", "\"16 MiB\"", "\"64 MiB\""] {
+            let name = format!("{round} {}", window.trim_matches('"'));
+            let definition = format!(
+                "{{\"name\": \"{name}\", \"query\": \"SELECT * FROM t\", \"shuffle\": {round}, \
+                 \"shuffle_window\": {window}}}"
+            );
+            let start = Instant::now();
+            let mut client = FlightClient::new(channel(&address).await);
+            let path = vec!["forebay.stream".to_owned(), definition];
+            let flight = client.get_flight_info(FlightDescriptor::new_path(path)).await.unwrap();
+            let mut rows = client.do_get(flight.endpoint[0].ticket.clone().unwrap()).await.unwrap();
+            let (mut found, mut first) = (0, None);
+            while let Some(batch) = rows.try_next().await.unwrap() {
+                first.get_or_insert_with(|| start.elapsed().as_secs_f64());
+                found += batch.num_rows();
+            }
+            assert_eq!(found, ROWS);
+            println!(
+                "{{\"name\": \"flight, shuffle\", \"window\": {window}, \"seconds_to_first_batch\": {:.3}, \
+                 \"seconds\": {:.3}}}",
+                first.unwrap(),
+                start.elapsed().as_secs_f64()
+            );
+        }
+    }
 }
 
 fn median(values: &[f64]) -> f64 {

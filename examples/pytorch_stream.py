@@ -68,9 +68,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-rows", type=int, default=256)
     parser.add_argument("--shuffle", type=int, help="a seed")
+    parser.add_argument("--shuffle-window", help="bytes of files that are shuffled together, as 256MiB")
     parser.add_argument("--workers", type=int, default=0, help="of the DataLoader")
     arguments = parser.parse_args()
     options = {"batch_rows": arguments.batch_rows, "shuffle": arguments.shuffle}
+    options["shuffle_window"] = arguments.shuffle_window
     dataset = ForebayStream(arguments.uri, arguments.name, arguments.query, **options)
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=arguments.workers)
     for epoch in range(arguments.epochs):

@@ -19,9 +19,8 @@ use super::attempt::Written;
 use super::begun::Write;
 use super::commit::{counted, one_count};
 use super::exec::written_by;
-use super::resume::input::changes;
 use super::resume::record::{self, Found, Part, Wanted};
-use super::resume::{Input, Inputs, Piece, Remains};
+use super::resume::{Input, Inputs, Piece, Remains, changes};
 use super::target::Target;
 
 /// While one part ends, with less and less to do, the next one begins.
@@ -29,7 +28,7 @@ const PARTS_AT_ONCE: usize = 2;
 
 /// Makes the plan of a part.
 pub trait PartPlans: fmt::Debug + Send + Sync {
-    /// A plan of writes, in one partition, of the rows that these pieces give.
+    /// A plan of the rows that these pieces give; of what writes them, in one partition, if that was cut.
     ///
     /// # Errors
     /// None that a user could cause.

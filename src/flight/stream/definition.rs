@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use bytesize::ByteSize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use tonic::Status;
 
 /// Readers that a stream waits for, or has, at most.
@@ -33,6 +36,10 @@ pub(in crate::flight) struct Definition {
     pub(super) length: Option<String>,
     /// A seed: rows come in an order that it, the epoch and their values determine.
     pub(super) shuffle: Option<i64>,
+    /// Of `shuffle`: bytes of files whose rows are shuffled together, one such window after the other. If it is not
+    /// given, all rows are.
+    #[serde(default, deserialize_with = "size")]
+    pub(super) shuffle_window: Option<u64>,
     /// Options of its session.
     #[serde(default)]
     pub(super) options: BTreeMap<String, String>,
@@ -92,6 +99,9 @@ impl Definition {
                 return Err(format!("stream '{name}': '{key}' is for the mode coordinated"));
             }
         }
+        if self.shuffle_window.is_some() && self.shuffle.is_none() {
+            return Err(format!("stream '{name}': 'shuffle_window' needs 'shuffle', a seed"));
+        }
         match (self.reader, self.readers) {
             (Some(reader), Some(readers)) if reader >= readers => Err(format!(
                 "stream '{name}': reader {reader} of {readers}, which are numbered from 0"
@@ -100,10 +110,30 @@ impl Definition {
         }
     }
 
+    /// What shuffles this epoch, if something does.
+    pub(super) fn seed(&self) -> Option<i64> {
+        self.shuffle.map(|seed| seed.wrapping_add_unsigned(self.epoch))
+    }
+
     /// The same for all readers.
     pub(super) fn common(&self) -> Self {
         Self { reader: None, ..self.clone() }
     }
+}
+
+/// A number of bytes, also in words as options have it.
+fn size<'de, D: Deserializer<'de>>(json: D) -> Result<Option<u64>, D::Error> {
+    let found = Value::deserialize(json)?;
+    let size = match &found {
+        Value::Null => return Ok(None),
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => text.parse::<ByteSize>().ok().map(|size| size.as_u64()),
+        _ => None,
+    };
+    size.filter(|size| *size > 0).map(Some).ok_or_else(|| {
+        let expected = "expected bytes of files, as 268435456 or \"256 MiB\"";
+        Error::custom(format!("shuffle_window is {found}, {expected}"))
+    })
 }
 
 fn wrong(problem: &str) -> Status {
@@ -144,6 +174,19 @@ mod tests {
                     "length": "n", "batch_rows": 8}"#,
                 "reader 2 of 2",
             ),
+            (
+                r#"{"name": "a", "query": "", "shuffle": 1, "shuffle_window": "many"}"#,
+                "shuffle_window is \"many\", expected bytes of files",
+            ),
+            (
+                r#"{"name": "a", "query": "", "shuffle": 1, "shuffle_window": 0}"#,
+                "shuffle_window is 0, expected bytes of files",
+            ),
+            (
+                r#"{"name": "a", "query": "", "shuffle": 1, "shuffle_window": -1}"#,
+                "shuffle_window is -1, expected bytes of files",
+            ),
+            (r#"{"name": "a", "query": "", "shuffle_window": 1}"#, "needs 'shuffle', a seed"),
         ];
         for (json, expected) in cases {
             let problem = Definition::parse(json).unwrap_err();
@@ -151,5 +194,13 @@ mod tests {
         }
         let whole = r#"{"name": "a", "query": "SELECT 1", "epoch": 3, "shuffle": 7, "readers": 2}"#;
         assert_eq!(Definition::parse(whole).unwrap().mode, Mode::Shards);
+        for (window, expected) in
+            [("null", None), ("1000", Some(1000)), (r#""2 MiB""#, Some(2 << 20))]
+        {
+            let json = format!(
+                r#"{{"name": "a", "query": "", "shuffle": 7, "shuffle_window": {window}}}"#
+            );
+            assert_eq!(Definition::parse(&json).unwrap().shuffle_window, expected);
+        }
     }
 }

@@ -4,12 +4,13 @@
 //! name, those that follow join it, and each reads its part with `DoGet`. The idea is that of
 //! tf.data service (Audibert et al., 2023).
 //!
-//! - `definition`: what readers say; `outlet`: who takes which rows
+//! - `definition`: what readers say; `outlet`: who takes which rows; `shuffled`: in which order
 //! - `window`: rows that all readers get; `rounds`: rows of similar length
 
 mod definition;
 mod outlet;
 mod rounds;
+mod shuffled;
 mod window;
 
 use std::collections::HashMap;
@@ -22,10 +23,8 @@ use arrow_flight::error::FlightError;
 use datafusion::common::plan_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
-use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream};
-use datafusion::logical_expr::{Expr, lit};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::execute_stream;
-use datafusion::prelude::DataFrame;
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
@@ -43,6 +42,7 @@ use super::status;
 pub(super) use definition::Definition;
 use outlet::{Cut, Inlet, Outlet, Reader, both_ends};
 use rounds::Rounds;
+use shuffled::{Windows, shuffled};
 
 /// The first part of the path of such a flight.
 pub(super) const PATH: &str = "forebay.stream";
@@ -168,6 +168,8 @@ pub(super) struct Stream {
     definition: Definition,
     session: Arc<Session>,
     prepared: Arc<Prepared>,
+    /// If rows are shuffled window by window.
+    windows: Option<Arc<Windows>>,
     cut: Cut,
     outlet: Outlet,
     state: Mutex<State>,
@@ -197,6 +199,13 @@ impl Stream {
         let session = Arc::new(session);
         let prepared = Arc::new(Prepared::new(&session, &definition.query).await?);
         let rounds = check(definition, &prepared).map_err(|error| status::of(&error))?;
+        let windows = match definition.seed().zip(definition.shuffle_window) {
+            Some((seed, bytes)) => {
+                let windows = Windows::new(&session, &prepared, seed, bytes).await;
+                Some(Arc::new(windows.map_err(|error| status::of_definition(&error))?))
+            }
+            None => None,
+        };
         let (inlet, outlet) = both_ends(definition);
         let cut = Cut {
             name: definition.name.clone(),
@@ -216,6 +225,7 @@ impl Stream {
             definition: definition.common(),
             session,
             prepared,
+            windows,
             cut,
             outlet,
             state: Mutex::new(state),
@@ -264,12 +274,13 @@ impl Stream {
             let slot = self.session.slot()?;
             state.producing = state.inlet.take().map(|inlet| {
                 let (session, prepared) = (Arc::clone(&self.session), Arc::clone(&self.prepared));
-                let (definition, cut) = (self.definition.clone(), self.cut.clone());
+                let (seed, windows) = (self.definition.seed(), self.windows.clone());
+                let cut = self.cut.clone();
                 let ended = Arc::clone(&self.ended);
                 // It does not hold the stream, whose end is to end it.
                 SpawnedTask::spawn(async move {
                     let _slot = slot;
-                    let rows = rows(&session, &prepared, &definition).await;
+                    let rows = rows(&session, &prepared, seed, windows).await;
                     let written = match rows.map_err(|error| status::of(&error)) {
                         Ok(rows) => inlet.write(rows, &cut).await,
                         Err(status) => Err(status),
@@ -331,25 +342,19 @@ fn check(definition: &Definition, prepared: &Prepared) -> Result<Option<Rounds>>
 async fn rows(
     session: &Arc<Session>,
     prepared: &Prepared,
-    definition: &Definition,
+    seed: Option<i64>,
+    windows: Option<Arc<Windows>>,
 ) -> Result<SendableRecordBatchStream> {
-    let (shuffle, epoch) = (definition.shuffle, definition.epoch);
-    let change = move |session: &Session, rows| match shuffle {
-        Some(seed) => shuffled(rows, session, seed.wrapping_add_unsigned(epoch)),
+    if let Some(windows) = windows {
+        return Ok(conforming(windows.rows(session), &prepared.schema));
+    }
+    let change = move |session: &Session, rows| match seed {
+        Some(seed) => shuffled(rows, session, seed),
         None => Ok(rows),
     };
     let Execution { plan, context } = prepared.execute_changed(session, &[], change).await?;
     let rows = session.slots.threads().rows(plan.schema(), || execute_stream(plan, context))?;
     Ok(conforming(rows, &prepared.schema))
-}
-
-/// In an order that the seed and the values determine: the same on one machine and on many. Rows
-/// that are equal come one after the other.
-fn shuffled(rows: DataFrame, session: &Session, seed: i64) -> Result<DataFrame> {
-    let columns = rows.schema().columns().into_iter().map(Expr::Column);
-    let arguments = std::iter::once(lit(seed)).chain(columns).collect();
-    let row_hash = session.context.session().udf("row_hash")?;
-    rows.sort(vec![row_hash.call(arguments).sort(true, false)])
 }
 
 /// A reader at work.

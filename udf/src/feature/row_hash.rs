@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, UInt64Array};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, FieldRef, Int64Type};
 use datafusion::common::hash_utils::{QualityRandomState, create_hashes};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
 use datafusion::logical_expr::{
@@ -69,10 +70,94 @@ impl ScalarUDFImpl for RowHash {
             ColumnarValue::Array(seeds) if seeds.is_empty() => 0,
             _ => return exec_err!("row_hash: the seed is NULL, expected a whole number"),
         };
-        let columns = values.iter().map(|value| value.to_array(rows));
+        let columns = values.iter().map(|value| without_views(value.to_array(rows)?));
         let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
         let mut hashes = vec![0; rows];
         create_hashes(&columns, &QualityRandomState::with_seed(seed.cast_unsigned()), &mut hashes)?;
         Ok(ColumnarValue::Array(Arc::new(UInt64Array::from(hashes))))
+    }
+}
+
+/// Short texts in views have other hashes than texts, and whether a column has views depends on who reads it.
+fn without_views(values: ArrayRef) -> Result<ArrayRef> {
+    let plain = plain(values.data_type());
+    if plain == *values.data_type() { Ok(values) } else { Ok(cast(&values, &plain)?) }
+}
+
+fn plain(found: &DataType) -> DataType {
+    let of = |field: &FieldRef| -> FieldRef {
+        Arc::new(field.as_ref().clone().with_data_type(plain(field.data_type())))
+    };
+    match found {
+        DataType::Utf8View => DataType::LargeUtf8,
+        DataType::BinaryView => DataType::LargeBinary,
+        DataType::Dictionary(key, value) => {
+            DataType::Dictionary(key.clone(), Box::new(plain(value)))
+        }
+        DataType::List(item) => DataType::List(of(item)),
+        DataType::LargeList(item) => DataType::LargeList(of(item)),
+        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(of(item), *length),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(of).collect()),
+        DataType::Map(entries, is_sorted) => DataType::Map(of(entries), *is_sorted),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{BinaryArray, ListArray, StringArray, StructArray};
+    use arrow::datatypes::{Field, Fields, Int32Type};
+    use datafusion::config::ConfigOptions;
+
+    use super::*;
+
+    fn hashes(values: ArrayRef) -> Vec<u64> {
+        let args = ScalarFunctionArgs {
+            number_rows: values.len(),
+            arg_fields: vec![],
+            args: vec![
+                ColumnarValue::Scalar(ScalarValue::Int64(Some(7))),
+                ColumnarValue::Array(values),
+            ],
+            return_field: Arc::new(Field::new("hash", DataType::UInt64, true)),
+            config_options: Arc::new(ConfigOptions::default()),
+        };
+        let row_hash = RowHash { signature: Signature::user_defined(Volatility::Immutable) };
+        let hashes = row_hash.invoke_with_args(args).unwrap().to_array(0).unwrap();
+        hashes.as_primitive::<arrow::datatypes::UInt64Type>().values().to_vec()
+    }
+
+    /// One process reads texts of Parquet files as views, and workers do not.
+    #[test]
+    fn views_have_the_hashes_of_what_they_show() {
+        let texts = [Some("short"), None, Some(""), Some("longer than the twelve bytes of a view")];
+        let texts: ArrayRef = Arc::new(StringArray::from(texts.to_vec()));
+        let bytes: ArrayRef =
+            Arc::new(BinaryArray::from(vec![&b"ab"[..], b"\xff", b"", b"0123456789abc"]));
+        let of_list = Field::new("item", DataType::Utf8, true);
+        let offsets = arrow::buffer::OffsetBuffer::from_lengths([1, 0, 2, 1]);
+        let lists: ArrayRef =
+            Arc::new(ListArray::new(Arc::new(of_list), offsets, Arc::clone(&texts), None));
+        let fields = Fields::from(vec![Field::new("text", DataType::Utf8, true)]);
+        let structs: ArrayRef = Arc::new(StructArray::new(fields, vec![Arc::clone(&texts)], None));
+        let view = |data_type: DataType| Arc::new(Field::new("item", data_type, true));
+        let of_struct = Fields::from(vec![Field::new("text", DataType::Utf8View, true)]);
+        for (plain, views) in [
+            (texts, DataType::Utf8View),
+            (bytes, DataType::BinaryView),
+            (lists, DataType::List(view(DataType::Utf8View))),
+            (structs, DataType::Struct(of_struct)),
+        ] {
+            let viewed = cast(&plain, &views).unwrap();
+            assert_eq!(viewed.data_type(), &views);
+            let found = hashes(Arc::clone(&plain));
+            assert_eq!(hashes(viewed), found, "{views}");
+            assert_ne!(found[0], found[3]);
+        }
+        let keys = arrow::array::Int32Array::from(vec![0, 1, 0]);
+        let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+        let dictionary = arrow::array::DictionaryArray::<Int32Type>::new(keys, words);
+        let plain: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "a"]));
+        assert_eq!(hashes(Arc::new(dictionary)), hashes(plain));
     }
 }

@@ -85,10 +85,7 @@ impl Input {
 ///
 /// # Errors
 /// If a store cannot be asked.
-pub(in crate::write) async fn changes(
-    inputs: Vec<Input>,
-    context: &TaskContext,
-) -> Result<Vec<String>> {
+pub async fn changes(inputs: Vec<Input>, context: &TaskContext) -> Result<Vec<String>> {
     let asked = inputs.into_iter().map(|input| async move {
         let change = input.change(context).await?;
         Ok::<_, datafusion::common::DataFusionError>(

@@ -28,6 +28,6 @@ pub(super) mod pieces;
 pub(super) mod record;
 pub(super) mod remains;
 
-pub use input::Input;
+pub use input::{Input, changes};
 pub use pieces::{InputFile, Inputs, Piece, Reads};
 pub use remains::{Looked, Overview, Remains};

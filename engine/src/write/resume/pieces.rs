@@ -73,6 +73,12 @@ impl Inputs {
         self.files.iter().map(InputFile::end).sum()
     }
 
+    /// All of it, in parts of about so many bytes: each file that can be cut is cut at multiples of 1 MiB. How it is cut
+    /// depends on the files alone.
+    pub fn in_parts(&self, part_bytes: u64) -> Vec<Vec<Piece>> {
+        self.parts(self.missing(std::iter::empty()), part_bytes)
+    }
+
     /// What these pieces do not cover, in order.
     pub(in crate::write) fn missing(&self, covered: impl Iterator<Item = Piece>) -> Vec<Piece> {
         let mut covered: Vec<Piece> = covered.collect();

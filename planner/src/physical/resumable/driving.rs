@@ -15,7 +15,7 @@ use forebay_engine::{InferenceExec, ReadFilesExec};
 use forebay_udf::model::{Determinism, ModelDeclaration};
 
 use super::pinned::Pinned;
-use super::refusals::{of_all_rows, of_full_join, of_limit, of_operator, refused};
+use super::refusals::Purpose;
 use super::{Plan, file_scan};
 
 /// The scans that drive a plan: each row of its result comes from one row of one of them.
@@ -59,6 +59,7 @@ fn bytes(scan: &Plan) -> u64 {
 
 /// Looks for them.
 pub(super) struct Walk<'a> {
+    purpose: Purpose,
     passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool,
     models: BTreeMap<String, BTreeSet<String>>,
 }
@@ -80,8 +81,8 @@ const OF_ONE_ROW: [&str; 12] = [
 ];
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool) -> Self {
-        Self { passes, models: BTreeMap::new() }
+    pub(super) fn new(purpose: Purpose, passes: &'a dyn Fn(&dyn ExecutionPlan) -> bool) -> Self {
+        Self { purpose, passes, models: BTreeMap::new() }
     }
 
     /// What the models are that were found, by their names.
@@ -96,8 +97,8 @@ impl<'a> Walk<'a> {
     /// If there is none, or what is between depends on more than a row of it.
     pub(super) fn driving(&mut self, plan: &Plan) -> Result<Driving> {
         let mut driving = self.found(plan)?;
-        if driving.branches.is_empty() {
-            return Err(of_operator(&EmptyExec::new(plan.schema())));
+        if driving.branches.is_empty() && self.purpose == Purpose::Resume {
+            return Err(self.purpose.of_operator(&EmptyExec::new(plan.schema())));
         }
         driving.branches.iter_mut().for_each(|branch| branch.path.reverse());
         Ok(driving)
@@ -106,8 +107,10 @@ impl<'a> Walk<'a> {
     fn found(&mut self, plan: &Plan) -> Result<Driving> {
         if plan.fetch().is_some() {
             let is_sorted = plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>();
-            let of_order = || of_all_rows("ORDER BY with LIMIT", plan.as_ref());
-            return Err(if is_sorted { of_order() } else { of_limit() });
+            return Err(match is_sorted {
+                true => self.purpose.of_all_rows("ORDER BY with LIMIT", plan.as_ref()),
+                false => self.purpose.of_limit(),
+            });
         }
         if file_scan(plan.as_ref()).is_some() || plan.is::<ReadFilesExec>() {
             return Ok(Driving::of(plan));
@@ -118,20 +121,27 @@ impl<'a> Walk<'a> {
         if plan.is::<UnionExec>() {
             return self.of_union(plan);
         }
+        // A table without files, which a stream reads as any other.
+        if plan.is::<EmptyExec>() && self.purpose == Purpose::Windows {
+            return Ok(Driving::default());
+        }
         let children = plan.children();
         let passes = OF_ONE_ROW.contains(&plan.name())
             || plan.name() == "WriteExec"
             || (self.passes)(plan.as_ref());
         let [child] = children.as_slice() else {
-            return Err(of_operator(plan.as_ref()));
+            return Err(self.purpose.of_operator(plan.as_ref()));
         };
         if !passes {
-            return Err(of_operator(plan.as_ref()));
+            return Err(self.purpose.of_operator(plan.as_ref()));
         }
         if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
             let model = inference.model();
             // Calls of one name may be of several models: another one may have taken its place meanwhile.
-            self.models.entry(model.name.clone()).or_default().insert(pinned_model(model)?);
+            self.models
+                .entry(model.name.clone())
+                .or_default()
+                .insert(pinned_model(model, self.purpose)?);
         }
         Ok(self.found(child)?.below(0))
     }
@@ -163,14 +173,15 @@ impl<'a> Walk<'a> {
             // Of what keeps both from it, the side that could is nearer to it.
             found.push(match self.found(drives) {
                 Err(error) => (0, Err(error)),
-                Ok(mut driving) => match driving.pinned.add(other) {
+                Ok(mut driving) => match driving.pinned.add(other, self.purpose) {
                     Err(error) => (1, Err(error)),
                     Ok(()) => (driving.bytes().saturating_add(2), Ok(driving.below(at))),
                 },
             });
         }
         let best = found.into_iter().max_by_key(|(rank, _)| *rank);
-        best.map(|(_, found)| found).unwrap_or_else(|| Err(of_full_join(plan.as_ref())))
+        best.map(|(_, found)| found)
+            .unwrap_or_else(|| Err(self.purpose.of_full_join(plan.as_ref())))
     }
 }
 
@@ -204,9 +215,9 @@ pub(super) fn may_drive(join: JoinType) -> (bool, bool) {
 }
 
 /// What makes the outputs of a model what they are. Where and how fast it runs does not.
-fn pinned_model(model: &ModelDeclaration) -> Result<String> {
+fn pinned_model(model: &ModelDeclaration, purpose: Purpose) -> Result<String> {
     if model.counts_its_failures() {
-        return Err(refused(
+        return Err(purpose.refused(
             &format!(
                 "of model '{}' it is counted how many of all rows fail (max_error_ratio)",
                 model.name
@@ -214,8 +225,9 @@ fn pinned_model(model: &ModelDeclaration) -> Result<String> {
             &format!("ALTER MODEL {} RESET ('max_error_ratio')", model.name),
         ));
     }
-    if model.determinism == Determinism::Volatile {
-        return Err(refused(
+    // A window computes its rows once.
+    if model.determinism == Determinism::Volatile && purpose == Purpose::Resume {
+        return Err(purpose.refused(
             &format!("model '{}' gives something else each time (determinism)", model.name),
             &format!(
                 "ALTER MODEL {} SET ('determinism' = 'stable') if its outputs may be of several runs",

@@ -10,6 +10,9 @@
 //! the end (`rest`): that of a single file, and, if it is asked for, all above what models give. There the plan has
 //! a `StagedExec` (`staged`), which is put into the statement before it is planned (`place`): so what is above it is
 //! planned for a scan of staged files, whatever the rows below would have been for it.
+//!
+//! Queries are cut as well, whose rows are then made part by part ([`cut_query`]): streams for training shuffle the
+//! parts.
 
 mod columns;
 mod driving;
@@ -38,7 +41,7 @@ use forebay_engine::write::resume::{Input, InputFile, Inputs, Piece};
 use forebay_engine::write::{PartPlans, Target};
 
 use driving::{Branch, Driving, Walk};
-use refusals::{of_ordered_table, refused};
+use refusals::{Purpose, of_ordered_table, refused};
 use rest::split;
 use scan::Scan;
 
@@ -68,6 +71,32 @@ pub struct Cut {
     pub plans: Arc<dyn PartPlans>,
     /// What is made of the rows of all parts, if those are staged.
     pub rest: Option<Rest>,
+}
+
+/// A query that can be read in parts.
+#[derive(Debug)]
+pub struct CutQuery {
+    /// The files that are cut into pieces.
+    pub inputs: Inputs,
+    /// Other files that each part reads.
+    pub pinned: Vec<Input>,
+    /// Makes plans of parts, in as many partitions as the whole has.
+    pub plans: Arc<dyn PartPlans>,
+}
+
+/// Cuts what a query was planned as. A part gives the rows that its pieces give in the whole, in any order.
+///
+/// # Errors
+/// Why that cannot be, and what to do.
+pub fn cut_query(
+    plan: &Plan,
+    is_elsewhere: &dyn Fn(&dyn ExecutionPlan) -> bool,
+) -> Result<CutQuery> {
+    let purpose = Purpose::Windows;
+    let Driving { branches, pinned } = Walk::new(purpose, is_elsewhere).driving(plan)?;
+    let plans = Plans::try_new(Arc::clone(plan), branches, purpose)?;
+    let (inputs, pinned) = (plans.inputs(), pinned.files.into_iter().collect());
+    Ok(CutQuery { inputs, pinned, plans: Arc::new(plans) })
 }
 
 /// What of a plan runs elsewhere.
@@ -104,9 +133,9 @@ pub fn cut(plan: &Plan, elsewhere: Elsewhere<'_>) -> Result<Cut> {
             None => (Arc::clone(&whole), None),
         },
     };
-    let mut walk = Walk::new(elsewhere.is_of);
+    let mut walk = Walk::new(Purpose::Resume, elsewhere.is_of);
     let Driving { branches, pinned } = walk.driving(&of_parts)?;
-    let plans = Plans::try_new(of_parts, branches)?;
+    let plans = Plans::try_new(of_parts, branches, Purpose::Resume)?;
     let scans = plans.branches.iter().map(|branch| branch.scan.reads());
     let mut reads = scans.collect::<Vec<_>>().join("; and ");
     for joined in pinned.reads {
@@ -134,10 +163,10 @@ struct OfScan {
 }
 
 impl Plans {
-    fn try_new(whole: Plan, branches: Vec<Branch>) -> Result<Self> {
+    fn try_new(whole: Plan, branches: Vec<Branch>, purpose: Purpose) -> Result<Self> {
         let mut first = 0;
         let of_scan = |Branch { path, scan }| {
-            let scan = Scan::try_new(&scan)?;
+            let scan = Scan::try_new(&scan, purpose)?;
             let files = scan.inputs().0.len();
             first += files;
             Ok::<_, DataFusionError>(OfScan { path, scan, first: first - files, files })

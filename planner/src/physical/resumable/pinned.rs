@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::physical_plan::FileGroup;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use forebay_engine::write::resume::Input;
 use forebay_engine::{InferenceExec, ReadFilesExec};
 
-use super::refusals::{of_operator, refused};
+use super::refusals::Purpose;
 use super::staged::StagedExec;
 use super::{Plan, file_scan, scan};
 
@@ -67,10 +69,10 @@ impl Pinned {
     ///
     /// # Errors
     /// If it reads more than files, or gives other rows each time.
-    pub(super) fn add(&mut self, plan: &Plan) -> Result<()> {
-        check(plan.as_ref())?;
+    pub(super) fn add(&mut self, plan: &Plan, purpose: Purpose) -> Result<()> {
+        check(plan.as_ref(), purpose)?;
         self.note(plan);
-        plan.children().into_iter().try_for_each(|child| self.add(child))
+        plan.children().into_iter().try_for_each(|child| self.add(child, purpose))
     }
 
     /// The files that a plan reads beside what is staged, once, however its rows come.
@@ -83,7 +85,7 @@ impl Pinned {
         }
         let children = plan.children();
         if plan.is::<InferenceExec>() || (children.is_empty() && !is_repeatable(plan.as_ref())) {
-            return Err(of_operator(plan.as_ref()));
+            return Err(Purpose::Resume.of_operator(plan.as_ref()));
         }
         self.note(plan);
         children.into_iter().try_for_each(|child| self.add_once(child))
@@ -111,35 +113,59 @@ fn is_repeatable(plan: &dyn ExecutionPlan) -> bool {
     REPEATABLE.contains(&plan.name()) || file_scan(plan).is_some()
 }
 
-fn check(plan: &dyn ExecutionPlan) -> Result<()> {
+fn check(plan: &dyn ExecutionPlan, purpose: Purpose) -> Result<()> {
     if plan.fetch().is_some() {
-        return Err(joins_with("LIMIT"));
+        return Err(joins_with("LIMIT", purpose));
     }
     if let Some(inference) = plan.downcast_ref::<InferenceExec>() {
-        return Err(refused(
-            &format!(
-                "each of its parts would compute model '{}' for all that it joins with",
-                inference.model().name
-            ),
-            "SET forebay.stage_models = true, which stages what it gives before the join, or write that side of it to \
-             a table first",
-        ));
+        return Err(of_model(&inference.model().name, purpose));
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
         let mut all = aggregate.aggr_expr().iter();
         let depends = all.find(|one| !OF_ANY_ORDER.contains(&one.fun().name()));
         if let Some(depends) = depends {
-            return Err(joins_with(depends.fun().name()));
+            return Err(joins_with(depends.fun().name(), purpose));
         }
+    }
+    // Of what is resumed the statement was looked at.
+    if purpose == Purpose::Windows
+        && let Some(volatile) = volatile(plan)?
+    {
+        return Err(joins_with(&volatile, purpose));
     }
     match is_repeatable(plan) {
         true => Ok(()),
-        false => Err(of_operator(plan)),
+        false => Err(purpose.of_operator(plan)),
     }
 }
 
-fn joins_with(what: &str) -> DataFusionError {
-    refused(
+/// An expression of an operator that gives something else each time.
+fn volatile(plan: &dyn ExecutionPlan) -> Result<Option<String>> {
+    let mut found = None;
+    plan.apply_expressions(&mut |expr| {
+        if is_volatile(expr) {
+            found = Some(expr.to_string());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(found)
+}
+
+fn of_model(name: &str, purpose: Purpose) -> DataFusionError {
+    let (each, remedy) = match purpose {
+        Purpose::Resume => (
+            "each of its parts",
+            "SET forebay.stage_models = true, which stages what it gives before the join, or write that side of it to \
+             a table first",
+        ),
+        Purpose::Windows => ("each window", "write that side of the join to a table first"),
+    };
+    purpose
+        .refused(&format!("{each} would compute model '{name}' for all that it joins with"), remedy)
+}
+
+fn joins_with(what: &str, purpose: Purpose) -> DataFusionError {
+    purpose.refused(
         &format!("it joins with what {what} makes, which may differ from part to part"),
         "write that side of the join to a table first",
     )

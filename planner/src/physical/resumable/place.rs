@@ -13,7 +13,7 @@ use datafusion::common::{DataFusionError, JoinType, Result};
 use datafusion::logical_expr::LogicalPlan;
 
 use super::driving::may_drive;
-use super::refusals::{of_limit, refused};
+use super::refusals::{Purpose, refused};
 use crate::logical::{Inference, Staged};
 
 /// The statement with the place in it where its rows are staged, if there has to be one: the topmost below which
@@ -59,7 +59,7 @@ fn check(plan: &LogicalPlan) -> Result<()> {
     if let LogicalPlan::Limit(limit) = plan
         && !is_sorted(&limit.input)
     {
-        return Err(of_limit());
+        return Err(Purpose::Resume.of_limit());
     }
     let mut with_models = 0;
     for input in plan.inputs() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::{
     CsvSource, FileGroup, FileScanConfig, FileScanConfigBuilder,
@@ -16,7 +16,7 @@ use forebay_engine::files::{File, OnUnreadable};
 use forebay_engine::write::resume::{Input, Piece, Reads};
 use object_store::memory::InMemory;
 
-use super::refusals::{of_operator, refused};
+use super::refusals::Purpose;
 use super::{Plan, file_scan};
 
 /// A scan that drives a plan.
@@ -33,13 +33,13 @@ impl Scan {
     ///
     /// # Errors
     /// As [`FileScan::try_new`].
-    pub(super) fn try_new(plan: &Plan) -> Result<Self> {
+    pub(super) fn try_new(plan: &Plan, purpose: Purpose) -> Result<Self> {
         if let Some(files) = plan.downcast_ref::<ReadFilesExec>() {
             return Ok(Self::Rows(Arc::clone(plan), files.files().cloned().collect()));
         }
         match file_scan(plan.as_ref()) {
-            Some(config) => Ok(Self::Files(Box::new(FileScan::try_new(config.clone())?))),
-            None => Err(of_operator(plan.as_ref())),
+            Some(config) => Ok(Self::Files(Box::new(FileScan::try_new(config.clone(), purpose)?))),
+            None => Err(purpose.of_operator(plan.as_ref())),
         }
     }
 
@@ -68,7 +68,7 @@ impl Scan {
             Self::Files(scan) => Ok(DataSourceExec::from_data_source(scan.of(pieces))),
             Self::Rows(plan, files) => {
                 let Some(scan) = plan.downcast_ref::<ReadFilesExec>() else {
-                    return Err(of_operator(plan.as_ref()));
+                    return internal_err!("{} reads no files as rows", plan.name());
                 };
                 let files: Vec<File> =
                     pieces.iter().map(|piece| files[piece.file].clone()).collect();
@@ -96,7 +96,7 @@ impl FileScan {
     ///
     /// # Errors
     /// If it reads a file twice, or only a part of one.
-    fn try_new(config: FileScanConfig) -> Result<Self> {
+    fn try_new(config: FileScanConfig, purpose: Purpose) -> Result<Self> {
         let mut files: BTreeMap<String, (PartitionedFile, u64)> = BTreeMap::new();
         for file in config.file_groups.iter().flat_map(FileGroup::iter) {
             let range = file.range.as_ref();
@@ -109,7 +109,7 @@ impl FileScan {
         }
         for (name, (file, bytes)) in &files {
             if file.object_meta.size != *bytes {
-                return Err(refused(
+                return Err(purpose.refused(
                     &format!(
                         "it reads {bytes} bytes of '{name}', which has {}",
                         file.object_meta.size
@@ -119,7 +119,7 @@ impl FileScan {
             }
         }
         if config.output_partitioning.is_some() {
-            return Err(refused(
+            return Err(purpose.refused(
                 "its files are read in groups of their folders",
                 "SET datafusion.optimizer.preserve_file_partitions = 0",
             ));
@@ -277,7 +277,7 @@ mod tests {
     fn a_file_that_is_one_array_is_not_cut() {
         for lines in [true, false] {
             let config = json(lines);
-            let scan = FileScan::try_new(config).unwrap();
+            let scan = FileScan::try_new(config, Purpose::Resume).unwrap();
             assert_eq!(scan.inputs().1 == Reads::Bytes, lines);
             let parts = scan.of(&[Piece { file: 0, start: 0, end: 1 << 24 }]);
             let files = parts.file_groups.iter().flat_map(FileGroup::iter);

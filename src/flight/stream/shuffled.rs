@@ -1,0 +1,307 @@
+//! Rows in an order that a seed determines: all of them at once, or window by window.
+//!
+//! ```text
+//!  files     ├──0──┤├──1──┤├──2──┤├──3──┤├──4──┤├──5──┤   parts, by bytes
+//!  windows   │ 4 1 │ 0 5 │ 3 2 │                          parts in the order of the seed
+//!  rows      ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒                          of each window, sorted by row_hash
+//!              ▲read  ▲prepared
+//! ```
+//! Which rows are in a window depends on the files, its size and the seed; nothing of it on who computes them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, plan_err};
+use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{Expr, lit};
+use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::prelude::DataFrame;
+use forebay_engine::write::resume::{Input, Inputs, Piece, changes};
+use forebay_planner::physical::resumable::{CutQuery, cut_query};
+use forebay_scheduler::client::cluster_exec::ClusterExec;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use sha2::{Digest, Sha256};
+
+use crate::flight::statements::plan::Execution;
+use crate::flight::statements::session::Session;
+use crate::flight::statements::statement::Prepared;
+
+/// From so many places of the files the rows of a window come, if it is not small.
+const PARTS_IN_WINDOW: u64 = 16;
+
+/// Parts of all files at most, as each takes memory.
+const PARTS_MAX: u64 = 1 << 18;
+
+/// In an order that the seed and the values determine: the same on one machine and on many. Rows
+/// that are equal come one after the other.
+pub(super) fn shuffled(rows: DataFrame, session: &Session, seed: i64) -> Result<DataFrame> {
+    let columns = rows.schema().columns().into_iter().map(Expr::Column);
+    let arguments = std::iter::once(lit(seed)).chain(columns).collect();
+    let row_hash = session.context.session().udf("row_hash")?;
+    rows.sort(vec![row_hash.call(arguments).sort(true, false)])
+}
+
+/// The same order of an operator's rows.
+fn by_row_hash(session: &Session, rows: &Schema, seed: i64) -> Result<LexOrdering> {
+    let seed: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(ScalarValue::Int64(Some(seed))));
+    let column =
+        |(at, name): (usize, &String)| -> Arc<dyn PhysicalExpr> { Arc::new(Column::new(name, at)) };
+    let names = rows.fields().iter().map(|field| field.name());
+    let arguments = std::iter::once(seed).chain(names.enumerate().map(column)).collect();
+    let row_hash = session.context.session().udf("row_hash")?;
+    let options = Arc::new(session.options());
+    let hash = ScalarFunctionExpr::try_new(row_hash, arguments, rows, options)?;
+    Ok([PhysicalSortExpr::new_default(Arc::new(hash))].into())
+}
+
+/// A query whose rows are shuffled window by window, planned.
+pub(super) struct Windows {
+    query: CutQuery,
+    windows: Vec<Vec<Piece>>,
+    order: LexOrdering,
+    schema: SchemaRef,
+    context: Arc<TaskContext>,
+}
+
+impl Windows {
+    /// Plans a query for windows of about so many bytes of its files.
+    ///
+    /// # Errors
+    /// If it cannot be read in parts, and those of planning.
+    pub(super) async fn new(
+        session: &Arc<Session>,
+        prepared: &Prepared,
+        seed: i64,
+        window_bytes: u64,
+    ) -> Result<Self> {
+        if prepared.schema.fields().is_empty() {
+            return plan_err!("the query's rows have no columns, so there is nothing to shuffle");
+        }
+        session.plan_in_parts()?;
+        let Execution { plan, context } = prepared.execute(session, &[]).await?;
+        let query = cut_query(&plan, &|plan| plan.is::<ClusterExec>())?;
+        let schema = plan.schema();
+        Ok(Self {
+            windows: windows(&query.inputs, seed, window_bytes),
+            query,
+            order: by_row_hash(session, &schema, seed)?,
+            schema,
+            context,
+        })
+    }
+
+    /// All rows, of one window after the other.
+    pub(super) fn rows(self: Arc<Self>, session: &Arc<Session>) -> SendableRecordBatchStream {
+        let schema = Arc::clone(&self.schema);
+        let session = Arc::clone(session);
+        let reading = Reading { windows: self, session, next: 0, now: None, ahead: None };
+        let rows = stream::try_unfold(reading, |mut reading| async move {
+            let batch = reading.batch().await?;
+            Ok::<_, DataFusionError>(batch.map(|batch| (batch, reading)))
+        });
+        Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+    }
+
+    /// Begins to make the rows of a window, in their order.
+    fn begin(&self, window: usize) -> Result<SendableRecordBatchStream> {
+        let pieces = &self.windows[window];
+        let plan = sorted(self.query.plans.plan(pieces)?, &self.order);
+        let rows = execute_stream(plan, Arc::clone(&self.context))?;
+        Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
+    }
+
+    /// What a window reads.
+    fn files(&self, pieces: &[Piece]) -> Vec<Input> {
+        let files = pieces.iter().map(|piece| &self.query.inputs.files[piece.file].input);
+        let files: BTreeSet<&Input> = files.chain(&self.query.pinned).collect();
+        files.into_iter().cloned().collect()
+    }
+}
+
+/// One window, and behind it the next one.
+struct Reading {
+    windows: Arc<Windows>,
+    session: Arc<Session>,
+    /// Which one begins next.
+    next: usize,
+    now: Option<SendableRecordBatchStream>,
+    ahead: Option<SendableRecordBatchStream>,
+}
+
+impl Reading {
+    async fn batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if self.now.is_none() {
+                self.now = match self.ahead.take() {
+                    Some(begun) => Some(begun),
+                    None => self.begin()?,
+                };
+            }
+            let Some(rows) = &mut self.now else { return Ok(None) };
+            let Some(batch) = rows.next().await.transpose()? else {
+                self.now = None;
+                continue;
+            };
+            // Its rows are there, and only have to be put in order: there is time for others.
+            if self.ahead.is_none() {
+                self.ahead = self.begin()?;
+            }
+            return Ok(Some(batch));
+        }
+    }
+
+    /// Begins a window, which runs as far as its first batches without being asked.
+    fn begin(&mut self) -> Result<Option<SendableRecordBatchStream>> {
+        if self.next == self.windows.windows.len() {
+            return Ok(None);
+        }
+        let (windows, window) = (Arc::clone(&self.windows), self.next);
+        self.next += 1;
+        let schema = Arc::clone(&self.windows.schema);
+        self.session.slots.threads().rows(schema, move || windows.begin(window)).map(Some)
+    }
+}
+
+/// Rows in an order, of all partitions together.
+fn sorted(plan: Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Arc<dyn ExecutionPlan> {
+    let partitions = plan.output_partitioning().partition_count();
+    let sort = SortExec::new(order.clone(), plan).with_preserve_partitioning(partitions > 1);
+    match partitions {
+        1 => Arc::new(sort),
+        _ => Arc::new(SortPreservingMergeExec::new(order.clone(), Arc::new(sort))),
+    }
+}
+
+/// Rows that are sorted, if the files that they are of are what they were when the query was planned: else rows
+/// would be lost, or come twice.
+fn unless_changed(
+    mut rows: SendableRecordBatchStream,
+    files: Vec<Input>,
+    context: Arc<TaskContext>,
+) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let checked = async move {
+        // When there is one, all has been read.
+        let first = rows.next().await.transpose()?;
+        if let Some(change) = changes(files, &context).await?.first() {
+            return exec_err!(
+                "{change}: it was changed while the stream read it; begin the stream anew, under another name or \
+                 when it has been closed"
+            );
+        }
+        Ok::<_, DataFusionError>(stream::iter(first.map(Ok)).chain(rows))
+    };
+    Box::pin(RecordBatchStreamAdapter::new(schema, stream::once(checked).try_flatten()))
+}
+
+/// Parts of files in the order that a seed gives them, in windows of about so many bytes.
+fn windows(inputs: &Inputs, seed: i64, window_bytes: u64) -> Vec<Vec<Piece>> {
+    let part_bytes = (window_bytes / PARTS_IN_WINDOW).max(inputs.bytes() / PARTS_MAX).max(1);
+    let mut parts: Vec<_> = inputs.in_parts(part_bytes).into_iter().enumerate().collect();
+    parts.sort_by_cached_key(|(part, _)| place(seed, *part));
+    let (mut windows, mut window, mut room) = (vec![], vec![], window_bytes);
+    for (_, part) in parts {
+        let bytes = part.iter().map(Piece::bytes).sum();
+        if bytes > room && !window.is_empty() {
+            windows.push(std::mem::take(&mut window));
+            room = window_bytes;
+        }
+        room = room.saturating_sub(bytes);
+        window.extend(part);
+    }
+    if !window.is_empty() {
+        windows.push(window);
+    }
+    windows
+}
+
+/// By which parts are sorted: the same in each version.
+fn place(seed: i64, part: usize) -> [u8; 32] {
+    Sha256::digest([seed.to_le_bytes(), (part as u64).to_le_bytes()].concat()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_engine::write::resume::{InputFile, Reads};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn inputs(sizes: &[u64], reads: Reads) -> Inputs {
+        let file = |(at, size): (usize, &u64)| InputFile {
+            input: Input {
+                store: "file:///".to_owned(),
+                path: at.to_string(),
+                size: *size,
+                version: String::new(),
+            },
+            scan: 0,
+            reads,
+        };
+        Inputs { files: sizes.iter().enumerate().map(file).collect() }
+    }
+
+    fn bytes(window: &[Piece]) -> u64 {
+        window.iter().map(Piece::bytes).sum()
+    }
+
+    #[test]
+    fn a_window_has_parts_of_many_places() {
+        let inputs = inputs(&[1024 * MIB], Reads::Bytes);
+        let found = windows(&inputs, 7, 64 * MIB);
+        assert_eq!(found.len(), 16);
+        for window in &found {
+            assert_eq!(window.len(), 16);
+            assert!(window.iter().all(|piece| piece.bytes() == 4 * MIB));
+            // Of 16 random places of 256 the outermost are at least this far from each other.
+            let starts = || window.iter().map(|piece| piece.start);
+            assert!(starts().max().unwrap() - starts().min().unwrap() > 512 * MIB);
+        }
+        assert_ne!(found, windows(&inputs, 8, 64 * MIB));
+        assert_eq!(found, windows(&inputs, 7, 64 * MIB));
+        assert_eq!(windows(&inputs, 7, u64::MAX).len(), 1);
+        assert_eq!(windows(&inputs, 7, 1).len(), 1024);
+    }
+
+    /// Whoever trains on with the next version has the same windows.
+    #[test]
+    fn the_order_of_parts_is_fixed() {
+        let files = inputs(&[1; 8], Reads::Whole);
+        let order: Vec<usize> = windows(&files, 7, 1).concat().iter().map(|p| p.file).collect();
+        assert_eq!(order, [6, 1, 0, 4, 2, 3, 7, 5]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_byte_is_in_one_window(
+            sizes in prop::collection::vec(0..5 * MIB, 0..9),
+            reads in prop::sample::select(vec![Reads::Bytes, Reads::Whole, Reads::File]),
+            window_bytes in 1..20 * MIB,
+            seed in any::<i64>(),
+        ) {
+            let inputs = inputs(&sizes, reads);
+            let found = windows(&inputs, seed, window_bytes);
+            let largest = found.iter().flatten().map(Piece::bytes).max().unwrap_or(0);
+            for window in &found {
+                prop_assert!(!window.is_empty());
+                prop_assert!(bytes(window) <= window_bytes.max(largest) + 2 * MIB);
+            }
+            let mut pieces = found.concat();
+            pieces.sort_unstable();
+            prop_assert_eq!(bytes(&pieces), inputs.bytes());
+            for pair in pieces.windows(2) {
+                let [one, next] = pair else { unreachable!() };
+                prop_assert!(one.file < next.file || one.end <= next.start);
+            }
+        }
+    }
+}
