@@ -23,6 +23,7 @@ mod cluster {
     mod packages;
     mod pauses;
     mod restarts;
+    mod rooms;
     mod setup;
     mod short_memory;
     mod shuffles;

@@ -112,7 +112,7 @@ extensions_options! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// A producer starts if what is sealed and not consumed, what running producers are expected
-    /// to add, and what it is expected to add itself fit into the edge's budget.
+    /// to add, and what it is expected to add itself fit into the edge's budget, and into what its worker may keep.
     #[default]
     Reserve,
     /// The policy of the streaming batch model (arXiv 2501.12407, section 4): sources start at the

@@ -12,7 +12,11 @@ pub const CUDA: &str = "cuda";
 pub const EMULATED: &str = "emulated";
 
 /// What a process has, as it travels. CUDA devices are counted here, which loads libtorch.
-pub fn to_message(devices: &Devices, labels: Vec<String>) -> messages::Inventory {
+pub fn to_message(
+    devices: &Devices,
+    labels: Vec<String>,
+    work_limit: Option<u64>,
+) -> messages::Inventory {
     let inventory = devices.inventory();
     let accelerators = devices.cuda().unwrap_or_default();
     let accelerators = accelerators.iter().chain(inventory.emulated());
@@ -21,6 +25,7 @@ pub fn to_message(devices: &Devices, labels: Vec<String>) -> messages::Inventory
         memory: inventory.memory,
         accelerators: accelerators.filter_map(accelerator_to_message).collect(),
         labels,
+        work_limit,
     }
 }
 

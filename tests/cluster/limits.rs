@@ -14,10 +14,15 @@ async fn a_full_work_dir_of_one_worker_is_left_to_another() {
     let full = [CPU, &["--work-limit", "1kB"]].concat();
     let stage = Stage::new(10, &[&full, CPU, ACCELERATOR]);
     let session = stage.session().await;
-    let rows = stage.run(&session, QUERY).await;
-    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
-    assert!(rows == run(&stage.local().await, QUERY).await.unwrap());
-    assert!(stage.cluster.tasks_begun_by(0) > 0, "nobody tried the worker that is full");
+    let expected = run(&stage.local().await, QUERY).await.unwrap();
+    // What it may keep is known. Only who does not look at that tries it.
+    for (admission, tries) in [("reserve", false), ("off", true)] {
+        run(&session, &format!("SET forebay.admission = '{admission}'")).await.unwrap();
+        let rows = stage.run(&session, QUERY).await;
+        let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+        assert!(rows == expected);
+        assert_eq!(stage.cluster.tasks_begun_by(0) > 0, tries, "{admission}");
+    }
 }
 
 /// A worker's own folder.

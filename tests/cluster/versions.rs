@@ -23,7 +23,7 @@ async fn a_scheduler_refuses_a_worker_of_another_version() {
     let stage = Stage::new(10, &[]);
     let address = format!("http://{}", stage.cluster.address());
     let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
-    let inventory = Inventory { cpus: 4, memory: 1 << 30, accelerators: vec![], labels: vec![] };
+    let inventory = Inventory { cpus: 4, memory: 1 << 30, ..Inventory::default() };
     let (id, address) = ("w-new".to_owned(), "127.0.0.1:1".to_owned());
     let worker = Worker { id, address, inventory, draining: false, busy_milli: 0 };
     let version = "9.9.9".to_owned();

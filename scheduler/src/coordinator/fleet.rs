@@ -17,7 +17,8 @@ pub(crate) fn worker_state(worker: &Worker) -> WorkerState {
     };
     let devices = devices.map(device).collect();
     let id = WorkerId::new(worker.id.as_str());
-    let mut state = WorkerState::new(id, inventory.cpus * WHOLE, inventory.memory);
+    let mut state = WorkerState::new(id, inventory.cpus * WHOLE, inventory.memory)
+        .with_work_bytes(inventory.work_limit.unwrap_or(u64::MAX));
     state.labels = inventory.labels.iter().cloned().collect();
     state.is_draining = worker.draining;
     state.with_devices(devices)
@@ -67,6 +68,19 @@ mod tests {
     use super::*;
     use crate::protocol::messages::Inventory;
 
+    fn worker(inventory: Inventory) -> Worker {
+        let (id, address) = ("w".to_owned(), String::new());
+        Worker { id, address, inventory, draining: false, busy_milli: 0 }
+    }
+
+    #[test]
+    fn a_worker_that_does_not_say_what_it_may_keep_has_room_for_everything() {
+        for (work_limit, expected) in [(Some(7), 7), (None, u64::MAX)] {
+            let worker = worker(Inventory { cpus: 1, work_limit, ..Inventory::default() });
+            assert_eq!(worker_state(&worker).work_bytes, expected);
+        }
+    }
+
     #[test]
     fn a_lease_names_the_devices_of_its_worker() {
         let accelerator = |kind: &str, ordinal| Accelerator {
@@ -77,14 +91,8 @@ mod tests {
         };
         let accelerators =
             vec![accelerator("cuda", 3), accelerator("emulated", 0), accelerator("emulated", 1)];
-        let inventory = Inventory { cpus: 1, memory: 1, accelerators, labels: vec![] };
-        let worker = Worker {
-            id: "w".to_owned(),
-            address: String::new(),
-            inventory,
-            draining: false,
-            busy_milli: 0,
-        };
+        let inventory = Inventory { cpus: 1, memory: 1, accelerators, ..Inventory::default() };
+        let worker = worker(inventory);
         let mut fleet = Fleet::default();
         fleet.attend(vec![worker_state(&worker)]);
         let leased = |worker: &str, devices: &[u32]| {

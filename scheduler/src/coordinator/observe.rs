@@ -87,7 +87,7 @@ impl Registry {
         let mut found: Vec<WorkerRow> = workers
             .map(|worker| {
                 let state = worker_state(&worker);
-                WorkerRow { worker, state, tasks: 0, block_bytes: 0 }
+                WorkerRow { worker, state, tasks: 0, block_bytes: 0, work_bytes: 0 }
             })
             .collect();
         let places: HashMap<WorkerId, usize> =
@@ -106,6 +106,11 @@ impl Registry {
             for (worker, bytes) in job.graph.held_bytes() {
                 if let Some(at) = places.get(worker) {
                     found[*at].block_bytes += bytes;
+                }
+            }
+            for (worker, bytes) in job.graph.bytes_by_worker() {
+                if let Some(at) = places.get(worker) {
+                    found[*at].work_bytes += bytes;
                 }
             }
         }

@@ -228,7 +228,8 @@ impl JobGraph {
     }
 
     fn start(&mut self, id: UnitId, worker: &WorkerId, lease: Lease, now: Millis) -> Bound {
-        let (skip, expected_left) = self.left_to_write(id);
+        let (skip, expected_left, expected_here) = self.left_to_write(id, worker);
+        let unread_milli = self.unread_milli_of(id.stage, now);
         let stage = &mut self.stages[id.stage.at()];
         let task = stage.id.task(stage.tasks.len() as u32);
         let unit = &mut stage.units[id.index as usize];
@@ -248,11 +249,14 @@ impl JobGraph {
             bytes: 0,
             rows: 0,
             expected_left,
+            expected_here,
+            unread_milli,
             skip,
             reason: String::new(),
         });
         self.slots.entry(worker.clone()).or_default().insert(task);
         self.changed_slots.insert(worker.clone());
+        self.changed_holdings.insert(worker.clone());
         self.set_state(id, UnitState::Running(task.index));
         let not_before = std::mem::take(&mut self.unit_mut(id).not_before);
         self.stages[id.stage.at()].ready.undelay(id.index, not_before);
@@ -270,11 +274,14 @@ impl JobGraph {
         Bound { task, unit: id, attempt, partition, edge, inputs, range, skip }
     }
 
-    /// Which blocks need not be written again, and how many bytes are expected of the others.
-    fn left_to_write(&self, id: UnitId) -> (Vec<u32>, u64) {
-        let expected = self.stages[id.stage.at()].learned.expected_bytes();
-        if !self.stages[id.stage.at()].is_block_wise {
-            return (vec![], expected);
+    /// Which blocks need not be written again, and how many bytes are expected of the others: of any attempt, and
+    /// on this worker.
+    fn left_to_write(&self, id: UnitId, worker: &WorkerId) -> (Vec<u32>, u64, u64) {
+        let stage = &self.stages[id.stage.at()];
+        let expected = stage.learned.expected_bytes();
+        let here = stage.learned.expected_bytes_on(worker);
+        if !stage.is_block_wise {
+            return (vec![], expected, here);
         }
         let unit = self.unit(id);
         let can_skip = |seq: u32| {
@@ -286,11 +293,14 @@ impl JobGraph {
         let bytes = |blocks: &[(u32, &super::block::Block)]| -> u64 {
             blocks.iter().map(|(_, block)| block.bytes).sum()
         };
-        let expected = match unit.finished {
-            Some(_) => bytes(&write),
-            None => expected.saturating_sub(bytes(&skip)),
+        let (expected, here) = match unit.finished {
+            Some(_) => (bytes(&write), bytes(&write)),
+            None => {
+                let written = bytes(&skip);
+                (expected.saturating_sub(written), here.saturating_sub(written))
+            }
         };
-        (skip.into_iter().map(|(seq, _)| seq).collect(), expected)
+        (skip.into_iter().map(|(seq, _)| seq).collect(), expected, here)
     }
 
     pub(super) fn input(&self, id: BlockId) -> Input {

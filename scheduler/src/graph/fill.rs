@@ -1,6 +1,6 @@
-//! How full streaming edges are, and what more would be on them.
+//! How full streaming edges and workers are, and what more would be on them.
 
-use super::ids::{Millis, StageId};
+use super::ids::{Millis, StageId, TaskId, WorkerId};
 use super::job::JobGraph;
 use super::spec::{EdgeKind, Granularity};
 use super::stage::Edge;
@@ -35,6 +35,45 @@ impl JobGraph {
                 next_bytes: found.learned.expected_bytes().saturating_mul(unread).div_ceil(1000),
             }
         })
+    }
+
+    /// Whether all that a stage writes is read and deleted while the job goes on: who holds its tasks back waits for
+    /// room that will be there.
+    pub fn is_drained(&self, stage: StageId) -> bool {
+        let outputs = &self.stages[stage.at()].outputs;
+        !outputs.is_empty() && outputs.iter().all(|edge| self.edges[edge.at()].is_budgeted)
+    }
+
+    /// Bytes on a worker that somebody has yet to read, with what the tasks that run there are expected to add at a
+    /// time. What is kept there after it was read does not count: it goes when there is no room.
+    pub fn bytes_on(&self, worker: &WorkerId) -> u64 {
+        let held = self.holdings.get(worker).map_or(0, |held| held.bytes - held.kept_bytes);
+        let tasks = self.slots.get(worker).into_iter().flatten();
+        tasks.map(|task| self.task(*task).adds_bytes()).fold(held, u64::saturating_add)
+    }
+
+    /// [`Self::bytes_on`] of all workers that have tasks or blocks.
+    pub fn bytes_by_worker(&self) -> impl Iterator<Item = (&WorkerId, u64)> {
+        let runs_only = |worker: &&WorkerId| !self.holdings.contains_key(*worker);
+        let workers = self.holdings.keys().chain(self.slots.keys().filter(runs_only));
+        workers.map(|worker| (worker, self.bytes_on(worker)))
+    }
+
+    /// What a task is expected to add at a time to what lies unread on its worker.
+    pub fn adds_bytes(&self, task: TaskId) -> u64 {
+        self.task(task).adds_bytes()
+    }
+
+    /// What one more task of a stage is expected to add to that at a time.
+    pub fn next_bytes_on(&self, worker: &WorkerId, stage: StageId, now: Millis) -> u64 {
+        let expected = self.stages[stage.at()].learned.expected_bytes_on(worker);
+        expected.saturating_mul(self.unread_milli_of(stage, now)).div_ceil(1000)
+    }
+
+    /// The part of a task's output that lies there unread at a time. A file goes with its last reader.
+    pub(super) fn unread_milli_of(&self, stage: StageId, now: Millis) -> u64 {
+        let edges = self.stages[stage.at()].outputs.iter().map(|edge| &self.edges[edge.at()]);
+        edges.map(|edge| self.unread_milli(edge, now)).max().unwrap_or(1000)
     }
 
     /// Of what a task writes, how many thousandths lie there at a time and are not read. All of it, unless blocks

@@ -205,7 +205,7 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
     let mut unconsumed = vec![0; graph.edges.len()];
     let mut unassigned = vec![0; graph.edges.len()];
     let mut kept = 0;
-    let mut held = (0, 0);
+    let mut held = BTreeMap::<_, (usize, u64, u64)>::new();
     for id in graph.unit_ids() {
         for (edge, slot, kind, _) in graph.edges_of(&graph.stages[id.stage.at()].outputs) {
             let is_units = kind == EdgeKind::Streaming(Granularity::Units);
@@ -223,8 +223,10 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
             }
         }
         if block.is_alive() {
-            held.0 += 1;
-            held.1 += block.bytes;
+            let there = held.entry(&block.worker).or_default();
+            there.0 += 1;
+            there.1 += block.bytes;
+            there.2 += if block.kept.is_some() { block.bytes } else { 0 };
             let holds = graph.holdings.get(&block.worker);
             let holds = holds.is_some_and(|held| held.blocks.contains(&id));
             hold(holds, || format!("block {id} is not among those of worker {}", block.worker))?;
@@ -235,12 +237,10 @@ fn bytes_agree(graph: &JobGraph) -> Result<(), Broken> {
             format!("block {id}: consumed {is_kept}, kept {:?}", block.kept)
         })?;
     }
-    let holdings = || graph.holdings.values();
-    let listed = (
-        holdings().map(|held| held.blocks.len()).sum::<usize>(),
-        holdings().map(|held| held.bytes).sum::<u64>(),
-    );
-    hold(held == listed, || format!("{held:?} blocks and bytes are there, {listed:?} listed"))?;
+    let listed = graph.holdings.iter();
+    let listed = listed.map(|(on, held)| (on, (held.blocks.len(), held.bytes, held.kept_bytes)));
+    let listed: BTreeMap<_, _> = listed.collect();
+    hold(held == listed, || format!("blocks, bytes and kept: {held:?}, listed {listed:?}"))?;
     hold(kept == graph.kept.bytes, || format!("{kept} kept, counted {}", graph.kept.bytes))?;
     for (index, edge) in graph.edges.iter().enumerate() {
         let found = (unconsumed[index], unassigned[index]);

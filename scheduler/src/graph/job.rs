@@ -32,6 +32,8 @@ pub(super) struct Holding {
     pub(super) blocks: BTreeSet<BlockId>,
     /// Of all of them.
     pub(super) bytes: u64,
+    /// Of those that were read and are kept.
+    pub(super) kept_bytes: u64,
 }
 
 /// One job: see the [module](super).
@@ -49,6 +51,8 @@ pub struct JobGraph {
     pub(super) slots: BTreeMap<WorkerId, BTreeSet<TaskId>>,
     /// The workers of which that has changed since somebody asked.
     pub(super) changed_slots: BTreeSet<WorkerId>,
+    /// The workers of which [`Self::bytes_on`] has changed since somebody asked.
+    pub(super) changed_holdings: BTreeSet<WorkerId>,
     pub(super) kept: Kept,
     pub(super) history: History,
     /// Workers whose disk has failed a task: what runs there fails at once, and would be found free
@@ -79,6 +83,7 @@ impl JobGraph {
             holdings: BTreeMap::new(),
             slots: BTreeMap::new(),
             changed_slots: BTreeSet::new(),
+            changed_holdings: BTreeSet::new(),
             kept: Kept::default(),
             history: History::default(),
             broken_disks: BTreeSet::new(),
@@ -108,6 +113,7 @@ impl JobGraph {
             holdings: BTreeMap::new(),
             slots: BTreeMap::new(),
             changed_slots: BTreeSet::new(),
+            changed_holdings: BTreeSet::new(),
             kept: Kept::default(),
             history: History::default(),
             broken_disks: BTreeSet::new(),
@@ -275,6 +281,11 @@ impl JobGraph {
     /// The workers of which [`Self::slots`] says something else than when this was last asked.
     pub fn take_changed_slots(&mut self) -> BTreeSet<WorkerId> {
         std::mem::take(&mut self.changed_slots)
+    }
+
+    /// The workers of which [`Self::bytes_on`] says something else than when this was last asked.
+    pub fn take_changed_holdings(&mut self) -> BTreeSet<WorkerId> {
+        std::mem::take(&mut self.changed_holdings)
     }
 
     /// Workers on which a unit has failed.

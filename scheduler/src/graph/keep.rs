@@ -66,14 +66,20 @@ impl JobGraph {
         let stage = &mut self.stages[id.unit.stage.at()];
         let unit = &mut stage.units[id.unit.index as usize];
         let Some(block) = unit.blocks.get_mut(id.seq) else { return };
+        let held = self.holdings.get_mut(&block.worker);
         match (block.kept, block.is_alive() && !is_needed) {
             (None, true) => {
+                held.into_iter().for_each(|held| held.kept_bytes += block.bytes);
+                self.changed_holdings.insert(block.worker.clone());
                 block.kept = Some(kept.next);
                 kept.order.insert(kept.next, id);
                 kept.next += 1;
                 kept.bytes += block.bytes;
             }
             (Some(at), false) => {
+                // It may have been the last block there.
+                held.into_iter().for_each(|held| held.kept_bytes -= block.bytes);
+                self.changed_holdings.insert(block.worker.clone());
                 block.kept = None;
                 kept.order.remove(&at);
                 kept.bytes -= block.bytes;

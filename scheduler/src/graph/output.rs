@@ -65,13 +65,13 @@ impl JobGraph {
         found.bytes = blocks.iter().map(|block| block.bytes).sum();
         found.rows = blocks.iter().map(|block| block.rows).sum();
         let (bytes, rows, busy_ms) = (found.bytes, found.rows, now.since(found.started));
-        let skips = !found.skip.is_empty();
+        let (skips, worker) = (!found.skip.is_empty(), found.worker.clone());
         let stage = &mut self.stages[task.stage.at()];
         stage.written_bytes += bytes;
         stage.written_rows += rows;
         // A re-run that skips blocks says nothing of the size of an output.
         if !skips {
-            stage.learned.record(bytes_in, bytes, busy_ms);
+            stage.learned.record(&worker, bytes_in, bytes, busy_ms);
         }
         let Some(edge) = self.unit(unit).edge else { return };
         for block in self.input_blocks(unit) {
@@ -142,7 +142,10 @@ impl JobGraph {
         let found = self.task_mut(task);
         let spent = bytes.min(found.expected_left);
         found.expected_left -= spent;
+        found.expected_here = found.expected_here.saturating_sub(bytes);
+        let worker = found.worker.clone();
         self.stages[task.stage.at()].expected_left -= spent;
+        self.changed_holdings.insert(worker);
     }
 
     /// All blocks of a replayable unit: those that are known must be among them.

@@ -140,6 +140,7 @@ impl JobGraph {
         let held = self.holdings.entry(worker.clone()).or_default();
         held.blocks.insert(id);
         held.bytes += bytes;
+        self.changed_holdings.insert(worker.clone());
         for edge in self.stages[id.unit.stage.at()].outputs.clone() {
             let edge = &mut self.edges[edge.at()];
             if edge.unconsumed_bytes == 0 {
@@ -176,6 +177,7 @@ impl JobGraph {
                 self.holdings.remove(&worker);
             }
         }
+        self.changed_holdings.insert(worker);
         self.refresh_kept(id);
         self.tell_block_readers(id, None);
         self.resealed(id.unit, was_sealed);
@@ -254,11 +256,13 @@ impl JobGraph {
         task.ended = Some(now);
         task.skip = vec![];
         let (expected_left, holds_lease) = (task.expected_left, task.holds_lease);
-        task.expected_left = 0;
+        (task.expected_left, task.expected_here) = (0, 0);
+        let worker = task.worker.clone();
         let stage = &mut self.stages[id.stage.at()];
         stage.last_ended = stage.last_ended.max(Some(now));
         stage.expected_left -= expected_left;
         stage.running.remove(&id.index);
+        self.changed_holdings.insert(worker);
         if !holds_lease {
             self.leave_seat(id);
         }

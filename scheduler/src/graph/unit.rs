@@ -99,6 +99,17 @@ pub(super) struct Task {
     pub(super) rows: u64,
     /// What of its expected output it has not sealed yet.
     pub(super) expected_left: u64,
+    /// The same, of what was expected of it on its worker.
+    pub(super) expected_here: u64,
+    /// How much of that lies there unread at a time, as it was expected when the task began.
+    pub(super) unread_milli: u64,
     pub(super) skip: Vec<u32>,
     pub(super) reason: String,
+}
+
+impl Task {
+    /// What it is expected to add at a time to what lies unread on its worker.
+    pub(super) fn adds_bytes(&self) -> u64 {
+        self.expected_here.saturating_mul(self.unread_milli).div_ceil(1000)
+    }
 }

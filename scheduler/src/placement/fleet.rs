@@ -12,7 +12,7 @@ use crate::resources::{Lease, Need, WHOLE};
 use super::job::Job;
 use super::workers::WorkerState;
 
-/// Different needs of which is remembered how many tasks could run at once.
+/// Different needs of which is remembered what there is for them.
 const NEEDS_MAX: usize = 256;
 
 /// The workers, with what is taken of them: what [`place`](super::place) goes on with.
@@ -28,7 +28,9 @@ pub struct Fleet {
     jobs: BTreeMap<String, Usage>,
     /// Workers that take tasks, by what of them is free. Where all is busy, few are looked at.
     open: Open,
-    slots: Vec<(Need, u64)>,
+    offers: Vec<(Need, Offer)>,
+    /// Some of them may not keep everything.
+    pub(super) is_bounded: bool,
 }
 
 impl Fleet {
@@ -48,12 +50,13 @@ impl Fleet {
             self.total.memory_bytes = self.total.memory_bytes.saturating_add(worker.memory_bytes);
             self.total.accelerators_milli += 1000 * worker.devices.len() as u64;
         }
+        self.is_bounded = workers.iter().any(|worker| worker.work_bytes < u64::MAX);
         self.workers = workers;
         self.workers.iter_mut().for_each(WorkerState::free);
         self.open = Open::of(&self.workers);
         // All of it is counted anew.
         self.jobs.clear();
-        self.slots.clear();
+        self.offers.clear();
     }
 
     /// The workers that attend, in the order of their ids, with what the last round knew to be taken.
@@ -88,6 +91,9 @@ impl Fleet {
                 self.steps += own.len() as u64;
             }
             changed.extend(own);
+            let held = job.graph.take_changed_holdings();
+            let counts = |id: &WorkerId| self.worker(id).is_some_and(|w| w.work_bytes < u64::MAX);
+            changed.extend(held.into_iter().filter(counts));
         }
         if are_same {
             changed.into_iter().for_each(|worker| self.count(&worker, jobs));
@@ -105,6 +111,7 @@ impl Fleet {
             for (stage, lease) in job.graph.slots_on(worker) {
                 self.workers[at].take(&job.graph.stage(stage).need, lease);
             }
+            self.workers[at].hold(job.graph.bytes_on(worker));
         }
         self.open.note(at, &self.workers[at]);
     }
@@ -117,6 +124,12 @@ impl Fleet {
                 self.steps += 1;
                 if let Some(at) = self.places.get(worker) {
                     self.workers[*at].take(&job.graph.stage(stage).need, lease);
+                }
+            }
+            for (worker, bytes) in job.graph.bytes_by_worker() {
+                self.steps += 1;
+                if let Some(at) = self.places.get(worker) {
+                    self.workers[*at].hold(bytes);
                 }
             }
         }
@@ -132,9 +145,10 @@ impl Fleet {
         }
     }
 
-    /// A task was bound in this round.
-    pub(super) fn take(&mut self, at: usize, need: &Need, lease: &Lease) {
+    /// A task was bound in this round, which is expected to add so many bytes to what lies there.
+    pub(super) fn take(&mut self, at: usize, need: &Need, lease: &Lease, bytes: u64) {
         self.workers[at].take(need, lease);
+        self.workers[at].hold(bytes);
         self.open.note(at, &self.workers[at]);
     }
 
@@ -164,19 +178,25 @@ impl Fleet {
         Some(open.filter(|at| ready.holds(&self.workers[*at].id)).collect())
     }
 
-    /// How many tasks of a need could run at once, if nothing were taken.
-    pub(super) fn slots(&mut self, need: &Need) -> u64 {
-        if let Some((_, slots)) = self.slots.iter().find(|(known, _)| known == need) {
-            return *slots;
+    /// What there is for tasks of a need, if nothing were taken.
+    pub(super) fn offer(&mut self, need: &Need) -> Offer {
+        if let Some((_, offer)) = self.offers.iter().find(|(known, _)| known == need) {
+            return *offer;
         }
         self.steps += self.workers.len() as u64;
-        let workers = self.workers.iter().filter(|worker| !worker.is_draining);
-        let slots = workers.map(|worker| worker.slots(need)).fold(0, u64::saturating_add);
-        if self.slots.len() >= NEEDS_MAX {
-            self.slots.clear();
+        let mut offer = Offer::default();
+        for worker in self.workers.iter().filter(|worker| !worker.is_draining) {
+            let slots = worker.slots(need);
+            offer.slots = offer.slots.saturating_add(slots);
+            if slots > 0 {
+                offer.work_bytes = offer.work_bytes.max(worker.work_bytes);
+            }
         }
-        self.slots.push((need.clone(), slots));
-        slots
+        if self.offers.len() >= NEEDS_MAX {
+            self.offers.clear();
+        }
+        self.offers.push((need.clone(), offer));
+        offer
     }
 
     /// What a job took at the begin of the round.
@@ -235,6 +255,15 @@ fn set(places: &mut BTreeSet<usize>, at: usize, is_in: bool) {
         true => places.insert(at),
         false => places.remove(&at),
     };
+}
+
+/// What there is for tasks of one need, if nothing were taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Offer {
+    /// How many of them could run at once.
+    pub(super) slots: u64,
+    /// The most that a worker of them may keep of what they write.
+    pub(super) work_bytes: u64,
 }
 
 /// What one job takes of the cluster.

@@ -14,7 +14,10 @@
 //!    ([`Admission`]). Edges on which nothing is in flight always admit one task.
 //! 4. **Which worker**: one that holds the input, else the next that fits. A task without an
 //!    accelerator goes to workers without any first, then to those whose accelerators could run
-//!    what reads it. A worker where the unit has failed comes last, and one that stops never.
+//!    what reads it. A worker where the unit has failed comes last, and one that stops never. Nor one
+//!    that says how much it may keep and has no room for what the task writes (`room.rs`): the task
+//!    waits if room will be made, and goes there all the same if no other has room either. What reads more
+//!    than it writes goes where it likes.
 //! 5. **What**: small blocks of one edge together, up to the stage's `group_bytes_max` and
 //!    `group_rows_max`, or a multiple of these rows where many blocks wait: those on the worker, or,
 //!    if it holds none, the oldest from anywhere.
@@ -28,8 +31,8 @@
 //! Suppose that nothing runs, that the job has work, and that a worker is there for each of its
 //! stages. Among the units that must run, take one of the earliest stage. Its inputs are there: what
 //! is not there belongs to a unit that must run, of an earlier stage. So it is ready, or a block is
-//! ready to become a unit, and nothing takes the workers that it needs. Only a budget can hold it
-//! back, and a job of which nothing runs has one task admitted whatever the budgets say (`Queue`).
+//! ready to become a unit, and nothing takes the workers that it needs. Only a budget or a worker's room
+//! can hold it back, and a job of which nothing runs has one task admitted whatever they say (`Queue`).
 //! It needs no slot of any other task: consumers are bound to sealed blocks only and never wait for
 //! a producer while they hold a worker, so that a cluster of one slot ends a job of any depth.
 //!
@@ -41,6 +44,7 @@ mod budget;
 mod fleet;
 mod job;
 mod policy;
+mod room;
 mod round;
 mod workers;
 

@@ -42,7 +42,7 @@ pub fn place(jobs: &mut [Job<'_>], fleet: &mut Fleet, now: Millis) -> Vec<Bindin
     if !jobs.iter().any(has_work) {
         return vec![];
     }
-    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, fleet)).collect();
+    let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, fleet, now)).collect();
     let mut bindings = vec![];
     while let Some(at) = next_job(&queues) {
         match queues[at].place_one(&mut jobs[at], fleet, now) {
@@ -77,7 +77,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(job: &Job<'_>, fleet: &Fleet) -> Self {
+    fn new(job: &Job<'_>, fleet: &Fleet, now: Millis) -> Self {
         let usage = fleet.usage(job.id);
         let mut stages: Vec<_> = job.graph.consumers_first().collect();
         match job.admission {
@@ -92,12 +92,16 @@ impl Queue {
                 stages.sort_by_key(|stage| job.graph.stage(*stage).need.accelerator.is_none());
             }
         }
+        let needs_room = job.admission == Admission::Reserve;
         Self {
             share: fleet.share(&usage, job.weight),
             usage,
             is_closed: !job.graph.is_running_job(),
             is_forced: false,
-            stages: stages.into_iter().map(|stage| (stage, Candidates::default())).collect(),
+            stages: stages
+                .into_iter()
+                .map(|stage| (stage, Candidates::new(now, needs_room)))
+                .collect(),
         }
     }
 
@@ -129,7 +133,11 @@ impl Queue {
             return None;
         }
         self.is_forced = true;
+        let anew = self.stages.iter().map(|(stage, _)| (*stage, Candidates::new(now, false)));
+        let anew = anew.collect();
+        let asked = std::mem::replace(&mut self.stages, anew);
         let placed = self.place_one(job, fleet, now);
+        self.stages = asked;
         self.is_forced = false;
         placed
     }
@@ -155,7 +163,7 @@ impl Queue {
         let lease = fleet.workers[worker].fit(&need)?;
         let id = fleet.workers[worker].id.clone();
         let bound = job.graph.bind(work, &id, lease.clone(), now).ok()?;
-        fleet.take(worker, &need, &lease);
+        fleet.take(worker, &need, &lease, job.graph.adds_bytes(bound.task));
         self.usage.add(&need);
         self.share = fleet.share(&self.usage, job.weight);
         if job.admission == Admission::Paper {
@@ -184,7 +192,7 @@ fn choose(
         let mut holds = |at: usize, fleet: &mut Fleet| {
             fleet.steps += 1;
             let is_spared = spares_accelerators && !fleet.workers[at].devices.is_empty();
-            if is_spared || !candidates.fits(at, need, fleet) {
+            if is_spared || !candidates.fits(graph, stage, at, fleet) {
                 return None;
             }
             Some((at, first_that_may(graph, stage, at, fleet)?))
@@ -205,7 +213,7 @@ fn choose(
             ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),
             ReadyItem::Block { .. } | ReadyItem::Output { .. } => &[],
         };
-        let worker = candidates.next(need, avoid, fleet)?;
+        let worker = candidates.next(graph, stage, avoid, fleet)?;
         if !must_wait(graph, stage, item, worker, fleet) {
             let own = first_that_may(graph, stage, worker, fleet);
             let reach = if own.is_some() { Reach::OneHome } else { Reach::AllHomes };
@@ -225,7 +233,7 @@ fn windows(graph: &JobGraph, stage: StageId, waiting: usize, fleet: &mut Fleet) 
     if spec.group_rows_max == u64::MAX {
         return 1;
     }
-    let slots = fleet.slots(&spec.need);
+    let slots = fleet.offer(&spec.need).slots;
     (waiting as u64 / slots.saturating_mul(2).max(1)).clamp(1, WINDOWS_MAX)
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::graph::{JobGraph, StageId, WorkerId};
+use crate::graph::{JobGraph, Millis, StageId, WorkerId};
 
 use super::fleet::Fleet;
+use super::room::{Room, makes_room};
 use super::workers::{WorkerState, any_could_ever_fit};
 use crate::resources::Need;
 
@@ -21,9 +22,21 @@ pub(super) struct Candidates {
     is_ranked: bool,
     classes: [VecDeque<usize>; 3],
     full: BTreeSet<usize>,
+    now: Millis,
+    /// Workers without room for what a task writes are left out.
+    needs_room: bool,
+    /// What it needs of that. Nothing if all have room for everything.
+    room: Option<Room>,
+    /// No worker that could run the stage has room.
+    nobody_has_room: bool,
 }
 
 impl Candidates {
+    /// `needs_room`: whether workers without room for what a task writes are left out.
+    pub(super) fn new(now: Millis, needs_room: bool) -> Self {
+        Self { now, needs_room, ..Self::default() }
+    }
+
     pub(super) fn rank(&mut self, graph: &JobGraph, stage: StageId, fleet: &mut Fleet) {
         if std::mem::replace(&mut self.is_ranked, true) {
             return;
@@ -41,13 +54,17 @@ impl Candidates {
         let open = fleet.open(need);
         fleet.steps += open.len() as u64;
         let load = |worker: &WorkerState| if needs_accelerator { worker.device_load() } else { 0 };
+        let most_bytes = fleet.is_bounded.then(|| fleet.offer(need).work_bytes);
+        let room = most_bytes.map(|most| Room::of(graph, stage, self.now, most));
+        self.room = room;
         let rank = |at: usize| {
             let worker = &fleet.workers[at];
-            (class(worker), load(worker), worker.cpu_load(), at)
+            let fullness = room.map_or(0, |room| room.fullness(graph, worker));
+            (class(worker), load(worker), worker.cpu_load(), fullness, at)
         };
         let mut ranked: Vec<_> = open.into_iter().map(rank).collect();
         ranked.sort_unstable();
-        for (class, _, _, at) in ranked {
+        for (class, _, _, _, at) in ranked {
             self.classes[class].push_back(at);
         }
     }
@@ -67,35 +84,77 @@ impl Candidates {
         }
     }
 
-    pub(super) fn fits(&mut self, worker: usize, need: &Need, fleet: &mut Fleet) -> bool {
+    pub(super) fn fits(
+        &mut self,
+        graph: &JobGraph,
+        stage: StageId,
+        worker: usize,
+        fleet: &mut Fleet,
+    ) -> bool {
         if self.full.contains(&worker) || fleet.workers[worker].is_draining {
             return false;
         }
         fleet.steps += 1;
-        let fits = fleet.workers[worker].fit(need).is_some();
+        let fits = fleet.workers[worker].fit(&graph.stage(stage).need).is_some()
+            && self.has_room(graph, stage, worker, fleet);
         if !fits {
             self.full.insert(worker);
         }
         fits
     }
 
+    /// Whether what the next task writes has room on a worker, or as much as elsewhere if it need not wait.
+    fn has_room(
+        &mut self,
+        graph: &JobGraph,
+        stage: StageId,
+        worker: usize,
+        fleet: &mut Fleet,
+    ) -> bool {
+        let Some(room) = self.room.filter(|_| self.needs_room) else { return true };
+        let is_on = |worker: &WorkerState| room.is_on(graph, worker);
+        if makes_room(graph, stage) || is_on(&fleet.workers[worker]) {
+            return true;
+        }
+        if graph.is_drained(stage) {
+            return false;
+        }
+        // It is of no use to wait. In a round there is never more room than before.
+        if !self.nobody_has_room {
+            let broken = graph.broken_disks();
+            let others = fleet.workers.iter();
+            let others = others.filter(|other| is_on(other) && !broken.contains(&other.id));
+            self.nobody_has_room = !any_could_ever_fit(others, &graph.stage(stage).need);
+            fleet.steps += fleet.workers.len() as u64;
+        }
+        self.nobody_has_room
+    }
+
     /// The next worker that has room: within a class one after the other. One of `avoid` only if
     /// there is no other.
     pub(super) fn next(
         &mut self,
-        need: &Need,
+        graph: &JobGraph,
+        stage: StageId,
         avoid: &[WorkerId],
         fleet: &mut Fleet,
     ) -> Option<usize> {
-        let found = self.turn(need, avoid, fleet);
-        if found.is_none() && !avoid.is_empty() { self.turn(need, &[], fleet) } else { found }
+        let found = self.turn(graph, stage, avoid, fleet);
+        let tries_again = found.is_none() && !avoid.is_empty();
+        if tries_again { self.turn(graph, stage, &[], fleet) } else { found }
     }
 
-    fn turn(&mut self, need: &Need, avoid: &[WorkerId], fleet: &mut Fleet) -> Option<usize> {
+    fn turn(
+        &mut self,
+        graph: &JobGraph,
+        stage: StageId,
+        avoid: &[WorkerId],
+        fleet: &mut Fleet,
+    ) -> Option<usize> {
         for class in 0..self.classes.len() {
             for _ in 0..self.classes[class].len() {
                 let worker = self.classes[class].pop_front()?;
-                if !self.fits(worker, need, fleet) {
+                if !self.fits(graph, stage, worker, fleet) {
                     continue;
                 }
                 self.classes[class].push_back(worker);

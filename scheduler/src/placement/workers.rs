@@ -61,6 +61,10 @@ pub struct WorkerState {
     pub memory_bytes: u64,
     /// What is taken of it.
     pub used_memory_bytes: u64,
+    /// What tasks may leave on its disk; [`u64::MAX`] if it did not say.
+    pub work_bytes: u64,
+    /// What lies there to be read, with what the tasks that run there are expected to add.
+    pub used_work_bytes: u64,
     /// Its accelerators; a lease names them by their places here.
     pub devices: Vec<Device>,
     /// What needs can ask for by name.
@@ -78,6 +82,8 @@ impl WorkerState {
             used_cpus_milli: 0,
             memory_bytes,
             used_memory_bytes: 0,
+            work_bytes: u64::MAX,
+            used_work_bytes: 0,
             devices: vec![],
             labels: BTreeSet::new(),
             is_draining: false,
@@ -87,6 +93,12 @@ impl WorkerState {
     /// The same worker with these accelerators.
     pub fn with_devices(mut self, devices: Vec<Device>) -> Self {
         self.devices = devices;
+        self
+    }
+
+    /// The same worker, which may keep so many bytes of what tasks write.
+    pub fn with_work_bytes(mut self, bytes: u64) -> Self {
+        self.work_bytes = bytes;
         self
     }
 
@@ -169,6 +181,13 @@ impl WorkerState {
         })
     }
 
+    /// So many bytes more lie there. Not counted where there is room for everything.
+    pub(super) fn hold(&mut self, bytes: u64) {
+        if self.work_bytes < u64::MAX {
+            self.used_work_bytes = self.used_work_bytes.saturating_add(bytes);
+        }
+    }
+
     /// Thousandths of its accelerators that are taken.
     pub(super) fn device_load(&self) -> u64 {
         let used = self.devices.iter().map(|device| u64::from(device.used_milli)).sum::<u64>();
@@ -189,7 +208,7 @@ impl WorkerState {
 
     /// Gives back all that was taken.
     pub(super) fn free(&mut self) {
-        (self.used_cpus_milli, self.used_memory_bytes) = (0, 0);
+        (self.used_cpus_milli, self.used_memory_bytes, self.used_work_bytes) = (0, 0, 0);
         for device in &mut self.devices {
             (device.used_milli, device.used_memory_bytes) = (0, 0);
         }
@@ -200,6 +219,7 @@ impl WorkerState {
         self.id == other.id
             && self.is_draining == other.is_draining
             && (self.cpus_milli, self.memory_bytes) == (other.cpus_milli, other.memory_bytes)
+            && self.work_bytes == other.work_bytes
             && self.labels == other.labels
             && self.devices.len() == other.devices.len()
             && self.devices.iter().zip(&other.devices).all(|(own, given)| own.is_like(given))

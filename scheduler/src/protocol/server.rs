@@ -468,7 +468,7 @@ mod tests {
     }
 
     fn worker(id: &str) -> Worker {
-        let inventory = Inventory { cpus: 1, memory: 1, accelerators: vec![], labels: vec![] };
+        let inventory = Inventory { cpus: 1, memory: 1, ..Inventory::default() };
         Worker {
             id: id.to_owned(),
             address: String::new(),

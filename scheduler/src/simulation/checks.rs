@@ -1,12 +1,12 @@
 //! What must hold after each event, and at the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{
     Action, Bound, EdgeFill, JobFailure, JobStatus, Millis, StageId, TaskId, UnitId, UnitState,
     WorkerId, check,
 };
-use crate::placement::{Admission, Device};
+use crate::placement::{Admission, Binding, Device, WorkerState, could_ever_fit};
 
 use super::scenario::Rows;
 use super::world::{Checked, World, ensure};
@@ -98,6 +98,58 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// What counts as lying on each worker.
+    pub(super) fn held(&self) -> BTreeMap<WorkerId, u64> {
+        self.workers.keys().map(|id| (id.clone(), self.graph.bytes_on(id))).collect()
+    }
+
+    /// A worker is only given more than it may keep if nothing lies there and no other may keep more, if nothing ran
+    /// at all, by what makes room, or by what is of use to nobody before all of it is there.
+    pub(super) fn check_rooms(
+        &self,
+        mut held: BTreeMap<WorkerId, u64>,
+        ran_anything: bool,
+        bindings: &[Binding],
+    ) -> Checked {
+        let is_forced = !ran_anything && bindings.len() == 1;
+        for Binding { bound, worker, .. } in bindings {
+            let state = &self.workers[worker].state;
+            let on = held.entry(worker.clone()).or_default();
+            let was = *on;
+            *on += self.graph.adds_bytes(bound.task);
+            // What a re-run writes is known, and need not be what is expected of a new one.
+            let is_free = bound.attempt > 1 || self.graph.has_streaming_input(bound.unit.stage);
+            if *on <= state.work_bytes.max(was) || is_free || is_forced {
+                continue;
+            }
+            let may = match self.graph.is_drained(bound.unit.stage) {
+                true => was == 0 && !self.is_another_larger(bound.unit.stage, state),
+                false => !self.is_unlimited_for(bound.unit.stage),
+            };
+            ensure(may || self.admission != Admission::Reserve, || {
+                format!("{was} bytes on {worker} became {on} of {} by {bound:?}", state.work_bytes)
+            })?;
+        }
+        ensure(held == self.held(), || format!("{held:?} are counted as {:?}", self.held()))
+    }
+
+    fn able(&self, stage: StageId) -> impl Iterator<Item = &WorkerState> {
+        let need = &self.graph.stage(stage).need;
+        let workers = self.fleet.workers().iter();
+        workers.filter(|worker| could_ever_fit(std::slice::from_ref(worker), need).is_ok())
+    }
+
+    /// Whether another worker that could run a stage may keep more.
+    fn is_another_larger(&self, stage: StageId, state: &WorkerState) -> bool {
+        self.able(stage).any(|other| other.work_bytes > state.work_bytes)
+    }
+
+    /// Whether a worker that could run a stage may keep all that it likes.
+    fn is_unlimited_for(&self, stage: StageId) -> bool {
+        let broken = self.graph.broken_disks();
+        self.able(stage).any(|other| other.work_bytes == u64::MAX && !broken.contains(&other.id))
     }
 
     /// What really runs on a worker fits there, with what was canceled and has not stopped. Not

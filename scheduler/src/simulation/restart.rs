@@ -53,8 +53,10 @@ impl World {
         }
         self.say(|| "the scheduler is another one".to_owned());
         let mut graph = self.made_again(None)?;
-        graph.take_changed_slots();
-        self.graph.take_changed_slots();
+        for graph in [&mut graph, &mut self.graph] {
+            graph.take_changed_slots();
+            graph.take_changed_holdings();
+        }
         self.fleet = Fleet::default();
         if self.checks_all {
             let (again, before) = (format!("{graph:?}"), format!("{:?}", self.graph));

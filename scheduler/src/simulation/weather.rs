@@ -12,8 +12,9 @@ impl World {
         let id = WorkerId::new(format!("w{}", self.workers.len()));
         let devices = (0..self.rng.below(3)).map(|_| Device::new("cuda", 1)).collect();
         let state = WorkerState::new(id.clone(), self.rng.between(1, 3) as u32 * 1000, 1);
+        let work_bytes = [u64::MAX, u64::MAX, 2000, 300, 40][self.rng.index(5)];
         let worker = Worker {
-            state: state.with_devices(devices),
+            state: state.with_devices(devices).with_work_bytes(work_bytes),
             is_known: true,
             is_alive: true,
             paused_until: 0,

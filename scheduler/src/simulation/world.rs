@@ -283,7 +283,13 @@ impl World {
         if let Event::WorkerLost { worker } = &event {
             self.with(worker).is_known = false;
         }
+        let lost = match &event {
+            Event::WorkerLost { worker } => Some(worker.clone()),
+            _ => None,
+        };
         let actions = self.graph.apply(event, Millis(self.now));
+        let left = lost.map_or(0, |worker| self.graph.bytes_on(&worker));
+        ensure(left == 0, || format!("{left} bytes still count of a worker that is lost"))?;
         self.check_canceled(&actions, hopeless)?;
         for action in actions {
             self.act(action)?;
@@ -317,7 +323,7 @@ impl World {
         let known = self.workers.values().filter(|worker| worker.is_known);
         let workers: Vec<_> = known.map(|worker| worker.state.clone()).collect();
         let ran_anything = self.graph.runs_anything();
-        let before = self.fills();
+        let (before, held) = (self.fills(), self.held());
         let bindings = {
             let (graph, paper, admission) = (&mut self.graph, &mut self.paper, self.admission);
             self.fleet.attend(workers);
@@ -328,6 +334,7 @@ impl World {
             bindings
         };
         self.check_budget(&before, ran_anything, bindings.iter().map(|b| &b.bound))?;
+        self.check_rooms(held, ran_anything, &bindings)?;
         let has_bound = !bindings.is_empty();
         for binding in bindings {
             ensure(!self.workers[&binding.worker].state.is_draining, || "draining".to_owned())?;

@@ -35,10 +35,14 @@ impl<'a, T> Columns<'a, T> {
         self.with(name, Arc::new(column))
     }
 
-    /// No number is larger than SQL's.
     pub(super) fn count(self, name: &'static str, of: impl Fn(&T) -> u64) -> Self {
-        let of = |row| i64::try_from(of(row)).unwrap_or(i64::MAX);
-        let column: Int64Array = self.rows.iter().map(|row| Some(of(row))).collect();
+        self.maybe_count(name, |row| Some(of(row)))
+    }
+
+    /// No number is larger than SQL's.
+    pub(super) fn maybe_count(self, name: &'static str, of: impl Fn(&T) -> Option<u64>) -> Self {
+        let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        let column: Int64Array = self.rows.iter().map(|row| of(row).map(number)).collect();
         self.with(name, Arc::new(column))
     }
 

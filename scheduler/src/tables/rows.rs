@@ -214,6 +214,8 @@ pub struct WorkerRow {
     pub tasks: u64,
     /// Bytes of the blocks that it holds for jobs that run.
     pub block_bytes: u64,
+    /// Of these, bytes that are yet to be read, with what the tasks that run there are expected to add.
+    pub work_bytes: u64,
 }
 
 /// `forebay.workers`
@@ -237,6 +239,8 @@ pub fn workers(rows: &[WorkerRow]) -> Result<RecordBatch> {
         .count("memory", |row| row.worker.inventory.memory)
         .count("memory_used", |row| row.state.used_memory_bytes)
         .count("block_bytes", |row| row.block_bytes)
+        .count("work_used", |row| row.work_bytes)
+        .maybe_count("work_limit", |row| row.worker.inventory.work_limit)
         .text("labels", |row| row.worker.inventory.labels.join(", "))
         .build()
 }

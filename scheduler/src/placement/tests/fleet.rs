@@ -54,7 +54,8 @@ fn some_workers(random: &mut Random) -> Vec<WorkerState> {
     let one = |name| {
         let mut worker = worker(name, random.between(0, 4) as u32, random.index(3));
         worker.is_draining = random.chance(10);
-        worker
+        let work_bytes = if random.chance(50) { random.between(50, 1000) } else { u64::MAX };
+        worker.with_work_bytes(work_bytes)
     };
     names.into_iter().map(one).collect()
 }

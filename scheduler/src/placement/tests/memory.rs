@@ -58,7 +58,7 @@ impl Cluster {
         Self {
             graph: JobGraph::try_new(spec).unwrap(),
             paper: PaperBudget::default(),
-            fleet: fleet(&[worker("a", CPUS, 4)]),
+            fleet: fleet(&[worker("a", CPUS, 4).with_work_bytes(bytes_max)]),
             now: 0,
             coming: BinaryHeap::new(),
             sealed: BTreeMap::new(),

@@ -6,6 +6,7 @@ mod fit;
 mod fleet;
 mod memory;
 mod order;
+mod room;
 
 use super::*;
 use crate::graph::{

@@ -195,7 +195,7 @@ impl Worker {
         messages::Worker {
             id: id.to_owned(),
             address: format!("{}:{port}", self.host),
-            inventory: inventory::to_message(&self.devices, labels),
+            inventory: inventory::to_message(&self.devices, labels, self.work_limit),
             draining: false,
             busy_milli: 0,
         }

@@ -19,6 +19,9 @@ pub struct Inventory {
     /// `key=value`, for people and for models that ask for them.
     #[prost(string, repeated, tag = "4")]
     pub labels: Vec<String>,
+    /// Bytes that tasks may leave on its disk; nothing if all that fits there.
+    #[prost(uint64, optional, tag = "5")]
+    pub work_limit: Option<u64>,
 }
 
 /// An accelerator of a process: a device for models.
