@@ -37,7 +37,8 @@ use forebay_engine::CommitExec;
 use forebay_engine::write::resume::{Input, InputFile, Inputs, Piece};
 use forebay_engine::write::{PartPlans, Target};
 
-use driving::{Branch, Driving, Walk};
+use driving::{Branch, Walk};
+use pinned::Pinned;
 use refusals::{of_ordered_table, refused};
 use rest::split;
 use scan::Scan;
@@ -101,13 +102,17 @@ pub fn cut(plan: &Plan, elsewhere: Elsewhere<'_>) -> Result<Cut> {
         Some((of_parts, rest)) => (of_parts, Some(rest)),
         None => match target.order().filter(|_| !target.is_new()) {
             Some(order) => return Err(of_ordered_table(&target, order)),
-            None => (Arc::clone(&whole), None),
+            None => (vec![Arc::clone(&whole)], None),
         },
     };
     let mut walk = Walk::new(elsewhere.is_of);
-    let Driving { branches, pinned } = walk.driving(&of_parts)?;
-    let plans = Plans::try_new(of_parts, branches)?;
-    let scans = plans.branches.iter().map(|branch| branch.scan.reads());
+    let (mut plans, mut pinned) = (Plans::default(), Pinned::default());
+    for of_parts in of_parts {
+        let driving = walk.driving(&of_parts)?;
+        plans.add(of_parts, driving.branches)?;
+        pinned.extend(driving.pinned);
+    }
+    let scans = plans.branches().map(|branch| branch.scan.reads());
     let mut reads = scans.collect::<Vec<_>>().join("; and ");
     for joined in pinned.reads {
         reads = format!("{reads}; joined with {joined}");
@@ -117,8 +122,12 @@ pub fn cut(plan: &Plan, elsewhere: Elsewhere<'_>) -> Result<Cut> {
     Ok(Cut { whole, target, inputs, pinned, models, reads, plans: Arc::new(plans), rest })
 }
 
+/// What parts write: one plan, or one for each kind of rows that are staged.
+#[derive(Debug, Default)]
+struct Plans(Vec<OfKind>);
+
 #[derive(Debug)]
-struct Plans {
+struct OfKind {
     whole: Plan,
     branches: Vec<OfScan>,
 }
@@ -134,8 +143,12 @@ struct OfScan {
 }
 
 impl Plans {
-    fn try_new(whole: Plan, branches: Vec<Branch>) -> Result<Self> {
-        let mut first = 0;
+    fn branches(&self) -> impl Iterator<Item = &OfScan> {
+        self.0.iter().flat_map(|of_kind| &of_kind.branches)
+    }
+
+    fn add(&mut self, whole: Plan, branches: Vec<Branch>) -> Result<()> {
+        let mut first: usize = self.branches().map(|branch| branch.files).sum();
         let of_scan = |Branch { path, scan }| {
             let scan = Scan::try_new(&scan)?;
             let files = scan.inputs().0.len();
@@ -143,7 +156,8 @@ impl Plans {
             Ok::<_, DataFusionError>(OfScan { path, scan, first: first - files, files })
         };
         let branches = branches.into_iter().map(of_scan).collect::<Result<_>>()?;
-        Ok(Self { whole, branches })
+        self.0.push(OfKind { whole, branches });
+        Ok(())
     }
 
     fn inputs(&self) -> Inputs {
@@ -151,7 +165,7 @@ impl Plans {
             let (files, reads) = branch.scan.inputs();
             files.into_iter().map(move |input| InputFile { input, scan, reads })
         };
-        Inputs { files: self.branches.iter().enumerate().flat_map(of_scan).collect() }
+        Inputs { files: self.branches().enumerate().flat_map(of_scan).collect() }
     }
 }
 
@@ -167,11 +181,23 @@ impl OfScan {
 }
 
 impl PartPlans for Plans {
-    fn plan(&self, pieces: &[Piece]) -> Result<Plan> {
+    fn plans(&self, pieces: &[Piece]) -> Result<Vec<(usize, Plan)>> {
+        let all = self.0.iter().enumerate();
+        let all = all.map(|(kind, plan)| Ok(plan.of(pieces)?.map(|plan| (kind, plan))));
+        all.filter_map(Result::transpose).collect()
+    }
+}
+
+impl OfKind {
+    /// The plan of these pieces, if some are of its files.
+    fn of(&self, pieces: &[Piece]) -> Result<Option<Plan>> {
         // What operators know of an execution is of that alone.
         let mut plan = reset_plan_states(Arc::clone(&self.whole))?;
         let own = self.branches.iter().map(|branch| (branch, branch.own(pieces)));
         let (with_rows, without): (Vec<_>, Vec<_>) = own.partition(|(_, own)| !own.is_empty());
+        if with_rows.is_empty() {
+            return Ok(None);
+        }
         for (branch, own) in &with_rows {
             plan = replaced(plan, &branch.path, branch.scan.of(own)?)?;
         }
@@ -182,7 +208,7 @@ impl PartPlans for Plans {
             let nothing = EmptyExec::new(input.schema()).with_partitions(partitions);
             plan = replaced(plan, path, Arc::new(nothing))?;
         }
-        Ok(plan)
+        Ok(Some(plan))
     }
 }
 
