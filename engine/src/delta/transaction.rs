@@ -114,6 +114,35 @@ impl Transaction {
         }
     }
 
+    /// Has the log take it without any file, so that it never takes it with some: an entry that a store has not
+    /// answered to may come yet. Says whether it has; else the log has taken it before.
+    ///
+    /// # Errors
+    /// If nobody knows.
+    pub(crate) async fn close(&self) -> Result<bool> {
+        let entries = Arc::new(Entries::new(Arc::clone(self.log.store())));
+        let store: LogStoreRef = Arc::clone(&entries) as _;
+        let (snapshot, operation) = (Arc::clone(self.snapshot.inner()), self.operation());
+        let transaction = Txn::new_with_last_update(&self.id, VERSION, Some(now()));
+        let properties = CommitProperties::default().with_application_transaction(transaction);
+        let close = async move {
+            let table: &dyn TableReference = snapshot.as_ref();
+            CommitBuilder::from(properties).build(Some(table), store, operation).await.map(drop)
+        };
+        match (self.log.guarded(close).await, entries.outcome()) {
+            (Ok(()), _) | (_, Outcome::Written) => Ok(true),
+            // It may be this one that it has.
+            (Err(error), Outcome::Open) => Err(error),
+            (Err(error), _) => {
+                if self.is_done().await? {
+                    Ok(false)
+                } else {
+                    Err(error)
+                }
+            }
+        }
+    }
+
     /// The names of the files that are to count no more.
     async fn names(&self) -> Result<Names> {
         let mut names = Names::default();

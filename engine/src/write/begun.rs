@@ -16,7 +16,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::attempt::Written;
 use super::delta_commit;
-use super::fence::CommitFence;
+use super::fence::Passage;
 use super::publish::{Move, Publication, PublishError, publish};
 use super::resume::left;
 use super::staging::{Staging, abandon};
@@ -37,7 +37,7 @@ pub(super) struct Write {
     transaction: Option<Transaction>,
     empty: Written,
     /// What may keep it from being committed here.
-    fence: Option<Arc<CommitFence>>,
+    passage: Passage,
     /// Whether the staging folder is there until it is committed, whatever becomes of this write.
     stays: bool,
     /// Of writes to a staging folder that stays one is at work at a time.
@@ -115,7 +115,7 @@ impl Write {
         let path = staging.empty();
         let empty = Written { folder: Path::default(), path, rows: 0, bytes: 0, stats: None };
         let _lease = staging.keep(Arc::clone(&store));
-        let fence = context.session_config().get_extension::<CommitFence>();
+        let passage = Passage::of(target.name(), context);
         let (alone, is_over) = (None, false);
         let mut write = Self {
             target,
@@ -124,7 +124,7 @@ impl Write {
             publication,
             transaction,
             empty,
-            fence,
+            passage,
             stays,
             alone,
             _lease,
@@ -232,27 +232,23 @@ impl Write {
             )
             .into());
         }
-        if let Some(fence) = &self.fence {
-            let name = self.target.name();
-            let checked = fence.0.check().await;
-            checked.map_err(|error| error.context(format!("'{name}' is not committed")))?;
-        }
+        self.passage.pass().await?;
         let moves = self.moves(&written);
-        let (store, stays) = (self.store.as_ref(), self.stays);
+        let (store, passage, stays) = (self.store.as_ref(), &self.passage, self.stays);
         if let Some(transaction) = &self.transaction {
             let folder = self.staging.parent();
             if stays {
                 let transaction = Some(transaction);
                 left::note_moves(store, &self.staging, &folder, &moves, transaction).await?;
             }
-            return delta_commit::commit(store, &folder, transaction, &written, &moves, stays)
-                .await;
+            let of = (transaction, passage);
+            return delta_commit::commit(store, &folder, of, &written, &moves, stays).await;
         }
         if stays && matches!(self.publication, Publication::Folder(_)) {
             let table = self.staging.table();
             left::note_moves(store, &self.staging, &table, &moves, None).await?;
         }
-        publish(store, &self.staging, &self.publication, &moves, stays).await
+        publish(store, &self.staging, (&self.publication, passage), &moves, stays).await
     }
 
     /// Files are numbered in the order in which they came: that of their rows, if they have one.

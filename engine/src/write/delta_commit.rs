@@ -7,6 +7,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::attempt::Written;
 use super::delta::{DeltaWrite, WriteId};
+use super::fence::Passage;
 use super::publish::{Move, PublishError, below};
 use super::staging::{Staging, is_there};
 use super::target::Target;
@@ -34,7 +35,7 @@ pub(super) async fn begin(
 pub(super) async fn commit(
     store: &dyn ObjectStore,
     folder: &Path,
-    transaction: &Transaction,
+    (transaction, passage): (&Transaction, &Passage),
     written: &[Written],
     moves: &[Move],
     stays: bool,
@@ -56,7 +57,11 @@ pub(super) async fn commit(
         stats: file.stats.clone(),
     });
     let files: Vec<NewFile> = files.collect();
-    let done = match move_all(store, folder, moves).await {
+    let moved = async {
+        move_all(store, folder, moves).await?;
+        passage.pass().await
+    };
+    let done = match moved.await {
         Ok(()) => transaction.commit(&files).await,
         Err(error) => Err(CommitError::Undone(error)),
     };

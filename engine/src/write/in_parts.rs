@@ -28,11 +28,12 @@ const PARTS_AT_ONCE: usize = 2;
 
 /// Makes the plan of a part.
 pub trait PartPlans: fmt::Debug + Send + Sync {
-    /// A plan of the rows that these pieces give; of what writes them, in one partition, if that was cut.
+    /// Plans of writes, each in one partition, of the rows that these pieces give. Rows of several kinds are staged
+    /// apart: with each plan comes the number of its kind.
     ///
     /// # Errors
     /// None that a user could cause.
-    fn plan(&self, pieces: &[Piece]) -> Result<Arc<dyn ExecutionPlan>>;
+    fn plans(&self, pieces: &[Piece]) -> Result<Vec<(usize, Arc<dyn ExecutionPlan>)>>;
 }
 
 /// Makes the plan of what is made of all parts together.
@@ -51,6 +52,23 @@ pub struct StagedFile {
     pub path: Path,
     /// Its size.
     pub bytes: u64,
+    /// Of which kind its rows are.
+    pub kind: usize,
+}
+
+impl StagedFile {
+    /// A staged file lies nowhere by the values of columns: its folder is the number of its kind, if it is not the first.
+    fn of(file: &Written) -> Self {
+        let kind = file.folder.as_ref().parse().unwrap_or(0);
+        Self { path: file.path.clone(), bytes: file.bytes, kind }
+    }
+
+    fn noted(file: Written, kind: usize) -> Written {
+        match kind {
+            0 => file,
+            kind => Written { folder: Path::from(kind.to_string()), ..file },
+        }
+    }
 }
 
 /// What is made of the rows of all parts together, once they are there: they are staged, and what is written is
@@ -91,6 +109,11 @@ impl Parts {
         let rest = self.rest.as_ref().map(|rest| rest.fingerprint.as_str());
         Wanted { fingerprint: &self.fingerprint, rest, inputs: &self.inputs }
     }
+
+    /// What is made of all parts counts as one part more.
+    fn rest_bytes(&self) -> u64 {
+        self.rest.as_ref().map_or(0, |_| self.part_bytes.min(self.inputs.bytes()))
+    }
 }
 
 /// Writes what is missing of its parts, two at a time, and makes all of them visible at the end; or what is made of
@@ -123,7 +146,8 @@ impl InPartsExec {
         Self { whole, parts: Arc::new(parts), properties: one_count(), metrics, progress }
     }
 
-    /// How many bytes of the inputs are done, and of how many, once that is known.
+    /// How many bytes of the inputs are done, and of how many, once that is known. With what is made of all parts, if
+    /// something is.
     pub fn progress(&self) -> Option<(u64, u64)> {
         let all = self.progress.all.load(Ordering::Acquire);
         (all > 0).then(|| (self.progress.done.load(Ordering::Relaxed), all))
@@ -220,6 +244,7 @@ impl Work {
             // Looked at once, before they are read, however long ago they were written.
             record::check(write.store().as_ref(), &staging).await?;
             all.rest = Some(self.rest(&write, rest, &all.kept).await?);
+            self.progress.done.fetch_add(self.parts.rest_bytes(), Ordering::Relaxed);
         }
         let written: Vec<Written> = match all.rest {
             Some(rest) => rest.files,
@@ -237,8 +262,11 @@ impl Work {
         record::keep_only(write.store(), write.staging(), &found).await?;
         let missing = found.missing(inputs);
         let left: u64 = missing.iter().map(Piece::bytes).sum();
-        self.progress.done.store(inputs.bytes().saturating_sub(left), Ordering::Relaxed);
-        self.progress.all.store(inputs.bytes(), Ordering::Release);
+        let rest_bytes = self.parts.rest_bytes();
+        let made = found.rest.as_ref().map_or(0, |_| rest_bytes);
+        let done = inputs.bytes().saturating_sub(left) + made;
+        self.progress.done.store(done, Ordering::Relaxed);
+        self.progress.all.store(inputs.bytes() + rest_bytes, Ordering::Release);
         let missing = inputs.parts(missing, *part_bytes);
         let done = stream::iter(missing).map(|pieces| self.part(write, pieces));
         let done: Vec<Part> = done.buffer_unordered(PARTS_AT_ONCE).try_collect().await?;
@@ -251,8 +279,11 @@ impl Work {
     /// Writes a part, and notes that it is complete.
     async fn part(&self, write: &Write, pieces: Vec<Piece>) -> Result<Part> {
         let Parts { inputs, pinned, plans, .. } = self.parts.as_ref();
-        let plan = plans.plan(&pieces)?;
-        let files = written_by(plan, write.staging(), Arc::clone(&self.context)).await?;
+        let mut files = vec![];
+        for (kind, plan) in plans.plans(&pieces)? {
+            let written = written_by(plan, write.staging(), Arc::clone(&self.context)).await?;
+            files.extend(written.into_iter().map(|file| StagedFile::noted(file, kind)));
+        }
         let read = pieces.iter().map(|piece| &inputs.files[piece.file].input).chain(pinned);
         self.check_inputs(read).await?;
         let bytes = pieces.iter().map(Piece::bytes).sum();
@@ -264,8 +295,7 @@ impl Work {
 
     /// Writes what is made of all parts, and notes that it is complete.
     async fn rest(&self, write: &Write, rest: &Rest, parts: &[Part]) -> Result<Part> {
-        let staged = parts.iter().flat_map(|part| &part.files);
-        let staged = staged.map(|file| StagedFile { path: file.path.clone(), bytes: file.bytes });
+        let staged = parts.iter().flat_map(|part| &part.files).map(StagedFile::of);
         let plan = rest.plan.plan(&staged.collect::<Vec<_>>())?;
         let files = written_by(plan, write.staging(), Arc::clone(&self.context)).await?;
         self.check_inputs(rest.inputs.iter()).await?;

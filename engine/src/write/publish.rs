@@ -20,6 +20,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use prost::Message;
 
+use super::fence::Passage;
 use super::noted::{damaged, note, noted};
 use super::staging::{Staging, delete, is_staged, is_there};
 
@@ -77,7 +78,7 @@ struct Moved {
 pub(super) async fn publish(
     store: &dyn ObjectStore,
     staging: &Staging,
-    publication: &Publication,
+    (publication, passage): (&Publication, &Passage),
     moves: &[Move],
     stays: bool,
 ) -> Result<(), PublishError> {
@@ -98,7 +99,7 @@ pub(super) async fn publish(
             }
             Ok(())
         }
-        Publication::Folder(folder) => Ok(rename(store, staging, folder, moves).await?),
+        Publication::Folder(folder) => Ok(rename(store, staging, folder, moves, passage).await?),
         Publication::Into(folder) => move_into(store, staging, folder, moves, stays).await,
     }
 }
@@ -131,6 +132,7 @@ async fn rename(
     staging: &Staging,
     folder: &Path,
     moves: &[Move],
+    passage: &Passage,
 ) -> Result<()> {
     let table = staging.table();
     for file in moves {
@@ -139,6 +141,7 @@ async fn rename(
     if says_whole(moves) {
         store.put(&table.clone().join(SUCCESS), PutPayload::new()).await?;
     }
+    passage.pass().await?;
     // Of a file system: a folder as a whole, unless there is one with files by now.
     Ok(store.rename(&table, folder).await?)
 }

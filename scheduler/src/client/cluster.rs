@@ -65,9 +65,10 @@ impl Cluster {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
+        let asked = self.schedulers.current();
         let mut answer = ask(self.client()).await;
         let is_gone = matches!(&answer, Err(status) if is_broken(status));
-        if is_gone && self.schedulers.find_other().await {
+        if is_gone && self.schedulers.find_other(asked).await {
             answer = ask(self.client()).await;
         }
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner())

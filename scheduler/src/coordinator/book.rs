@@ -83,11 +83,11 @@ impl From<Shuffled> for ShuffleWritePartition {
 
 /// Where a worker is reached.
 #[derive(Debug, Serialize, Deserialize)]
-struct Address {
-    id: String,
-    host: String,
-    port: u16,
-    grpc_port: u16,
+pub(super) struct Address {
+    pub(super) id: String,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) grpc_port: u16,
 }
 
 /// Where a job writes down what happens to it.
@@ -186,7 +186,7 @@ fn unread(key: &str) -> RemoteError {
     RemoteError::new(ErrorKind::FailedPrecondition, message)
 }
 
-fn metadata(address: Address) -> ExecutorMetadata {
+pub(super) fn metadata(address: Address) -> ExecutorMetadata {
     ExecutorMetadata {
         id: address.id,
         host: address.host,

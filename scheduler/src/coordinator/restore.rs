@@ -109,6 +109,11 @@ impl Registry {
         job.graph.runs(task) && job.graph.worker_of(task) == Some(worker)
     }
 
+    /// Whether a worker that is known does not attend: from the start on until it comes back.
+    pub(crate) fn misses_workers(&self) -> bool {
+        self.addresses().keys().any(|id| !self.membership().attends(id))
+    }
+
     /// Workers that have not come back since the start, though jobs have something there, are lost.
     pub(crate) fn lose_absent(&self) {
         let addresses = self.addresses();
@@ -143,7 +148,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::coordinator::book::{Book, Found, JobDocument};
+    use crate::coordinator::book::{Address, Book, Found, JobDocument, metadata};
     use crate::coordinator::registry::Submitted;
     use crate::graph::{JobGraph, JobSpec, StageSpec, TaskState, Work};
     use crate::journal::State;
@@ -239,6 +244,26 @@ mod tests {
         }
         drop((second, shared));
         assert!(scheduler(&folder).await.1.jobs.is_empty(), "what is over and left is forgotten");
+    }
+
+    #[tokio::test]
+    async fn workers_are_missed_that_the_scheduler_before_has_had() {
+        let folder = TempDir::new().unwrap();
+        let (first, _) = scheduler(&folder).await;
+        assert!(!first.misses_workers(), "there have been none");
+        first.add_worker(&metadata(Address {
+            id: "w".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+            grpc_port: 2,
+        }));
+        first.written().await.unwrap();
+        drop(first);
+        let (second, _) = scheduler(&folder).await;
+        assert!(second.misses_workers());
+        // Nothing of any job is there.
+        second.forget_gone();
+        assert!(!second.misses_workers());
     }
 
     #[tokio::test]

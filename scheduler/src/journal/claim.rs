@@ -5,6 +5,7 @@
 //! *after* it wrote something, before it says that it is written; and whoever claims a later term reads what is
 //! there after that. So of what was said to be written the later one knows.
 
+use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,19 @@ const BYTES: usize = 1024;
 
 /// Bytes of what people are told of a process.
 const WHO_MAX: usize = 512;
+
+/// How often a process shows that it lives: ten times in the silence after which it would be followed, but neither
+/// more nor less often than so.
+const BEATS: u32 = 10;
+const BEAT_MIN: Duration = Duration::from_millis(100);
+const BEAT_MAX: Duration = Duration::from_secs(3);
+
+/// So many beats of another machine's server must be missing until it is believed that its lock is gone with it: some
+/// file systems keep locks for each machine apart.
+const MISSED: u32 = 4;
+
+/// Tells the kernel that keeps locks for this process from those of other machines.
+const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Somebody of whom nothing can be read.
 pub(super) const SOMEBODY: &str = "another server";
@@ -36,6 +50,9 @@ pub(super) struct Claim {
     pub(super) beats: u64,
     /// It needs the state no more.
     pub(super) is_over: bool,
+    /// Where its lock is kept, as far as it knows.
+    #[serde(default)]
+    pub(super) kernel: Option<String>,
 }
 
 impl Claim {
@@ -48,7 +65,14 @@ impl Claim {
             takeover_after_ms: takeover_after.map(ms),
             beats: 0,
             is_over: false,
+            kernel: kernel(),
         }
+    }
+
+    /// How often it is written anew.
+    pub(super) fn every(&self) -> Duration {
+        let silence = self.takeover_after_ms.map(Duration::from_millis);
+        silence.map_or(BEAT_MAX, |silence| silence / BEATS).clamp(BEAT_MIN, BEAT_MAX)
     }
 
     #[expect(clippy::expect_used, reason = "words and numbers")]
@@ -61,6 +85,10 @@ impl Claim {
     fn read(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
+}
+
+fn kernel() -> Option<String> {
+    fs::read_to_string(KERNEL).ok().map(|id| id.trim().to_owned())
 }
 
 /// Why a process with this term has no say any more, if it has none.
@@ -93,6 +121,7 @@ pub(super) enum Found {
 pub(super) struct Watch {
     /// After which silence the one who has it is followed, if he has not asked for more. Nothing is never.
     takeover_after: Option<Duration>,
+    kernel: Option<String>,
     seen: Option<Seen>,
 }
 
@@ -106,7 +135,7 @@ struct Seen {
 
 impl Watch {
     pub(super) fn new(takeover_after: Option<Duration>) -> Self {
-        Self { takeover_after, seen: None }
+        Self { takeover_after, kernel: kernel(), seen: None }
     }
 
     pub(super) fn look(&mut self, disk: &dyn Disk, now: Instant) -> io::Result<Found> {
@@ -114,9 +143,7 @@ impl Watch {
         let next = names::next_term(&names);
         let Some(term) = names::newest_claim(&names) else { return Ok(Found::Free(next)) };
         let name = names::claim(term);
-        if disk.is_let_go(&name)? {
-            return Ok(Found::Free(next));
-        }
+        let is_let_go = disk.is_let_go(&name)?;
         let bytes = match disk.read(&name) {
             // Another one has just come in its place.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -125,9 +152,11 @@ impl Watch {
             bytes => bytes?,
         };
         let claim = Claim::read(&bytes);
-        if claim.as_ref().is_some_and(|claim| claim.is_over) {
+        let is_near = claim.as_ref().is_some_and(|claim| claim.kernel == self.kernel);
+        if claim.as_ref().is_some_and(|claim| claim.is_over) || (is_let_go && is_near) {
             return Ok(Found::Free(next));
         }
+        let every = claim.as_ref().map_or(BEAT_MAX, Claim::every);
         // What cannot be read is followed as one that says nothing.
         let (who, its) = match claim {
             Some(claim) => (claim.who, claim.takeover_after_ms.map(Duration::from_millis)),
@@ -136,6 +165,7 @@ impl Watch {
         let limit = self.takeover_after.zip(its).map(|(own, its)| own.max(its));
         let silent = self.silent_for(term, bytes, now, limit);
         Ok(match limit {
+            _ if is_let_go && silent >= every * MISSED => Found::Free(next),
             Some(limit) if silent >= limit => Found::Silent(who, silent, next),
             _ => Found::Taken(who),
         })

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use tempfile::{NamedTempFile, PersistError};
+
+use super::frame::HEAD_BYTES;
 
 /// Of a file that is being made.
 const UNFINISHED: &str = ".unfinished";
@@ -17,6 +19,10 @@ pub(super) trait Disk: Send {
     fn list(&self) -> io::Result<Vec<String>>;
     /// All bytes of a file.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
+    /// The first bytes of a file: as many as a head has, or more.
+    fn read_head(&self, name: &str) -> io::Result<Vec<u8>> {
+        self.read(name)
+    }
     /// Writes a file, in place of one that may have its name: it is there as a whole or not at all, and survives a
     /// loss of power.
     fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
@@ -29,6 +35,10 @@ pub(super) trait Disk: Send {
     /// Writes a file that is not there yet; says whether that is so. As long as this value lives, others may be
     /// able to see that somebody has it.
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool>;
+    /// Whether a file is there by a call of [`Self::claim`] whose answer was lost, and is had here.
+    fn is_claimed(&self, _name: &str, _bytes: &[u8]) -> io::Result<bool> {
+        Ok(false)
+    }
     /// Writes the file that was claimed here anew: as many bytes as it has.
     fn renew(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
     /// Whether nobody can have a file any more that was claimed. If that cannot be known, it is not so.
@@ -79,6 +89,12 @@ impl Disk for RealDisk {
         fs::read(self.folder.join(name))
     }
 
+    fn read_head(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut head = vec![];
+        File::open(self.folder.join(name))?.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+        Ok(head)
+    }
+
     fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let unfinished = self.folder.join(format!("{name}{UNFINISHED}"));
         let mut options = OpenOptions::new();
@@ -122,14 +138,16 @@ impl Disk for RealDisk {
                 self.folder.display()
             ),
         }
-        match file.persist_noclobber(self.folder.join(name)) {
-            Ok(file) => self.claimed = Some(file),
+        let file = match file.persist_noclobber(self.folder.join(name)) {
+            Ok(file) => file,
             Err(PersistError { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Ok(false);
             }
             Err(PersistError { error, .. }) => return Err(error),
-        }
+        };
+        // If that fails nobody has it: its lock goes with the file.
         self.sync_names()?;
+        self.claimed = Some(file);
         Ok(true)
     }
 

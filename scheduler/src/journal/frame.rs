@@ -28,6 +28,11 @@ pub(super) struct Head {
 }
 
 impl Head {
+    /// Whether another version has written it.
+    pub(super) fn is_other(&self, version: &str) -> bool {
+        self.format != FORMAT || self.version != version
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut version = self.version.as_bytes().to_vec();
         version.resize(VERSION_BYTES, 0);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -15,12 +15,6 @@ use super::disk::Disk;
 use super::error::JournalError;
 use super::names;
 use super::place::Place;
-
-/// How often a process shows that it lives: ten times in the silence after which it would be followed, but neither
-/// more nor less often than so.
-const BEATS: u32 = 10;
-const BEAT_MIN: Duration = Duration::from_millis(100);
-const BEAT_MAX: Duration = Duration::from_secs(3);
 
 /// The state is this process', until another one takes it over. Clones share; with the last one it is let go.
 #[derive(Clone)]
@@ -50,10 +44,28 @@ struct Asked {
     is_closed: bool,
 }
 
+/// A moment, by two clocks: one stands still while a machine sleeps, and the other one may be set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) clock: Instant,
+    pub(super) calendar: SystemTime,
+}
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        Self { clock: Instant::now(), calendar: SystemTime::now() }
+    }
+
+    /// Whether it was less than so long ago by both.
+    fn is_within(self, limit: Duration) -> bool {
+        self.clock.elapsed() < limit && self.calendar.elapsed().is_ok_and(|passed| passed < limit)
+    }
+}
+
 #[derive(Clone)]
 struct Known {
     /// The state was this process' then, and others have seen it live.
-    at: Instant,
+    at: Moment,
     /// How many of those who wanted to know it have been answered.
     answered: u64,
     lost: Option<JournalError>,
@@ -67,14 +79,13 @@ impl Hold {
         disk: Box<dyn Disk>,
         claim: Claim,
         term: u64,
-        at: Instant,
+        at: Moment,
         was_silent: bool,
     ) -> Result<Self, JournalError> {
         let takeover_after = claim.takeover_after_ms.map(Duration::from_millis);
         let (known, _) = watch::channel(Known { at, answered: 0, lost: None, is_let_go: false });
         let shared = Arc::new(Shared { asked: Mutex::default(), called: Condvar::new(), known });
-        let every = takeover_after.map_or(BEAT_MAX, |limit| limit / BEATS);
-        let every = every.clamp(BEAT_MIN, BEAT_MAX);
+        let every = claim.every();
         let text = place.to_string();
         let (its, gives_up_after) = (Arc::clone(&shared), takeover_after);
         let mut beats = Beats { disk, claim, term, place: text.clone(), every, gives_up_after };
@@ -113,7 +124,7 @@ impl Hold {
     pub fn is_fresh(&self) -> bool {
         let known = self.0.shared.known.borrow();
         known.lost.is_none()
-            && self.0.fresh_for.is_none_or(|fresh_for| known.at.elapsed() < fresh_for)
+            && self.0.fresh_for.is_none_or(|fresh_for| known.at.is_within(fresh_for))
     }
 
     /// Waits until it is known that nobody has taken the state over: what is said after that, is said by who has it.
@@ -207,10 +218,10 @@ impl Beats {
     fn beat(&mut self, shared: &Shared) {
         let (mut seen, mut shown) = (0, Instant::now());
         while let Some(asked) = shared.wait(self.every, seen) {
-            let began = Instant::now();
+            let began = Moment::now();
             let lost = match self.show() {
                 Ok(None) => {
-                    shown = began;
+                    shown = began.clock;
                     shared.known.send_modify(|known| {
                         known.at = began;
                         known.answered = asked;

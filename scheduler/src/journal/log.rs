@@ -102,47 +102,23 @@ impl Log {
 
     /// Whether this process can go on with a file.
     fn check(&mut self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
-        let file = self.file(name);
-        let Some(head) = Head::decode(&bytes) else {
-            return Err(JournalError::NoJournal { file });
-        };
-        let is_empty = bytes.len() == HEAD_BYTES;
-        let is_other = head.format != FORMAT || head.version != self.version;
+        check_version(&self.file(name), &self.version, &bytes)?;
         self.name = name.to_owned();
-        let is_unread = head.format != FORMAT && !is_empty;
-        if is_unread || (is_other && !self.kept(&bytes)?.is_empty()) {
-            return Err(JournalError::OtherVersion {
-                file,
-                found: head.version,
-                format: head.format,
-                own: self.version.clone(),
-                own_format: FORMAT,
-            });
-        }
         Ok(bytes)
     }
 
     /// The records whose keys have not ended.
     fn kept<'a>(&self, bytes: &'a [u8]) -> Result<Vec<Found<'a>>, JournalError> {
-        let damaged = |at| JournalError::Damaged { file: self.file(&self.name), at };
-        let read = frame::read(bytes).map_err(damaged)?;
+        let file = self.file(&self.name);
+        let read = read(&file, bytes)?;
         if read.cut_off > 0 {
             tracing::warn!(
-                "the last record of the scheduler's journal {} was being written when it stopped: its {} \
+                "the last record of the scheduler's journal {file} was being written when it stopped: its {} \
                  bytes, which nobody was told of, are cut off",
-                self.file(&self.name),
                 read.cut_off
             );
         }
-        let mut ends = HashMap::new();
-        for (at, record) in read.records.iter().enumerate().filter(|(_, r)| r.data.is_none()) {
-            ends.insert(record.key, at);
-        }
-        let records = read.records.into_iter().enumerate();
-        let kept = records.filter(|(at, record)| {
-            record.data.is_some() && ends.get(record.key).is_none_or(|end| end < at)
-        });
-        Ok(kept.map(|(_, record)| record).collect())
+        Ok(without_ended(read.records))
     }
 
     /// Appends records. They are on the disk when this returns.
@@ -245,6 +221,65 @@ impl Log {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// Finds out whether a process of this version could go on with what is there, before it keeps others from that.
+pub(super) fn check_readable(
+    disk: &dyn Disk,
+    place: &str,
+    version: &str,
+) -> Result<(), JournalError> {
+    let failed = |error| JournalError::of_io(place, "read", &error);
+    let names = disk.list().map_err(failed)?;
+    let Some(name) = names::newest_journal(&names) else { return Ok(()) };
+    let found = |read: io::Result<Vec<u8>>| match read {
+        Ok(bytes) => Ok(Some(bytes)),
+        // Another one has come in its place.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    };
+    let Some(head) = found(disk.read_head(name))? else { return Ok(()) };
+    if Head::decode(&head).is_some_and(|head| !head.is_other(version)) {
+        return Ok(());
+    }
+    let Some(bytes) = found(disk.read(name))? else { return Ok(()) };
+    check_version(&format!("{place}/{name}"), version, &bytes)
+}
+
+/// Whether a process of this version can go on with the bytes of a file: what another one has written it cannot, if
+/// something of it has not ended.
+fn check_version(file: &str, version: &str, bytes: &[u8]) -> Result<(), JournalError> {
+    let Some(head) = Head::decode(bytes) else {
+        return Err(JournalError::NoJournal { file: file.to_owned() });
+    };
+    let is_unread = head.format != FORMAT && bytes.len() != HEAD_BYTES;
+    let is_needed = || Ok(!without_ended(read(file, bytes)?.records).is_empty());
+    if is_unread || (head.is_other(version) && is_needed()?) {
+        return Err(JournalError::OtherVersion {
+            file: file.to_owned(),
+            found: head.version,
+            format: head.format,
+            own: version.to_owned(),
+            own_format: FORMAT,
+        });
+    }
+    Ok(())
+}
+
+fn read<'a>(file: &str, bytes: &'a [u8]) -> Result<frame::Read<'a>, JournalError> {
+    frame::read(bytes).map_err(|at| JournalError::Damaged { file: file.to_owned(), at })
+}
+
+/// The records whose keys have not ended.
+fn without_ended(records: Vec<Found<'_>>) -> Vec<Found<'_>> {
+    let mut ends = HashMap::new();
+    for (at, record) in records.iter().enumerate().filter(|(_, r)| r.data.is_none()) {
+        ends.insert(record.key, at);
+    }
+    let kept = records.into_iter().enumerate().filter(|(at, record)| {
+        record.data.is_some() && ends.get(record.key).is_none_or(|end| end < at)
+    });
+    kept.map(|(_, record)| record).collect()
 }
 
 /// Records as groups, each for a frame.

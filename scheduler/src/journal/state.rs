@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_engine::ErrorKind;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use tokio::runtime::Handle;
@@ -13,10 +14,10 @@ use tokio::runtime::Handle;
 use super::claim::{Claim, Found, Watch};
 use super::disk::Disk;
 use super::error::JournalError;
-use super::hold::Hold;
-use super::names;
+use super::hold::{Hold, Moment};
 use super::objects::Objects;
 use super::place::{Place, blocking};
+use super::{VERSION, log, names};
 
 /// What a server must not forget, for one server at a time.
 #[derive(Clone, Debug)]
@@ -73,17 +74,20 @@ impl State {
     /// Waits until no other server has it: that is gone, or has said nothing for too long.
     ///
     /// # Errors
-    /// If it cannot be used.
+    /// If it cannot be used, or this server could not go on with the journal that is there.
     pub async fn take(self) -> Result<Hold, JournalError> {
         let mut taker = Taker {
             disk: self.place.disk(),
             watch: Watch::new(self.takeover_after),
+            claim: Claim::new(&self.who, self.takeover_after),
+            tried: None,
             told: Told::Nothing,
             is_checked: false,
+            has_looked: false,
             state: self,
         };
+        let pause = taker.state.pause();
         loop {
-            let pause = taker.state.place.look_every();
             let place = Arc::clone(&taker.state.place);
             let look = move || {
                 let taken = taker.try_take();
@@ -91,29 +95,43 @@ impl State {
             };
             let (again, taken) = blocking(&place, look).await?;
             taker = again;
-            if let Some(Taken { claim, term, at, was_silent }) = taken? {
-                let Taker { disk, state, .. } = taker;
+            if let Some(Taken { term, at, was_silent }) = taken? {
+                let Taker { disk, state, claim, .. } = taker;
                 return Hold::start(state.place, disk, claim, term, at, was_silent);
             }
             tokio::time::sleep(pause).await;
         }
     }
+
+    /// Between looks: silence counts only for who looks often enough while it lasts.
+    fn pause(&self) -> Duration {
+        let every = self.place.look_every();
+        self.takeover_after.map_or(every, |silence| every.min(silence / LOOKS))
+    }
 }
+
+/// How often a server looks at least in the silence after which it follows another one.
+const LOOKS: u32 = 10;
 
 /// A server that wants the state.
 struct Taker {
     state: State,
     disk: Box<dyn Disk>,
     watch: Watch,
+    /// The same for each term: it tells which claims are this server's.
+    claim: Claim,
+    /// The term that was claimed last, and whether from one who was silent. It may have come to it.
+    tried: Option<(u64, bool)>,
     told: Told,
     is_checked: bool,
+    /// Whether the place could be used once.
+    has_looked: bool,
 }
 
-/// What was claimed, before which it was looked, and whether from one who was silent.
+/// The term that was claimed, before which it was looked, and whether from one who was silent.
 struct Taken {
-    claim: Claim,
     term: u64,
-    at: Instant,
+    at: Moment,
     was_silent: bool,
 }
 
@@ -123,57 +141,93 @@ enum Told {
     Nothing,
     Waits,
     PortsAreTaken,
+    CannotLook,
 }
 
 impl Taker {
+    /// What cannot be used at first is said to whoever has given it; later others rely on it that this server waits.
     fn try_take(&mut self) -> Result<Option<Taken>, JournalError> {
-        self.try_once().map_err(|error| JournalError::of_io(&self.state.place, "use", &error))
+        match self.try_once() {
+            Err(error) if self.has_looked && error.kind() == ErrorKind::Unavailable => {
+                if std::mem::replace(&mut self.told, Told::CannotLook) != Told::CannotLook {
+                    tracing::warn!("{error}; it is tried again");
+                }
+                Ok(None)
+            }
+            taken => taken,
+        }
     }
 
-    fn try_once(&mut self) -> io::Result<Option<Taken>> {
-        self.state.place.make()?;
-        if !std::mem::replace(&mut self.is_checked, true) {
-            self.state.place.check()?;
-        }
-        let at = Instant::now();
-        let place = &self.state.place;
-        let (term, was_silent) = match self.watch.look(self.disk.as_ref(), at)? {
+    fn failed(&self, error: &io::Error) -> JournalError {
+        JournalError::of_io(&self.state.place, "use", error)
+    }
+
+    fn try_once(&mut self) -> Result<Option<Taken>, JournalError> {
+        let at = Moment::now();
+        let found = self.look(at.clock).map_err(|error| self.failed(&error))?;
+        self.has_looked = true;
+        let (term, was_silent) = match found {
             Found::Free(term) => (term, false),
-            Found::Taken(who) => {
-                if std::mem::replace(&mut self.told, Told::Waits) == Told::Nothing {
-                    tracing::info!("{who} has {place}; this server waits until that is gone");
-                }
-                return Ok(None);
-            }
-            Found::Silent(who, silence, term) => match self.taken_port() {
-                Some((port, error)) => {
-                    if std::mem::replace(&mut self.told, Told::PortsAreTaken) != Told::PortsAreTaken
-                    {
-                        tracing::warn!(
-                            "{who} has {place}, and has said nothing for {} s; this server cannot follow it, as \
-                             it could not listen on {port} ({error}): end that process, or give this one another \
-                             address",
-                            silence.as_secs()
-                        );
-                    }
-                    return Ok(None);
-                }
-                None => {
-                    tracing::warn!(
-                        "{who} has {place}, and has said nothing for {} s: this server takes over",
-                        silence.as_secs()
-                    );
-                    (term, true)
-                }
-            },
+            Found::Taken(who) => return self.taken(&who, at),
+            Found::Silent(who, silence, term) if self.follows(&who, silence) => (term, true),
+            Found::Silent(..) => return Ok(None),
         };
-        let claim = Claim::new(&self.state.who, self.state.takeover_after);
-        if !self.disk.claim(&names::claim(term), &claim.bytes())? {
+        let place = self.state.place.to_string();
+        log::check_readable(self.disk.as_ref(), &place, VERSION)?;
+        self.tried = Some((term, was_silent));
+        let claimed = self.disk.claim(&names::claim(term), &self.claim.bytes());
+        if !claimed.map_err(|error| self.failed(&error))? {
             return Ok(None);
         }
         // Others may have come and gone since this one looked.
-        let is_newest = names::newest_claim(&self.disk.list()?) == Some(term);
-        Ok(is_newest.then_some(Taken { claim, term, at, was_silent }))
+        let names = self.disk.list().map_err(|error| self.failed(&error))?;
+        let is_newest = names::newest_claim(&names) == Some(term);
+        Ok(is_newest.then_some(Taken { term, at, was_silent }))
+    }
+
+    fn look(&mut self, at: Instant) -> io::Result<Found> {
+        self.state.place.make()?;
+        if !self.is_checked {
+            self.state.place.check()?;
+            self.is_checked = true;
+        }
+        self.watch.look(self.disk.as_ref(), at)
+    }
+
+    /// It may be this server that has it, whose own claim was there before it was told so.
+    fn taken(&mut self, who: &str, at: Moment) -> Result<Option<Taken>, JournalError> {
+        if let Some((term, was_silent)) = self.tried {
+            let (name, bytes) = (names::claim(term), self.claim.bytes());
+            let is_claimed = self.disk.is_claimed(&name, &bytes).and_then(|is_claimed| {
+                Ok(is_claimed && names::newest_claim(&self.disk.list()?) == Some(term))
+            });
+            if is_claimed.map_err(|error| self.failed(&error))? {
+                return Ok(Some(Taken { term, at, was_silent }));
+            }
+        }
+        if !matches!(self.told, Told::Waits | Told::PortsAreTaken) {
+            self.told = Told::Waits;
+            tracing::info!("{who} has {}; this server waits until that is gone", self.state.place);
+        }
+        Ok(None)
+    }
+
+    /// Whether this server can follow one who has said nothing for so long.
+    fn follows(&mut self, who: &str, silence: Duration) -> bool {
+        let (place, silence) = (&self.state.place, silence.as_secs());
+        let Some((port, error)) = self.taken_port() else {
+            tracing::warn!(
+                "{who} has {place}, and has said nothing for {silence} s: this server takes over"
+            );
+            return true;
+        };
+        if std::mem::replace(&mut self.told, Told::PortsAreTaken) != Told::PortsAreTaken {
+            tracing::warn!(
+                "{who} has {place}, and has said nothing for {silence} s; this server cannot follow it, as it could \
+                 not listen on {port} ({error}): end that process, or give this one another address"
+            );
+        }
+        false
     }
 
     fn taken_port(&self) -> Option<(SocketAddr, io::Error)> {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
 use ballista_core::config::TaskSchedulingPolicy;
@@ -327,10 +327,15 @@ async fn wake_due(registry: Registry) {
 }
 
 async fn give_up(registry: Registry, patience: Duration, grace: Duration) {
-    tokio::time::sleep(grace).await;
+    let (since, mut grace) = (Instant::now(), grace);
     let mut ticks = tokio::time::interval(GIVE_UP_EVERY);
     loop {
         ticks.tick().await;
+        // All have noticed that the server before is silent who could be waited for.
+        if since.elapsed() < grace && registry.misses_workers() {
+            continue;
+        }
+        grace = Duration::ZERO;
         registry.give_up(patience);
         registry.forget_gone();
         registry.retire();

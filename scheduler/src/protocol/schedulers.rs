@@ -89,18 +89,28 @@ impl Schedulers {
         Ok(Self { all, current: AtomicUsize::new(current) })
     }
 
-    fn current(&self) -> &Way {
-        &self.all[self.current.load(Ordering::Acquire) % self.all.len()]
+    /// Which one answered last.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Acquire) % self.all.len()
+    }
+
+    fn way(&self) -> &Way {
+        &self.all[self.current()]
+    }
+
+    /// Whether there is more than one address.
+    pub(crate) fn are_several(&self) -> bool {
+        self.all.len() > 1
     }
 
     /// To the one that answered last.
     pub(crate) fn channel(&self) -> Channel {
-        self.current().channel.clone()
+        self.way().channel.clone()
     }
 
     /// `host:port` of that.
     pub(crate) fn address(&self) -> &str {
-        &self.current().address
+        &self.way().address
     }
 
     /// Asks one after the other, beginning with the one that answered last: `turn` counts those that were asked. What
@@ -116,7 +126,13 @@ impl Schedulers {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let at = (self.current.load(Ordering::Acquire) + turn) % self.all.len();
+        self.ask_one((self.current() + turn) % self.all.len(), ask).await
+    }
+
+    async fn ask_one<T, F>(&self, at: usize, ask: impl FnOnce(Channel) -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         let way = &self.all[at];
         match tokio::time::timeout(ANSWER_LIMIT, ask(way.channel.clone())).await {
             Ok(answer) => {
@@ -131,18 +147,21 @@ impl Schedulers {
         }
     }
 
-    /// Finds the scheduler at another address than that of the one that answered last, if there are others. Says
-    /// whether there is one.
-    pub(crate) async fn find_other(&self) -> bool {
+    /// Finds the scheduler at another address than that of the one that did not answer, if there are others. Says
+    /// whether there is one. Of many who look for it at a time one may have found it by now.
+    pub(crate) async fn find_other(&self, than: usize) -> bool {
         for turn in 1..self.all.len() {
+            if self.current() != than {
+                return true;
+            }
             let greet = |channel| async move {
                 ClusterClient::new(channel).describe(DescribeRequest::new()).await
             };
-            if self.ask(turn, greet).await.is_ok() {
+            if self.ask_one((than + turn) % self.all.len(), greet).await.is_ok() {
                 return true;
             }
         }
-        false
+        self.current() != than
     }
 }
 
@@ -219,10 +238,14 @@ mod tests {
         assert_eq!(schedulers.address(), first);
         assert!(answers(&schedulers, 0).await);
         drop(serving);
-        assert!(!schedulers.find_other().await);
+        let than = schedulers.current();
+        assert!(!schedulers.find_other(than).await);
         assert_eq!(schedulers.address(), first);
         let (_, _serving) = serve(&second).await;
-        assert!(schedulers.find_other().await);
+        for _ in 0..2 {
+            // Also for whoever has asked the first one as well, and comes later.
+            assert!(schedulers.find_other(than).await);
+        }
         assert_eq!(schedulers.address(), second);
         assert!(answers(&schedulers, 0).await);
     }

@@ -283,7 +283,7 @@ impl Tenure {
     fn check(self, hello: &Hello) -> Result<(), Status> {
         match hello.term {
             0 => Ok(()),
-            _ if self.term == 0 => Err(Status::aborted(
+            _ if self.term == 0 => Err(Status::not_found(
                 "this scheduler has no journal, and knows nothing of what the worker did before",
             )),
             term if term == self.term => {
@@ -501,14 +501,22 @@ mod tests {
         let refused = |own: u64, term: u64| {
             let hello = Hello { term, ..Hello::new(worker("w")) };
             let tenure = Tenure { term: own, patience_ms: 1 };
-            tenure.check(&hello).err().map(|status| status.message().to_owned())
+            tenure
+                .check(&hello)
+                .err()
+                .map(|status| format!("{:?} {}", status.code(), status.message()))
         };
         for (own, term) in [(0, 0), (3, 0), (3, 2)] {
             assert_eq!(refused(own, term), None);
         }
-        assert!(refused(0, 3).unwrap().contains("has no journal"));
-        assert!(refused(3, 3).unwrap().contains("counts as lost"));
-        assert!(refused(3, 4).unwrap().contains("there has been one of term 4"));
+        for (own, term, code, said) in [
+            (0, 3, "NotFound", "has no journal"),
+            (3, 3, "Aborted", "counts as lost"),
+            (3, 4, "Unavailable", "there has been one of term 4"),
+        ] {
+            let refused = refused(own, term).unwrap();
+            assert!(refused.starts_with(code) && refused.contains(said), "{refused}");
+        }
     }
 
     #[tokio::test]

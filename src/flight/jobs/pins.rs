@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use forebay_engine::write::resume::Input;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -62,12 +63,13 @@ impl Pins {
     /// A digest of a plan, which is the same each time that the same statement is planned.
     pub(in crate::flight) fn digest_of(plan: &LogicalPlan) -> String {
         let LogicalPlan::Copy(copy) = plan else {
-            return Self::digest(&plan.display_indent().to_string());
+            return Self::digest(&format!("{}{}", plan.display_indent(), literals(plan)));
         };
         // Its own text has its options in another order each time.
         let options: BTreeMap<_, _> = copy.options.iter().collect();
         let (to, folders, input) = (&copy.output_url, &copy.partition_by, &copy.input);
-        Self::digest(&format!("{to:?} {folders:?} {options:?}\n{}", input.display_indent()))
+        let (text, literals) = (input.display_indent(), literals(input));
+        Self::digest(&format!("{to:?} {folders:?} {options:?}\n{text}{literals}"))
     }
 
     fn digest(text: &str) -> String {
@@ -116,6 +118,24 @@ impl Pins {
         all.extend(of_files(", which is read beside staged rows,", &self.rest, &now.rest));
         all
     }
+}
+
+/// All constants of a plan as they are: for people long bytes, and long lists of rows, are cut short.
+fn literals(plan: &LogicalPlan) -> String {
+    let mut all = String::new();
+    let found = plan.apply_with_subqueries(|node| {
+        for expr in node.expressions() {
+            expr.apply(|expr| {
+                if let Expr::Literal(value, _) = expr {
+                    all.push_str(&format!("\n{value:?}"));
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    // Nothing in it fails.
+    found.map(|_| all).unwrap_or_default()
 }
 
 fn of_names(
@@ -238,6 +258,17 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(digest(three).await, first);
         }
+        // Behind what people are shown of it.
+        let of_view = async |end: &str| {
+            let bytes = format!("X'00112233445566778899AABB{end}'");
+            let view = format!("CREATE OR REPLACE VIEW v AS SELECT {bytes} AS b");
+            session.sql(&view).await.unwrap().collect().await.unwrap();
+            let sql = "COPY (SELECT * FROM v) TO 't/' STORED AS PARQUET";
+            Pins::digest_of(&session.state().create_logical_plan(sql).await.unwrap())
+        };
+        let one = of_view("01").await;
+        assert_eq!(of_view("01").await, one);
+        assert_ne!(of_view("02").await, one);
         assert_ne!(digest(&three.replace(';', "|")).await, first);
         assert_ne!(digest("'format.has_header' 'true'").await, first);
     }

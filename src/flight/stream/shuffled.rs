@@ -18,6 +18,7 @@ use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream, TaskCon
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -112,7 +113,9 @@ impl Windows {
     /// Begins to make the rows of a window, in their order.
     fn begin(&self, window: usize) -> Result<SendableRecordBatchStream> {
         let pieces = &self.windows[window];
-        let plan = sorted(self.query.plans.plan(pieces)?, &self.order);
+        let nothing =
+            || -> Arc<dyn ExecutionPlan> { Arc::new(EmptyExec::new(Arc::clone(&self.schema))) };
+        let plan = sorted(self.query.part(pieces)?.unwrap_or_else(nothing), &self.order);
         let rows = execute_stream(plan, Arc::clone(&self.context))?;
         Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
     }

@@ -1,5 +1,6 @@
 //! Jobs that go on after all of their server was killed, in another one with other workers, batches and parts.
 
+mod odd;
 mod refusals;
 mod sources;
 mod staged;

@@ -101,7 +101,7 @@ pub(in crate::write) async fn is_committed(
 }
 
 /// Ends a commit with which nobody goes on: one that stands is completed, as far as its files are still there, and
-/// of another one nothing is visible.
+/// of another one nothing is visible, also of one that a store has not answered to and may do yet.
 ///
 /// # Errors
 /// Those of the store, and if the log of a Delta table cannot be read.
@@ -120,13 +120,30 @@ pub(in crate::write) async fn end(
     let Some(moving) = moving(store.as_ref(), staging).await? else { return Ok(()) };
     let Some(transaction) = &moving.transaction else { return Ok(()) };
     let log = log()?;
-    if log.exists().await? && log.has_taken(transaction).await? {
-        return moving.again(store.as_ref()).await;
+    if log.exists().await? {
+        // Whatever the log takes from now on, nobody takes it for what this write has given.
+        delete(store.as_ref(), &staging.resumable()).await?;
+        if has_files(log, transaction).await? {
+            return moving.again(store.as_ref()).await;
+        }
     }
     for (_, to) in &moving.moves {
         delete(store.as_ref(), to).await?;
     }
     Ok(())
+}
+
+/// Whether a log has taken a transaction; if not, it never does from then on.
+async fn has_files(log: Log, id: &str) -> Result<bool> {
+    if log.has_taken(id).await? {
+        return Ok(true);
+    }
+    let version = log.snapshot(None).await?.version();
+    match Transaction::begin(log, version, id.to_owned(), false).await {
+        Ok(transaction) => Ok(!transaction.close().await?),
+        // It is of another kind by now, and takes nothing more of ours.
+        Err(_) => Ok(false),
+    }
 }
 
 /// Notes that a commit stands. Of a file system all of it survives a loss of power then: nothing needs to be known

@@ -181,7 +181,13 @@ async fn what_is_forgotten_is_in_the_log_or_nowhere() {
         if is_taken {
             entry.comes();
         }
+        let place = entry.place.clone();
         forgotten(&home, &remains).await;
+        if !is_taken {
+            // As a store takes it that has not answered: if there is none of that version.
+            let late = fs::hard_link(home.path("entry"), &place).unwrap_err();
+            assert_eq!(late.kind(), std::io::ErrorKind::AlreadyExists, "{late}");
+        }
         let left = if is_taken { moved } else { 0 };
         let case = format!("{is_moved_back} {is_taken}");
         assert_eq!(parquet_files(&home.path("t")).len(), left, "{case}");

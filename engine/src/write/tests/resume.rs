@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Int64Type, SchemaRef, UInt64Type};
-use datafusion::common::Result;
+use datafusion::common::{Result, exec_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{ArrowSource, FileGroup, FileScanConfigBuilder};
@@ -24,6 +24,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::delta;
@@ -59,11 +60,15 @@ struct OneFile {
     target: Arc<Target>,
     schema: SchemaRef,
     made: Arc<AtomicUsize>,
+    fails: bool,
 }
 
 impl RestPlan for OneFile {
     fn plan(&self, staged: &[StagedFile]) -> Result<Arc<dyn ExecutionPlan>> {
         self.made.fetch_add(1, Ordering::Relaxed);
+        if self.fails {
+            return exec_err!("nothing can be made of them");
+        }
         let file = |file: &StagedFile| {
             let path = format!("/{}", file.path);
             assert_eq!(fs::metadata(path).unwrap().len(), file.bytes);
@@ -92,7 +97,7 @@ struct Numbers {
 }
 
 impl PartPlans for Numbers {
-    fn plan(&self, pieces: &[Piece]) -> Result<Arc<dyn ExecutionPlan>> {
+    fn plans(&self, pieces: &[Piece]) -> Result<Vec<(usize, Arc<dyn ExecutionPlan>)>> {
         let first = |piece: &Piece| piece.file as i64 * 10;
         let numbers: Vec<i64> =
             pieces.iter().flat_map(|piece| first(piece)..first(piece) + ROWS_OF_FILE).collect();
@@ -104,7 +109,7 @@ impl PartPlans for Numbers {
         ];
         let rows = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
         let rows = MemorySourceConfig::try_new_exec(&[vec![rows]], Arc::clone(&self.schema), None)?;
-        Ok(Arc::new(WriteExec::new(rows, Arc::clone(&self.target))))
+        Ok(vec![(0, Arc::new(WriteExec::new(rows, Arc::clone(&self.target))))])
     }
 }
 
@@ -114,11 +119,16 @@ pub(super) struct Home {
     pub(super) folder: TempDir,
     /// How often something was made of staged rows.
     made: Arc<AtomicUsize>,
+    /// Nothing can be.
+    fails: bool,
+    /// How much of the last run was done, and of how much.
+    progress: Mutex<Option<(u64, u64)>>,
 }
 
 impl Home {
     pub(super) async fn new(kind: Kind) -> Self {
-        let home = Self { kind, folder: TempDir::new().unwrap(), made: Arc::default() };
+        let (folder, made, progress) = (TempDir::new().unwrap(), Arc::default(), Mutex::default());
+        let home = Self { kind, folder, made, fails: false, progress };
         fs::create_dir(home.path("in")).unwrap();
         (0..FILES).for_each(|file| fs::write(home.path(&format!("in/{file}")), "four").unwrap());
         match kind {
@@ -196,7 +206,12 @@ impl Home {
         let schema = Arc::clone(session.table("rows").await.unwrap().schema().inner());
         let rest = self.kind.rest().map(|fingerprint| {
             let (target, schema) = (Arc::clone(&target), Arc::clone(&schema));
-            let plan = Arc::new(OneFile { target, schema, made: Arc::clone(&self.made) });
+            let plan = Arc::new(OneFile {
+                target,
+                schema,
+                made: Arc::clone(&self.made),
+                fails: self.fails,
+            });
             Rest { plan, inputs: vec![], fingerprint: fingerprint.to_owned() }
         });
         let of_parts = match &rest {
@@ -205,7 +220,7 @@ impl Home {
         };
         let computed = AtomicUsize::new(0);
         let numbers = Arc::new(Numbers { target: of_parts, schema, computed });
-        let whole = numbers.plan(&[]).unwrap();
+        let (_, whole) = numbers.plans(&[]).unwrap().remove(0);
         let parts = Parts {
             target,
             inputs: self.inputs().await,
@@ -217,7 +232,8 @@ impl Home {
             rest,
         };
         let plan = Arc::new(InPartsExec::new(whole, parts));
-        let count = collect(plan, session.task_ctx()).await;
+        let count = collect(Arc::clone(&plan) as _, session.task_ctx()).await;
+        *self.progress.lock() = plan.progress();
         let rows = count.map(|rows| rows[0].column(0).as_primitive::<UInt64Type>().value(0));
         (rows, numbers.computed.load(Ordering::Relaxed))
     }
@@ -542,4 +558,19 @@ async fn a_file_takes_the_place_of_an_earlier_one_at_once() {
     assert_eq!(home.seen().await, expected());
     // What the folder says of other files stays.
     assert!(home.path("t/_SUCCESS").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_not_done_before_what_is_made_of_its_parts_is() {
+    let mut home = Home::new(Kind::File).await;
+    home.fails = true;
+    let remains = home.remains().await;
+    let failed = home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap_err().to_string();
+    assert!(failed.contains("nothing can be made of them"), "{failed}");
+    let (done, all) = home.progress.lock().unwrap();
+    assert_eq!((done, all), (FILES as u64 * 4, FILES as u64 * 4 + 4));
+    home.fails = false;
+    home.run(files(), &remains, 1, FINGERPRINT).await.0.unwrap();
+    assert_eq!(*home.progress.lock(), Some((all, all)));
+    assert_eq!(home.seen().await, expected());
 }

@@ -56,7 +56,9 @@ impl Columns {
 
     /// In words that differ if they do.
     pub(super) fn identity(&self) -> String {
-        let columns = self.files.fields().iter().map(|field| field.data_type().to_string());
+        let all = self.rows.fields().iter().map(|row| format!("{} ", row.name()));
+        let all = all.chain([String::new()]).zip(self.files.fields());
+        let columns = all.map(|(name, field)| format!("{name}{}", field.data_type()));
         columns.collect::<Vec<_>>().join(", ")
     }
 
@@ -160,6 +162,18 @@ mod tests {
         let (schema, rows) = there_and_back(batch).await;
         assert!(schema.fields().is_empty());
         assert_eq!(rows.iter().map(RecordBatch::num_rows).sum::<usize>(), 3);
+    }
+
+    #[test]
+    fn columns_of_one_type_are_told_apart() {
+        let identity = |names: &[&str]| {
+            let fields = names.iter().map(|name| Field::new(*name, DataType::Int64, true));
+            let schema = Schema::new(fields.collect::<Vec<_>>());
+            Columns::of(Arc::new(schema)).unwrap().identity()
+        };
+        assert_eq!(identity(&["a", "b"]), "a Int64, b Int64");
+        assert_ne!(identity(&["a", "b"]), identity(&["b", "a"]));
+        assert_eq!(identity(&[]), "Boolean");
     }
 
     #[test]

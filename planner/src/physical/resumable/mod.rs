@@ -41,6 +41,7 @@ use forebay_engine::write::resume::{Input, InputFile, Inputs, Piece};
 use forebay_engine::write::{PartPlans, Target};
 
 use driving::{Branch, Driving, Walk};
+use pinned::Pinned;
 use refusals::{Purpose, of_ordered_table, refused};
 use rest::split;
 use scan::Scan;
@@ -80,8 +81,17 @@ pub struct CutQuery {
     pub inputs: Inputs,
     /// Other files that each part reads.
     pub pinned: Vec<Input>,
-    /// Makes plans of parts, in as many partitions as the whole has.
-    pub plans: Arc<dyn PartPlans>,
+    plans: Plans,
+}
+
+impl CutQuery {
+    /// A plan of the rows that these pieces give, in as many partitions as the whole has. None of no pieces.
+    ///
+    /// # Errors
+    /// None that a user could cause.
+    pub fn part(&self, pieces: &[Piece]) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        Ok(self.plans.plans(pieces)?.pop().map(|(_, plan)| plan))
+    }
 }
 
 /// Cuts what a query was planned as. A part gives the rows that its pieces give in the whole, in any order.
@@ -94,9 +104,10 @@ pub fn cut_query(
 ) -> Result<CutQuery> {
     let purpose = Purpose::Windows;
     let Driving { branches, pinned } = Walk::new(purpose, is_elsewhere).driving(plan)?;
-    let plans = Plans::try_new(Arc::clone(plan), branches, purpose)?;
+    let mut plans = Plans::default();
+    plans.add(Arc::clone(plan), branches, purpose)?;
     let (inputs, pinned) = (plans.inputs(), pinned.files.into_iter().collect());
-    Ok(CutQuery { inputs, pinned, plans: Arc::new(plans) })
+    Ok(CutQuery { inputs, pinned, plans })
 }
 
 /// What of a plan runs elsewhere.
@@ -130,13 +141,17 @@ pub fn cut(plan: &Plan, elsewhere: Elsewhere<'_>) -> Result<Cut> {
         Some((of_parts, rest)) => (of_parts, Some(rest)),
         None => match target.order().filter(|_| !target.is_new()) {
             Some(order) => return Err(of_ordered_table(&target, order)),
-            None => (Arc::clone(&whole), None),
+            None => (vec![Arc::clone(&whole)], None),
         },
     };
     let mut walk = Walk::new(Purpose::Resume, elsewhere.is_of);
-    let Driving { branches, pinned } = walk.driving(&of_parts)?;
-    let plans = Plans::try_new(of_parts, branches, Purpose::Resume)?;
-    let scans = plans.branches.iter().map(|branch| branch.scan.reads());
+    let (mut plans, mut pinned) = (Plans::default(), Pinned::default());
+    for of_parts in of_parts {
+        let driving = walk.driving(&of_parts)?;
+        plans.add(of_parts, driving.branches, Purpose::Resume)?;
+        pinned.extend(driving.pinned);
+    }
+    let scans = plans.branches().map(|branch| branch.scan.reads());
     let mut reads = scans.collect::<Vec<_>>().join("; and ");
     for joined in pinned.reads {
         reads = format!("{reads}; joined with {joined}");
@@ -146,8 +161,12 @@ pub fn cut(plan: &Plan, elsewhere: Elsewhere<'_>) -> Result<Cut> {
     Ok(Cut { whole, target, inputs, pinned, models, reads, plans: Arc::new(plans), rest })
 }
 
+/// What parts write: one plan, or one for each kind of rows that are staged.
+#[derive(Debug, Default)]
+struct Plans(Vec<OfKind>);
+
 #[derive(Debug)]
-struct Plans {
+struct OfKind {
     whole: Plan,
     branches: Vec<OfScan>,
 }
@@ -163,8 +182,12 @@ struct OfScan {
 }
 
 impl Plans {
-    fn try_new(whole: Plan, branches: Vec<Branch>, purpose: Purpose) -> Result<Self> {
-        let mut first = 0;
+    fn branches(&self) -> impl Iterator<Item = &OfScan> {
+        self.0.iter().flat_map(|of_kind| &of_kind.branches)
+    }
+
+    fn add(&mut self, whole: Plan, branches: Vec<Branch>, purpose: Purpose) -> Result<()> {
+        let mut first: usize = self.branches().map(|branch| branch.files).sum();
         let of_scan = |Branch { path, scan }| {
             let scan = Scan::try_new(&scan, purpose)?;
             let files = scan.inputs().0.len();
@@ -172,7 +195,8 @@ impl Plans {
             Ok::<_, DataFusionError>(OfScan { path, scan, first: first - files, files })
         };
         let branches = branches.into_iter().map(of_scan).collect::<Result<_>>()?;
-        Ok(Self { whole, branches })
+        self.0.push(OfKind { whole, branches });
+        Ok(())
     }
 
     fn inputs(&self) -> Inputs {
@@ -180,7 +204,7 @@ impl Plans {
             let (files, reads) = branch.scan.inputs();
             files.into_iter().map(move |input| InputFile { input, scan, reads })
         };
-        Inputs { files: self.branches.iter().enumerate().flat_map(of_scan).collect() }
+        Inputs { files: self.branches().enumerate().flat_map(of_scan).collect() }
     }
 }
 
@@ -196,11 +220,23 @@ impl OfScan {
 }
 
 impl PartPlans for Plans {
-    fn plan(&self, pieces: &[Piece]) -> Result<Plan> {
+    fn plans(&self, pieces: &[Piece]) -> Result<Vec<(usize, Plan)>> {
+        let all = self.0.iter().enumerate();
+        let all = all.map(|(kind, plan)| Ok(plan.of(pieces)?.map(|plan| (kind, plan))));
+        all.filter_map(Result::transpose).collect()
+    }
+}
+
+impl OfKind {
+    /// The plan of these pieces, if some are of its files.
+    fn of(&self, pieces: &[Piece]) -> Result<Option<Plan>> {
         // What operators know of an execution is of that alone.
         let mut plan = reset_plan_states(Arc::clone(&self.whole))?;
         let own = self.branches.iter().map(|branch| (branch, branch.own(pieces)));
         let (with_rows, without): (Vec<_>, Vec<_>) = own.partition(|(_, own)| !own.is_empty());
+        if with_rows.is_empty() {
+            return Ok(None);
+        }
         for (branch, own) in &with_rows {
             plan = replaced(plan, &branch.path, branch.scan.of(own)?)?;
         }
@@ -211,7 +247,7 @@ impl PartPlans for Plans {
             let nothing = EmptyExec::new(input.schema()).with_partitions(partitions);
             plan = replaced(plan, path, Arc::new(nothing))?;
         }
-        Ok(plan)
+        Ok(Some(plan))
     }
 }
 

@@ -16,8 +16,8 @@ use super::driving::may_drive;
 use super::refusals::{Purpose, refused};
 use crate::logical::{Inference, Staged};
 
-/// The statement with the place in it where its rows are staged, if there has to be one: the topmost below which
-/// rows pass one by one, of the branch that has its models.
+/// The statement with the places in it where its rows are staged, if there have to be some: the topmost below which
+/// rows pass one by one, of each branch that has models.
 ///
 /// # Errors
 /// If there is no such place: of what a model gives, something would not be kept.
@@ -61,26 +61,14 @@ fn check(plan: &LogicalPlan) -> Result<()> {
     {
         return Err(Purpose::Resume.of_limit());
     }
-    let mut with_models = 0;
-    for input in plan.inputs() {
-        with_models += usize::from(has_model(input)?);
-    }
-    match with_models {
-        0 | 1 => Ok(()),
-        branches => Err(refused(
-            &format!(
-                "{branches} of what it puts together have a model, and the rows of one can be staged"
-            ),
-            "write the others to files first",
-        )),
-    }
+    Ok(())
 }
 
 fn of_model_above(model: &str) -> DataFusionError {
     refused(
         &format!(
-            "model '{model}' is computed for what GROUP BY, ORDER BY or LIMIT makes of other rows, so nothing that \
-             it gives would be kept"
+            "model '{model}' is computed for what GROUP BY, ORDER BY or LIMIT makes of other rows, or for joined rows \
+             of models, so nothing that it gives would be kept"
         ),
         "write those rows to files first",
     )

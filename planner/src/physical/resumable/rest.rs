@@ -46,7 +46,8 @@ pub struct Rest {
     pub is_same_rows: bool,
 }
 
-/// The plan of what is staged in parts, and what is made of it; nothing if parts are what is written.
+/// The plans of what is staged in parts, one for each place where it is, and what is made of it; nothing if parts are
+/// what is written.
 ///
 /// # Errors
 /// Why it cannot be staged, and what to do.
@@ -54,33 +55,61 @@ pub(super) fn split(
     whole: &Plan,
     target: &Arc<Target>,
     elsewhere: Elsewhere<'_>,
-) -> Result<Option<(Plan, Rest)>> {
-    match path_to_staged(whole) {
-        Some(path) => above_staged(whole, path, target, elsewhere).map(Some),
-        None if target.is_file() => into_one_file(whole, target, elsewhere).map(Some),
-        None => Ok(None),
+) -> Result<Option<(Vec<Plan>, Rest)>> {
+    let paths = paths_to_staged(whole);
+    match paths.is_empty() {
+        false => above_staged(whole, paths, target, elsewhere).map(Some),
+        true if target.is_file() => into_one_file(whole, target, elsewhere).map(Some),
+        true => Ok(None),
     }
 }
 
-/// The way to the rows that are staged.
-fn path_to_staged(plan: &Plan) -> Option<Vec<usize>> {
+/// The ways to the rows that are staged.
+fn paths_to_staged(plan: &Plan) -> Vec<Vec<usize>> {
     if plan.is::<StagedExec>() {
-        return Some(vec![]);
+        return vec![vec![]];
     }
-    plan.children().into_iter().enumerate().find_map(|(at, child)| {
-        let mut path = path_to_staged(child)?;
-        path.insert(0, at);
-        Some(path)
-    })
+    let children = plan.children().into_iter().enumerate();
+    let below = |(at, child): (usize, &Plan)| {
+        let paths = paths_to_staged(child).into_iter();
+        paths.map(move |path| [vec![at], path].concat())
+    };
+    children.flat_map(below).collect()
 }
 
 fn above_staged(
     whole: &Plan,
-    path: Vec<usize>,
+    paths: Vec<Vec<usize>>,
     target: &Arc<Target>,
     elsewhere: Elsewhere<'_>,
-) -> Result<(Plan, Rest)> {
-    let staged = at(whole, &path).and_then(|plan| plan.downcast_ref::<StagedExec>());
+) -> Result<(Vec<Plan>, Rest)> {
+    let (mut of_parts, mut scans) = (vec![], vec![]);
+    for path in paths {
+        let (plan, scan) = staged_at(whole, &path, target, elsewhere)?;
+        of_parts.push(plan);
+        scans.push((path, scan));
+    }
+    let mut others = Pinned::default();
+    others.add_once(whole)?;
+    let staged = scans.iter().map(|(_, scan)| scan.columns.identity());
+    let rest = Rest {
+        inputs: others.files.into_iter().collect(),
+        reads: others.reads.into_iter().collect::<Vec<_>>().join("; and "),
+        staged: staged.collect::<Vec<_>>().join("; and "),
+        plan: Arc::new(Above { whole: Arc::clone(whole), scans }),
+        is_same_rows: false,
+    };
+    Ok((of_parts, rest))
+}
+
+/// The plan of what is staged at a place, and the scan that is there for the rest.
+fn staged_at(
+    whole: &Plan,
+    path: &[usize],
+    target: &Arc<Target>,
+    elsewhere: Elsewhere<'_>,
+) -> Result<(Plan, StagedScan)> {
+    let staged = at(whole, path).and_then(|plan| plan.downcast_ref::<StagedExec>());
     let Some(staged) = staged else { return plan_err!("nothing of it is staged") };
     let partitions = staged.properties().output_partitioning().partition_count();
     let mut above = (0..path.len()).filter_map(|end| at(whole, &path[..end]));
@@ -94,22 +123,8 @@ fn above_staged(
     }
     let columns = Columns::of(staged.schema())?;
     let of_parts = written(runs, staged.input(), &columns, target)?;
-    let mut others = Pinned::default();
-    others.add_once(whole)?;
-    let scan = StagedScan {
-        columns,
-        partitions,
-        is_elsewhere: runs.is_some(),
-        store: target.store().clone(),
-    };
-    let rest = Rest {
-        inputs: others.files.into_iter().collect(),
-        reads: others.reads.into_iter().collect::<Vec<_>>().join("; and "),
-        staged: scan.columns.identity(),
-        plan: Arc::new(Above { whole: Arc::clone(whole), path, scan }),
-        is_same_rows: false,
-    };
-    Ok((of_parts, rest))
+    let (is_elsewhere, store) = (runs.is_some(), target.store().clone());
+    Ok((of_parts, StagedScan { columns, partitions, is_elsewhere, store }))
 }
 
 /// All rows are staged, and then written once more.
@@ -117,7 +132,7 @@ fn into_one_file(
     whole: &Plan,
     target: &Arc<Target>,
     elsewhere: Elsewhere<'_>,
-) -> Result<(Plan, Rest)> {
+) -> Result<(Vec<Plan>, Rest)> {
     let Some(write) = whole.downcast_ref::<WriteExec>() else {
         return plan_err!("a file is written by {}, and not by WriteExec", whole.name());
     };
@@ -132,10 +147,10 @@ fn into_one_file(
         inputs: vec![],
         reads: String::new(),
         staged: scan.columns.identity(),
-        plan: Arc::new(Above { whole: Arc::clone(whole), path: vec![0], scan }),
+        plan: Arc::new(Above { whole: Arc::clone(whole), scans: vec![(vec![0], scan)] }),
         is_same_rows: true,
     };
-    Ok((of_parts, rest))
+    Ok((vec![of_parts], rest))
 }
 
 /// A write of rows to what they are staged in, below what runs it if something does.
@@ -155,19 +170,22 @@ fn written(
     }
 }
 
-/// A plan, with what is staged at a place in it.
+/// A plan, with what is staged at places in it: of each kind at its own.
 #[derive(Debug)]
 struct Above {
     whole: Plan,
-    path: Vec<usize>,
-    scan: StagedScan,
+    scans: Vec<(Vec<usize>, StagedScan)>,
 }
 
 impl RestPlan for Above {
     fn plan(&self, staged: &[StagedFile]) -> Result<Plan> {
-        let scan = self.scan.of(staged)?;
-        // What is below the place is not of it, and never runs.
-        replaced(reset_plan_states(Arc::clone(&self.whole))?, &self.path, scan)
+        let mut plan = reset_plan_states(Arc::clone(&self.whole))?;
+        for (kind, (path, scan)) in self.scans.iter().enumerate() {
+            let own = staged.iter().filter(|file| file.kind == kind).cloned();
+            // What is below the place is not of it, and never runs.
+            plan = replaced(plan, path, scan.of(&own.collect::<Vec<_>>())?)?;
+        }
+        Ok(plan)
     }
 }
 

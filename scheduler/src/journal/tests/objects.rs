@@ -31,13 +31,30 @@ struct Faulty {
     does_the_last: bool,
     /// It takes the question whether an object is there, and does not know it.
     overwrites: bool,
+    /// The first calls that ask that are answered as if something was there.
+    says_taken: Arc<AtomicUsize>,
+    /// And do what they were to do.
+    does_it: bool,
+    /// So many of these calls are not answered, and done.
+    unanswered: Arc<AtomicUsize>,
+    /// So many listings fail after the first ones.
+    fails_to_list: Arc<(AtomicUsize, AtomicUsize)>,
 }
 
 impl Faulty {
     fn new(store: &Arc<InMemory>) -> Self {
         let (store, changes) = (Arc::clone(store), Arc::default());
-        let (stops_at, does_the_last, overwrites) = (usize::MAX, false, false);
-        Self { store, changes, stops_at, does_the_last, overwrites }
+        Self {
+            store,
+            changes,
+            stops_at: usize::MAX,
+            does_the_last: false,
+            overwrites: false,
+            says_taken: Arc::default(),
+            does_it: false,
+            unanswered: Arc::default(),
+            fails_to_list: Arc::default(),
+        }
     }
 
     fn refused() -> Error {
@@ -73,6 +90,18 @@ impl ObjectStore for Faulty {
         if self.overwrites {
             options.mode = PutMode::Overwrite;
         }
+        if options.mode == PutMode::Create && takes_one(&self.says_taken) {
+            if self.does_it {
+                self.store.put_opts(at, data, options).await?;
+            }
+            let (path, source) = (at.to_string(), "409 Conflict".into());
+            return Err(Error::AlreadyExists { path, source });
+        }
+        // The claims, and not what is tried at the start.
+        if at.as_ref().ends_with(".term") && takes_one(&self.unanswered) {
+            self.store.put_opts(at, data, options).await?;
+            return Err(Self::refused());
+        }
         self.change(self.store.put_opts(at, data, options)).await
     }
 
@@ -107,12 +136,21 @@ impl ObjectStore for Faulty {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let (first, then) = self.fails_to_list.as_ref();
+        if !takes_one(first) && takes_one(then) {
+            return Err(Self::refused());
+        }
         self.store.list_with_delimiter(prefix).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.change(self.store.copy_opts(from, to, options)).await
     }
+}
+
+/// Takes one of so many, if there is one.
+fn takes_one(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 fn disk(store: impl ObjectStore, runtime: &Runtime) -> Box<dyn Disk> {
@@ -225,4 +263,74 @@ async fn a_store_that_writes_over_what_is_there_is_refused() {
     assert!(refused.contains("mem://a/state") && refused.contains("If-None-Match"), "{refused}");
     let left = store.list(None).collect::<Vec<_>>().await;
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Amazon's says so where several write an object at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_is_answered_as_if_there_was_one_is_made_again_if_there_is_none() {
+    for does_it in [false, true] {
+        let store = Arc::new(InMemory::new());
+        for says_taken in 1..4 {
+            let says_taken = Arc::new(AtomicUsize::new(says_taken));
+            let conflicting = Faulty { says_taken, does_it, ..Faulty::new(&store) };
+            let hold = state(conflicting).take().await.unwrap();
+            hold.check().await.unwrap();
+            hold.let_go().await;
+        }
+        let left = store.list(None).collect::<Vec<_>>().await;
+        let left = left.into_iter().map(|object| object.unwrap().location.to_string());
+        assert!(left.clone().all(|name| name.ends_with(".term")), "{:?}", left.collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_answer_was_lost_is_had_and_a_server_that_waits_goes_on_waiting() {
+    let store = Arc::new(InMemory::new());
+    let limit = Some(Duration::from_secs(3600));
+    let unanswered = Arc::new(AtomicUsize::new(1));
+    let lost = Faulty { unanswered: Arc::clone(&unanswered), ..Faulty::new(&store) };
+    let first = state(lost).with_takeover_after(limit).take();
+    let first = tokio::time::timeout(Duration::from_secs(60), first).await.unwrap().unwrap();
+    assert_eq!((first.term(), unanswered.load(Ordering::Relaxed)), (1, 0));
+    let (journal, _) = first.open().await.unwrap();
+    journal.append("job", vec![1]);
+    journal.flushed().await.unwrap();
+
+    let fails_to_list = Arc::new((AtomicUsize::new(1), AtomicUsize::new(2)));
+    let cut_off = Faulty { fails_to_list: Arc::clone(&fails_to_list), ..Faulty::new(&store) };
+    let second = state(cut_off).with_takeover_after(limit).take();
+    tokio::pin!(second);
+    let failed = async {
+        while fails_to_list.1.load(Ordering::Relaxed) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = failed => {}
+        taken = &mut second => panic!("{taken:?}"),
+    }
+    first.let_go().await;
+    assert_eq!(second.await.unwrap().term(), 2);
+
+    // What cannot be used at first is said at once.
+    let fails_to_list = Arc::new((AtomicUsize::new(0), AtomicUsize::new(1)));
+    let away = state(Faulty { fails_to_list, ..Faulty::new(&store) }).take().await.unwrap_err();
+    assert!(away.to_string().contains("the line is cut"), "{away}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_silence_is_noticed_in_a_store_too() {
+    let store = Arc::new(InMemory::new());
+    let limit = Some(Duration::from_secs(2));
+    let runtime = tokio::runtime::Handle::current();
+    let gone = Arc::clone(&store);
+    let claimed = tokio::task::spawn_blocking(move || {
+        let objects = Objects::new(gone, Path::from("a/state"), "mem://a/state", runtime);
+        ObjectDisk::new(objects).claim(&names::claim(1), &Claim::new("first", limit).bytes())
+    });
+    assert!(claimed.await.unwrap().unwrap());
+    let second = state(Faulty::new(&store)).with_takeover_after(limit).take();
+    let second = tokio::time::timeout(Duration::from_secs(60), second).await;
+    let second = second.expect("nobody is followed").unwrap();
+    assert!(second.term() == 2 && second.was_silent());
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::journal::disk::RealDisk;
-use crate::journal::hold::Hold;
+use crate::journal::hold::{Hold, Moment};
 use crate::journal::place::Place;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -126,6 +126,7 @@ async fn a_server_that_is_there_and_silent_is_followed_and_learns_by_whom() {
     journal.flushed().await.unwrap();
     // It goes on.
     let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    let long_ago = Moment { clock: long_ago, ..Moment::now() };
     let first = Hold::start(place, Box::new(disk), claim, 1, long_ago, false).unwrap();
     assert!(!first.is_fresh());
     for lost in [first.confirm().await.unwrap_err(), first.lost().await] {
@@ -169,6 +170,88 @@ async fn what_is_let_go_is_free_though_somebody_has_it_open() {
     first.append("job", vec![2]);
     assert!(matches!(first.flushed().await, Err(JournalError::Fenced { .. })));
     drop(second);
+}
+
+/// A folder with a journal that another release has written, and needs yet.
+fn of_another_release(folder: &TempDir) {
+    let (term, version) = (1, "0.0.1".to_owned());
+    let mut bytes = Head { format: FORMAT, term, version }.encode();
+    let mut group = vec![];
+    record("job", &[1]).found().encode(&mut group);
+    bytes.extend(frame::frame(0, &group));
+    std::fs::write(folder.path().join(names::journal(term, 0)), bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_server_of_another_release_takes_nothing_that_it_cannot_go_on_with() {
+    let folder = TempDir::new().unwrap();
+    let (place, disk, claim) = stopped(&folder);
+    of_another_release(&folder);
+    let refused = second(&folder).take().await.unwrap_err();
+    assert!(matches!(refused, JournalError::OtherVersion { .. }), "{refused}");
+    // Whoever has it goes on.
+    let (now, long) = (Moment::now(), Some(Duration::from_secs(3600)));
+    let claim = Claim { takeover_after_ms: long.map(|long| long.as_millis() as u64), ..claim };
+    let first = Hold::start(place, Box::new(disk), claim, 1, now, false).unwrap();
+    first.check().await.unwrap();
+    first.let_go().await;
+    // Nor what nobody has.
+    let refused = State::in_folder(folder.path()).take().await.unwrap_err();
+    assert!(matches!(refused, JournalError::OtherVersion { .. }), "{refused}");
+    let names = RealDisk::new(folder.path().to_owned()).list().unwrap();
+    assert_eq!(names::newest_claim(&names), Some(1), "{names:?}");
+}
+
+/// The clock that measures silence stood still.
+#[tokio::test]
+async fn a_machine_that_has_slept_looks_before_it_says_anything() {
+    let folder = TempDir::new().unwrap();
+    let now = Moment::now();
+    let hour = Duration::from_secs(3600);
+    for (calendar, is_fresh) in
+        [(now.calendar, true), (now.calendar - hour, false), (now.calendar + hour, false)]
+    {
+        let mut disk = RealDisk::new(folder.path().to_owned());
+        let names = disk.list().unwrap();
+        let (term, claim) = (names::next_term(&names), Claim::new("first", Some(hour)));
+        assert!(disk.claim(&names::claim(term), &claim.bytes()).unwrap());
+        let (place, at) = (Place::Folder(folder.path().to_owned()), Moment { calendar, ..now });
+        let first = Hold::start(Arc::new(place), Box::new(disk), claim, term, at, false).unwrap();
+        assert_eq!(first.is_fresh(), is_fresh, "{calendar:?}");
+        first.confirm().await.unwrap();
+        assert!(first.is_fresh());
+    }
+}
+
+/// Some file systems keep locks for each machine apart.
+#[test]
+fn a_lock_of_another_machine_is_gone_when_its_server_says_nothing_either() {
+    let folder = TempDir::new().unwrap();
+    let mut its = RealDisk::new(folder.path().to_owned());
+    let far = Some("another kernel".to_owned());
+    let mut claim = Claim { kernel: far, ..Claim::new("first", Some(LIMIT * 3)) };
+    assert!(its.claim(&names::claim(1), &claim.bytes()).unwrap());
+    let path = folder.path().join(names::claim(1));
+    drop(its);
+    let disk = RealDisk::new(folder.path().to_owned());
+    assert!(disk.is_let_go(&names::claim(1)).unwrap());
+    for takeover_after in [Some(LIMIT), None] {
+        let mut watch = Watch::new(takeover_after);
+        let begin = Instant::now();
+        for second in (0..60).step_by(3) {
+            claim.beats += 1;
+            std::fs::write(&path, claim.bytes()).unwrap();
+            let now = begin + Duration::from_secs(second);
+            assert_eq!(watch.look(&disk, now).unwrap(), taken(), "{second}");
+        }
+        let later = [60, 63, 66, 69].map(|second| begin + Duration::from_secs(second));
+        let found = later.map(|now| watch.look(&disk, now).unwrap());
+        assert_eq!(found, [taken(), taken(), taken(), Found::Free(2)]);
+    }
+    // On its own machine the lock alone tells.
+    let near = Claim { beats: 0, ..Claim::new("first", Some(LIMIT)) };
+    std::fs::write(&path, near.bytes()).unwrap();
+    assert_eq!(Watch::new(None).look(&disk, Instant::now()).unwrap(), Found::Free(2));
 }
 
 /// Makes disks of one place.

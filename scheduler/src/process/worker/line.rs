@@ -108,7 +108,9 @@ impl Way {
             tokio::time::sleep(CALL_AGAIN_AFTER).await;
             let problem = match self.attach(turn, before.term).await {
                 Ok(control) => return Ok(control),
-                Err(status) if is_final(&status) => return Err(said(&status)),
+                Err(status) if is_final(&status, self.schedulers.are_several()) => {
+                    return Err(said(&status));
+                }
                 Err(status) => said(&status),
             };
             turn += 1;
@@ -119,10 +121,15 @@ impl Way {
     }
 }
 
-/// Whether somebody has answered who will not change their mind.
-fn is_final(status: &Status) -> bool {
-    let codes = [Code::Aborted, Code::FailedPrecondition, Code::InvalidArgument];
-    std::error::Error::source(status).is_none() && codes.contains(&status.code())
+/// Whether somebody has answered who will not change their mind; who knows nothing of a worker may be another one's
+/// scheduler, if there are `others` to ask.
+fn is_final(status: &Status, others: bool) -> bool {
+    let is_final = match status.code() {
+        Code::Aborted | Code::FailedPrecondition | Code::InvalidArgument => true,
+        Code::NotFound => !others,
+        _ => false,
+    };
+    is_final && std::error::Error::source(status).is_none()
 }
 
 /// Does what the scheduler says.
@@ -142,6 +149,21 @@ impl Handler for FromScheduler {
             to_worker::Say::Forget(job) => self.store.forget(&job),
             to_worker::Say::Leave(_) => self.may_leave.notify_one(),
             to_worker::Say::Welcome(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_of_others_keeps_no_worker_from_its_own() {
+        let unknown = Status::not_found("this scheduler has no journal");
+        assert!(is_final(&unknown, false) && !is_final(&unknown, true));
+        for others in [false, true] {
+            assert!(is_final(&Status::aborted("the worker counts as lost"), others));
+            assert!(!is_final(&Status::unavailable("it is of an earlier term"), others));
         }
     }
 }

@@ -10,17 +10,17 @@ use super::{
     submit, until_complete,
 };
 
-const MODEL: &str =
+pub(super) const MODEL: &str =
     "ml_predict((SELECT n FROM numbers WHERE n % 8 = 0), MODEL slow, DESCRIPTOR(n))";
 
 /// Rows that this gives.
-const MODEL_ROWS: usize = ROWS / 8;
+pub(super) const MODEL_ROWS: usize = ROWS / 8;
 
-fn copy(stage: &Stage, query: &str, to: &str) -> String {
+pub(super) fn copy(stage: &Stage, query: &str, to: &str) -> String {
     format!("COPY ({query}) TO '{}/' STORED AS PARQUET", stage.path(to).display())
 }
 
-async fn stages_models(client: &mut Client) {
+pub(super) async fn stages_models(client: &mut Client) {
     run(client, "SET forebay.stage_models = true").await;
 }
 
@@ -106,6 +106,21 @@ fn queries() -> Vec<String> {
             "SELECT t, count(*) AS c FROM (SELECT arrow_cast('t' || (n % 3), 'Dictionary(Int8, Utf8)') AS t, digest \
              FROM {MODEL}) WHERE digest <> 0 GROUP BY t"
         ),
+        // Several branches with a model, of which each is staged.
+        format!(
+            "SELECT a.n % 3 AS k, count(*) AS c, max(b.digest) AS m FROM {MODEL} a JOIN {MODEL} b \
+             ON a.digest = b.digest GROUP BY 1"
+        ),
+        format!(
+            "SELECT a.n, b.digest FROM {MODEL} a FULL JOIN (SELECT n + 8 AS n, digest FROM {MODEL}) b ON a.n = b.n"
+        ),
+        format!(
+            "SELECT digest, 'row' AS what FROM {MODEL} UNION ALL SELECT max(digest), 'max' FROM {MODEL} \
+             GROUP BY n % 3 UNION ALL SELECT k, name FROM names"
+        ),
+        format!(
+            "SELECT n FROM {MODEL} WHERE digest > (SELECT avg(digest) FROM {MODEL} WHERE n % 16 = 0) ORDER BY n"
+        ),
         // Beside what is staged others are read.
         format!(
             "SELECT names.name, g.c FROM (SELECT n % 7 AS k, count(digest) AS c FROM {MODEL} GROUP BY 1) g \
@@ -119,19 +134,30 @@ async fn what_is_made_of_staged_rows_is_what_is_made_at_once() {
     for mode in [EMBEDDED, CLUSTER] {
         let stage = Stage::new();
         let (_server, mut client) = stage.serve(mode).await;
-        stages_models(&mut client).await;
         for (number, query) in queries().into_iter().enumerate() {
-            let (once, staged) = (format!("once_{number}"), format!("staged_{number}"));
-            run(&mut client, "SET forebay.resumable = false").await;
-            run(&mut client, &copy(&stage, &query, &once)).await;
-            let id = submit(&mut client, &copy(&stage, &query, &staged)).await;
-            let written = finishes(&mut client, &id).await;
-            let (expected, found) = (rows(&stage.path(&once)), rows(&stage.path(&staged)));
-            assert_eq!(found, expected, "{mode:?} {query}");
-            assert_eq!(written, found.len(), "{query}");
-            assert!(written > 0 && written <= ROWS + MODEL_ROWS, "{query}: {written}");
+            let written = staged_as_at_once(&stage, &mut client, number, &query).await;
+            assert!(written > 0 && written <= ROWS + MODEL_ROWS, "{mode:?} {query}: {written}");
         }
     }
+}
+
+/// Runs a query at once and staged, and compares; says how many rows it has.
+pub(super) async fn staged_as_at_once(
+    stage: &Stage,
+    client: &mut Client,
+    number: usize,
+    query: &str,
+) -> usize {
+    let (once, staged) = (format!("once_{number}"), format!("staged_{number}"));
+    run(client, "SET forebay.resumable = false").await;
+    run(client, &copy(stage, query, &once)).await;
+    stages_models(client).await;
+    let id = submit(client, &copy(stage, query, &staged)).await;
+    let written = finishes(client, &id).await;
+    let (expected, found) = (rows(&stage.path(&once)), rows(&stage.path(&staged)));
+    assert_eq!(found, expected, "{query}");
+    assert_eq!(written, found.len(), "{query}");
+    written
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,8 +261,11 @@ async fn what_would_not_be_kept_is_refused() {
             "model 'slow' is computed for what GROUP BY, ORDER BY or LIMIT makes",
         ),
         (
-            format!("SELECT a.digest, count(*) AS c FROM {MODEL} a JOIN {MODEL} b ON a.digest = b.digest + 1 GROUP BY 1"),
-            "2 of what it puts together have a model",
+            format!(
+                "SELECT digest FROM ml_predict((SELECT a.digest AS n FROM {MODEL} a JOIN {MODEL} b ON a.n = b.n), \
+                 MODEL slow, DESCRIPTOR(n))"
+            ),
+            "or for joined rows of models",
         ),
         (
             format!("SELECT c FROM (SELECT n % 2 AS k, count(digest) AS c FROM {MODEL} GROUP BY 1) JOIN few ON k = n"),
@@ -251,6 +280,44 @@ async fn what_would_not_be_kept_is_refused() {
         }
     }
     assert_eq!(run(&mut client, "SELECT count(*) FROM forebay.jobs").await, "0\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_branches_with_models_each_is_kept() {
+    let stage = Stage::new();
+    let model = |rows: &str| format!("ml_predict({rows}, MODEL slow, DESCRIPTOR(n))");
+    // Of other columns, so that neither is taken for the other one.
+    let query = format!(
+        "SELECT a.t, count(*) AS c, sum(b.digest) AS s FROM (SELECT n, 't' || (digest % 3) AS t FROM {}) a JOIN {} b \
+         ON a.n = b.n GROUP BY a.t",
+        model("(SELECT n FROM numbers WHERE n % 2 = 0)"),
+        model("(SELECT n FROM numbers WHERE n % 3 = 0)"),
+    );
+    let (mut server, mut client) = stage.serve(EMBEDDED).await;
+    stages_models(&mut client).await;
+    let id = submit(&mut client, &copy(&stage, &query, "out")).await;
+    let staging = stage.staging("");
+    until_complete(&mut client, &staging, &id, FILES + FILES / 2).await;
+    kill(&mut server);
+    let (_server, mut client) = stage.serve(CLUSTER).await;
+    let (parts, _, kept_rows) = kept(&mut client, &id).await;
+    assert!((FILES + FILES / 2..2 * FILES).contains(&parts), "{parts}");
+    // What is missing is one part, of files of both if both are missing.
+    run(&mut client, "SET forebay.part_bytes = '1GB'").await;
+    run(&mut client, &format!("RESUME JOB '{id}'")).await;
+    finishes(&mut client, &id).await;
+    let computed = "SELECT sum(rows) FROM forebay.stages WHERE name LIKE '%Inference(slow)%'";
+    let computed: usize = run(&mut client, computed).await.trim().parse().unwrap();
+    assert_eq!(computed, ROWS / 2 + ROWS / 3 - kept_rows);
+    run(&mut client, "SET forebay.resumable = false").await;
+    run(&mut client, &copy(&stage, &query, "undisturbed")).await;
+    assert_eq!(rows(&stage.path("out")), rows(&stage.path("undisturbed")));
+
+    // All of it in one part.
+    run(&mut client, "SET forebay.resumable = true").await;
+    let id = run(&mut client, &format!("SUBMIT {}", copy(&stage, &query, "whole"))).await;
+    finishes(&mut client, id.trim()).await;
+    assert_eq!(rows(&stage.path("whole")), rows(&stage.path("undisturbed")));
 }
 
 /// Only where one may mount.
