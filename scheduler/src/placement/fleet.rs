@@ -29,6 +29,8 @@ pub struct Fleet {
     /// Workers that take tasks, by what of them is free. Where all is busy, few are looked at.
     open: Open,
     slots: Vec<(Need, u64)>,
+    /// What has work and found no worker in the last round needs.
+    pub(super) wanting: Vec<Need>,
 }
 
 impl Fleet {
