@@ -14,6 +14,8 @@ fn cluster() -> Service {
         .server_streaming();
     let read = method("read", "Read", "ReadRequest", "ReadAnswer")
         .comment("What the client of a job reads next.");
+    let dealt = method("dealt", "Dealt", "DealtRequest", "DealtAnswer")
+        .comment("What a task that began early reads next.");
     let table = method("table", "Table", "TableRequest", "TableRows")
         .comment("The rows of a system table.");
     let analyze = method("analyze", "Analyze", "AnalyzeRequest", "Analysis")
@@ -26,7 +28,7 @@ fn cluster() -> Service {
         .package("forebay")
         .name("Cluster")
         .comment("What Forebay adds to Ballista's services.");
-    let methods = [describe, run, read, table, analyze, attend].into_iter();
+    let methods = [describe, run, read, dealt, table, analyze, attend].into_iter();
     methods.fold(service, |service, method| service.method(method.build())).build()
 }
 

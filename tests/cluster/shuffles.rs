@@ -122,3 +122,92 @@ async fn rounds_with_changed_bytes_are_noticed_and_made_again() {
 async fn rounds_that_are_gone_are_made_again() {
     damaged(|round| fs::remove_file(round).unwrap(), "No such file").await;
 }
+
+/// Files of a table that are dealt out, the first of which has nearly all rows.
+const PARTS: usize = 6;
+const ROWS: usize = 1_000_000;
+
+/// One task deals out for long, while what the others have dealt out can be read.
+const SKEWED: &str = "
+    SELECT n % 1000 AS k, count(*), sum(n), max(md5(md5(md5(CAST(n AS VARCHAR)))))
+    FROM skewed GROUP BY n % 1000";
+
+async fn create_skewed(session: &ForebayContext, folder: &Path) {
+    let table = folder.join("skewed");
+    if !table.exists() {
+        for part in 0..PARTS {
+            let (from, to) =
+                if part == 0 { (0, ROWS) } else { (ROWS + part * 100, ROWS + part * 100 + 100) };
+            let copy = format!(
+                "COPY (SELECT value AS n FROM range({from}, {to})) TO '{}/{part}.parquet' STORED AS PARQUET",
+                table.display()
+            );
+            run(session, &copy).await.unwrap();
+        }
+    }
+    let create =
+        format!("CREATE EXTERNAL TABLE skewed STORED AS PARQUET LOCATION '{}/'", table.display());
+    run(session, &create).await.unwrap();
+}
+
+/// A task that began early was running when this was asked: the worker of one such, and that of the task that deals
+/// out for long.
+async fn until_it_reads_early(stage: &Stage, session: &ForebayContext) -> (String, String) {
+    let both = "SELECT r.worker_id, d.worker_id FROM forebay.tasks r JOIN forebay.tasks d USING (job_id) \
+                WHERE r.stage_id = 1 AND r.state = 'running' AND d.stage_id = 0 AND d.state = 'running'";
+    let waits = async {
+        loop {
+            let found = run(session, both).await.unwrap();
+            if let Some((reads, deals)) = found.first().and_then(|row| row.split_once('|')) {
+                return (reads.to_owned(), deals.to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    stage.bounded(waits).await
+}
+
+/// The tasks that read begin while one still deals out. Then something happens.
+async fn begun_early(kills: impl Fn(&str, &str) -> Option<String>, says: Option<&str>) {
+    let mut stage = Stage::new(10, &[CPU, CPU, CPU]);
+    let local = stage.local().await;
+    create_skewed(&local, stage.folder()).await;
+    let expected = run(&local, SKEWED).await.unwrap();
+    assert_eq!(expected.len(), 1000);
+    let session = session(&stage).await;
+    run(&session, "SET datafusion.optimizer.repartition_file_scans = false").await.unwrap();
+    create_skewed(&session, stage.folder()).await;
+    let running = stage.start(&session, SKEWED);
+    let (reads, deals) = until_it_reads_early(&stage, &session).await;
+    assert_ne!(reads, deals);
+    if let Some(killed) = kills(&reads, &deals) {
+        let names = [0, 1, 2].map(|at| stage.cluster.worker(at).name().to_owned());
+        let at = names.iter().position(|name| *name == killed).unwrap();
+        stage.cluster.worker(at).kill();
+        assert!(!running.is_over(), "the query was over before the worker was killed");
+    }
+    let found = stage.end(running).await;
+    let found = found.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert!(found == expected, "{} rows, or others", found.len());
+    let job = history::last_job(&session).await;
+    let tasks = history::tasks(&session, &job).await;
+    let reasons: Vec<_> = tasks.iter().map(|task| task.reason.as_str()).collect();
+    let is_said = says.is_none_or(|says| reasons.iter().any(|reason| reason.contains(says)));
+    assert!(is_said, "{says:?} is not in {reasons:?}\n{}", stage.cluster.said());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_dealt_out_is_read_while_a_task_still_deals_out() {
+    begun_early(|_, _| None, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_is_killed_whose_rounds_have_been_read_while_others_are_to_come() {
+    begun_early(|reads, _| Some(reads.to_owned()), Some("was lost")).await;
+}
+
+/// All workers that are left wait for the task that was lost with its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_wait_make_room_for_what_they_wait_for() {
+    begun_early(|_, deals| Some(deals.to_owned()), Some("needs its worker")).await;
+}

@@ -6,8 +6,8 @@ use std::time::Duration;
 use datafusion::common::runtime::SpawnedTask;
 use forebay_scheduler::protocol::ClusterClient;
 use forebay_scheduler::protocol::messages::{
-    AnalyzeRequest, DescribeRequest, FromWorker, Hello, Inventory, PROTOCOL, ReadRequest,
-    RunRequest, TableRequest, Worker, from_worker,
+    AnalyzeRequest, DealtRequest, DescribeRequest, FromWorker, Hello, Inventory, PROTOCOL,
+    ReadRequest, RunRequest, TableRequest, Worker, from_worker,
 };
 use futures::stream;
 use tokio::net::TcpListener;
@@ -68,6 +68,10 @@ async fn a_client_of_another_version_is_refused_whatever_it_asks() {
             assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
             assert!(refused.message().starts_with(&said), "{refused}");
         }
+        let dealt = DealtRequest { protocol, version: version(), ..DealtRequest::default() };
+        let refused = ask.dealt(dealt).await.unwrap_err();
+        let said = said.replace("client", "worker");
+        assert!(refused.message().starts_with(&said), "{refused}");
     }
 }
 

@@ -25,7 +25,7 @@ use crate::coordinator::job::{Addresses, RunningJob};
 use crate::coordinator::registry::Registry;
 use crate::graph::{Event, Failure, FailureKind, JobGraph};
 use crate::no_panic::no_panic;
-use crate::placement::{Fleet, Job, place};
+use crate::placement::{Fleet, Job, in_the_way, place};
 use crate::stages::{self, StagedPlan};
 
 /// Ballista's record of workers, and our binding of tasks to them.
@@ -134,6 +134,7 @@ impl ForebayClusterState {
             })
             .collect();
         let bindings = place(&mut views, fleet, now);
+        let displaced = in_the_way(&views, fleet);
         drop(views);
         guards.iter_mut().for_each(|job| job.write_down());
         let addresses = self.registry.addresses();
@@ -152,6 +153,9 @@ impl ForebayClusterState {
             let failure = Failure::new(FailureKind::Final(error.kind), error.message);
             let event = Event::TaskFailed { task: binding.bound.task, failure };
             self.registry.apply(&jobs[binding.job], event);
+        }
+        if let Some((job, task)) = displaced {
+            self.registry.apply(&jobs[job], Event::Displaced { task });
         }
         bound
     }

@@ -36,8 +36,8 @@ use crate::owner::Owner;
 use crate::protocol::Answers;
 use crate::protocol::messages::run_update::News;
 use crate::protocol::messages::{
-    Accepted, Analysis, Finished, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRequest,
-    TableRows,
+    Accepted, Analysis, DealtAnswer, DealtRequest, Finished, ReadAnswer, ReadRequest, RunRequest,
+    RunUpdate, TableRequest, TableRows,
 };
 use crate::protocol::server::{Jobs, Tenure};
 use crate::tables::SystemTable;
@@ -253,6 +253,14 @@ impl Jobs for BallistaJobs {
         let written = self.registry.written().await;
         written.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(answer)
+    }
+
+    async fn dealt(&self, request: DealtRequest) -> Result<DealtAnswer, Status> {
+        let answer = self.registry.next_dealt(&request).await;
+        // A successor that did not know of an output would count others from there on.
+        let written = self.registry.written().await;
+        written.map_err(|error| Status::unavailable(error.to_string()))?;
+        answer
     }
 
     async fn table(&self, request: TableRequest) -> Result<TableRows, Status> {

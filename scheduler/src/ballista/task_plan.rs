@@ -16,10 +16,11 @@ use forebay_engine::InferenceExec;
 use forebay_engine::device::Placement;
 use forebay_udf::runtime::Device;
 
-use crate::block::{BlockReaderExec, BlockWriterExec};
+use crate::block::{BlockReaderExec, BlockWriterExec, Rest};
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::graph::{Bound, KeyRange, StageId};
 use crate::protocol::location::BlockLocation;
+use crate::protocol::messages::TaskName;
 use crate::stages::{PlannedStage, Reads, StagedPlan, dealt};
 
 impl RunningJob {
@@ -138,28 +139,29 @@ impl TaskPlan<'_> {
             return Ok(Transformed::no(node));
         };
         let from = StageId(u32::try_from(hole.stage_id).unwrap_or(u32::MAX));
-        let partitions = match hole.broadcast {
-            true => vec![self.units_of(from).concat()],
-            false => {
-                let partitions = dealt::partitions(hole)?.into_iter();
-                partitions.map(|partition| self.segments_of(from, partition)).collect()
-            }
+        if hole.broadcast {
+            let whole = vec![self.units_of(from).concat()];
+            let reader = BlockReaderExec::new(from.0, hole.schema(), whole);
+            return Ok(Transformed::yes(Arc::new(reader)));
+        }
+        let partitions = dealt::partitions(hole)?;
+        let segments = partitions.iter().map(|partition| self.segments_of(from, *partition));
+        let reader = BlockReaderExec::new(from.0, hole.schema(), segments.collect());
+        let reader = match self.job.graph.told_so_far(from) {
+            Some(told) => reader.followed_by(Rest { task: self.name(), told, partitions }),
+            None => reader,
         };
-        let reader = BlockReaderExec::new(from.0, hole.schema(), partitions);
         Ok(Transformed::yes(Arc::new(reader)))
     }
 
-    /// A partition's segments, those of each worker side by side; tasks begin with different workers.
     fn segments_of(&self, stage: StageId, partition: u32) -> Vec<BlockLocation> {
         let segments = self.job.graph.segments(stage, partition);
-        let mut segments: Vec<_> =
-            segments.iter().map(|input| self.job.location(input, self.addresses)).collect();
-        segments.sort_by(|a, b| a.worker.cmp(&b.worker));
-        let workers: Vec<usize> =
-            segments.chunk_by(|a, b| a.worker == b.worker).map(<[_]>::len).collect();
-        let first = partition as usize % workers.len().max(1);
-        segments.rotate_left(workers[..first].iter().sum());
-        segments
+        self.job.segments(&segments, partition, self.addresses)
+    }
+
+    fn name(&self) -> TaskName {
+        let (job, task) = (self.job.id.to_string(), self.bound.task);
+        TaskName { job, stage: task.stage.0, task: task.index }
     }
 
     fn edge_from(&self) -> Option<StageId> {

@@ -14,7 +14,7 @@
 //! - [`shuffle`]: what Ballista's hash shuffles write, in the same room
 //! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again
-//! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next
+//! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next; `rest`: what comes after that has begun
 //! - [`service`]: serves blocks to other workers
 //! - [`failure`]: what a reader says of a block that it cannot have
 //! - [`wire`]: protobuf forms
@@ -31,6 +31,7 @@ pub mod open_block;
 mod open_round;
 mod range;
 pub mod reader;
+mod rest;
 pub mod room;
 mod round;
 mod row_digest;
@@ -48,5 +49,6 @@ pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
 pub use hash_writer::HashWriterExec;
 pub use reader::BlockReaderExec;
+pub use rest::Rest;
 pub use store::BlockStore;
 pub use writer::BlockWriterExec;

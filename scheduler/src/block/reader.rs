@@ -24,15 +24,18 @@ use datafusion::physical_plan::{
 };
 use forebay_engine::unreserved::admit;
 use forebay_engine::{in_order, weight};
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::failure::BlockError;
 use super::range::RangeCut;
+use super::rest::{self, Rest};
 use super::service;
 use super::store::BlockStore;
 use crate::graph::{KeyRange, reads_ahead};
 use crate::protocol::connection::Peers;
 use crate::protocol::location::BlockLocation;
+use crate::protocol::schedulers::Schedulers;
 
 /// Reads blocks.
 ///
@@ -41,7 +44,8 @@ use crate::protocol::location::BlockLocation;
 ///  partition 1 ◀── block, …
 /// ```
 ///
-/// Of a hash shuffle, a partition reads its segment of each block; those of a worker come up to 8 MiB at a time.
+/// Of a hash shuffle, a partition reads its segment of each block; those of a worker come up to 8 MiB at a time. If
+/// not all is there when it begins, it asks the scheduler for the [rest](Rest).
 ///
 /// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
 /// blocks per partition as they lie on disk, compressed perhaps, or twice what comes at a time, or one block where
@@ -57,6 +61,8 @@ pub struct BlockReaderExec {
     merged_by: Option<LexOrdering>,
     /// By their keys in that order: the rows that it gives.
     range: KeyRange,
+    /// What comes behind the blocks.
+    rest: Option<Rest>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -71,7 +77,20 @@ impl BlockReaderExec {
             Boundedness::Bounded,
         ));
         let metrics = ExecutionPlanMetricsSet::new();
-        Self { stage, partitions, merged_by: None, range: KeyRange::default(), properties, metrics }
+        let range = KeyRange::default();
+        Self { stage, partitions, merged_by: None, range, rest: None, properties, metrics }
+    }
+
+    /// Reads what else comes, too: not all is there yet.
+    #[must_use]
+    pub fn followed_by(mut self, rest: Rest) -> Self {
+        self.rest = Some(rest);
+        self
+    }
+
+    /// What comes behind the blocks, if anything does.
+    pub fn rest(&self) -> Option<&Rest> {
+        self.rest.as_ref()
     }
 
     /// Below a merge by this order: checked in debug builds. Does not travel; a worker adds it.
@@ -108,7 +127,10 @@ impl DisplayAs for BlockReaderExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blocks: usize = self.partitions.iter().map(Vec::len).sum();
         write!(f, "BlockReaderExec: stage={}, blocks={blocks}", self.stage)?;
-        if self.range.is_all() { Ok(()) } else { f.write_str(", in a range") }
+        if !self.range.is_all() {
+            f.write_str(", in a range")?;
+        }
+        if self.rest.is_some() { f.write_str(", and what comes") } else { Ok(()) }
     }
 }
 
@@ -183,8 +205,13 @@ impl BlockReaderExec {
         let range = self.cut_range()?;
         // One block is decoded while the next one is fetched.
         let at_once = if self.fetches_ahead() { 2 } else { 1 };
-        let rows = stream::iter(fetched_together(blocks))
-            .map(move |blocks| Arc::clone(&reader).fetch(blocks))
+        let there = stream::iter(fetched_together(blocks)).map(Ok);
+        let rows = there
+            .chain(self.rest_of(partition, context)?)
+            .map(move |blocks| {
+                let reader = Arc::clone(&reader);
+                async move { reader.fetch(blocks?).await }
+            })
             .buffered(at_once)
             .map_ok(|decoded| stream::iter(decoded.into_iter().flatten()))
             .try_flatten()
@@ -211,6 +238,18 @@ impl BlockReaderExec {
         self.merged_by.is_none() || reads_ahead(one_of_each)
     }
 
+    /// What else comes of a partition, in pieces that are fetched together.
+    fn rest_of(&self, partition: usize, context: &TaskContext) -> Result<Coming> {
+        let Some(rest) = &self.rest else { return Ok(stream::empty().boxed()) };
+        let schedulers = context.session_config().get_extension::<Schedulers>();
+        let (Some(schedulers), Some(number)) = (schedulers, rest.partitions.get(partition)) else {
+            return internal_err!("BlockReaderExec: nobody tells what comes of {partition}");
+        };
+        let coming = rest::coming(schedulers, rest.task.clone(), *number, rest.told);
+        let groups = coming.map_ok(|blocks| stream::iter(fetched_together(blocks)).map(Ok));
+        Ok(groups.try_flatten().boxed())
+    }
+
     fn cut_range(&self) -> Result<RangeCut> {
         match &self.merged_by {
             _ if self.range.is_all() => Ok(RangeCut::all()),
@@ -221,6 +260,9 @@ impl BlockReaderExec {
         }
     }
 }
+
+/// Blocks that will be there, in pieces.
+type Coming = BoxStream<'static, Result<Vec<BlockLocation>>>;
 
 /// Bytes that are asked for at a time, of small segments that one worker has, and how many of them.
 const TOGETHER_BYTES: u64 = 8 << 20;

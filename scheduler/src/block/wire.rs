@@ -16,12 +16,14 @@ use prost::Message;
 use super::cut::BlockSize;
 use super::hash_writer::HashWriterExec;
 use super::reader::BlockReaderExec;
+use super::rest::Rest;
 use super::writer::BlockWriterExec;
 use crate::graph::{KeyRange, RowKey};
 use crate::protocol::location::BlockLocation;
+use crate::protocol::messages::TaskName;
 
 /// Before the bytes of our nodes.
-const MAGIC: &[u8] = b"forebay-block-3:";
+const MAGIC: &[u8] = b"forebay-block-4:";
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
@@ -74,6 +76,18 @@ struct Reader {
     from: Option<Vec<u8>>,
     #[prost(bytes = "vec", optional, tag = "5")]
     to: Option<Vec<u8>>,
+    #[prost(message, optional, tag = "6")]
+    rest: Option<WireRest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireRest {
+    #[prost(message, required, tag = "1")]
+    task: TaskName,
+    #[prost(uint32, tag = "2")]
+    told: u32,
+    #[prost(uint32, repeated, tag = "3")]
+    partitions: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -138,7 +152,13 @@ impl PhysicalExtensionCodec for BlockCodec {
                 let node = BlockReaderExec::new(reader.stage, Arc::new(schema), partitions);
                 let key = |bytes: Option<Vec<u8>>| bytes.map(|bytes| RowKey::new(&bytes));
                 let range = KeyRange { from: key(reader.from), to: key(reader.to) };
-                Ok(Arc::new(node.in_range(range)))
+                let node = node.in_range(range);
+                Ok(Arc::new(match reader.rest {
+                    Some(WireRest { task, told, partitions }) => {
+                        node.followed_by(Rest { task, told, partitions })
+                    }
+                    None => node,
+                }))
             }
             (kind, inputs) => internal_err!("a block node {kind:?} of {} inputs", inputs.len()),
         }
@@ -169,7 +189,10 @@ impl PhysicalExtensionCodec for BlockCodec {
             let bytes = |key: &Option<RowKey>| key.as_ref().map(|key| key.bytes().to_vec());
             let KeyRange { from, to } = reader.range();
             let (from, to) = (bytes(from), bytes(to));
-            Kind::Reader(Reader { stage, schema, partitions, from, to })
+            let rest = reader.rest().cloned();
+            let rest =
+                rest.map(|Rest { task, told, partitions }| WireRest { task, told, partitions });
+            Kind::Reader(Reader { stage, schema, partitions, from, to, rest })
         } else {
             return self.inner.try_encode(node, bytes, converter);
         };
@@ -199,7 +222,10 @@ mod tests {
         let segment = BlockLocation { rows: 7, segment_at: Some(0), ..BlockLocation::default() };
         let whole = BlockLocation { segment_at: None, ..segment.clone() };
         let parts = vec![vec![segment, whole], vec![]];
-        let reader = Arc::new(BlockReaderExec::new(3, Arc::clone(&schema), parts.clone()));
+        let task = TaskName { job: "job".to_owned(), stage: 4, task: 7 };
+        let rest = Rest { task, told: 5, partitions: vec![2, 6] };
+        let reader = BlockReaderExec::new(3, Arc::clone(&schema), parts.clone());
+        let reader = Arc::new(reader.followed_by(rest.clone()));
         let key = col("n", &schema).unwrap();
         let sum = binary(Arc::clone(&key), Operator::Plus, lit(1_i64), &schema).unwrap();
         let writer = Arc::new(HashWriterExec::new(reader, vec![key, sum], 9, 1000));
@@ -210,8 +236,11 @@ mod tests {
             physical_plan_from_bytes_with_extension_codec(&bytes, &context, &codec).unwrap();
         let text = displayable(found.as_ref()).indent(true).to_string();
         let writes = "HashWriterExec: keys=[n@0, n@0 + 1], partitions=9, bytes_max=1000";
-        assert_eq!(text, format!("{writes}\n  BlockReaderExec: stage=3, blocks=2\n"));
+        assert_eq!(
+            text,
+            format!("{writes}\n  BlockReaderExec: stage=3, blocks=2, and what comes\n")
+        );
         let reader: &BlockReaderExec = found.children()[0].downcast_ref().unwrap();
-        assert_eq!(reader.partitions(), parts);
+        assert_eq!((reader.partitions(), reader.rest()), (&parts[..], Some(&rest)));
     }
 }

@@ -38,7 +38,9 @@ pub(crate) fn waits_for(workers: &[WorkerState], graph: &JobGraph) -> Option<Str
     }
     let has_room = |need: &Need| workers.iter().any(|w| !w.is_draining && w.fit(need).is_some());
     let stages = graph.stage_rows().filter(|stage| stage.running == 0);
-    let mut stages = stages.filter(|stage| graph.ready(stage.id).is_some());
+    // What would begin early waits for other tasks.
+    let mut stages =
+        stages.filter(|stage| graph.ready(stage.id).is_some() && !graph.begins_early(stage.id));
     stages.find_map(|stage| {
         let need = &graph.stage(stage.id).need;
         (!has_room(need)).then(|| format!("stage {}: {}", stage.id, waiting_for(workers, need)))

@@ -60,6 +60,8 @@ pub(crate) struct RunningJob {
     pub(crate) is_forgotten: bool,
     /// Something has happened to it: the client, of which there is one, looks again.
     pub(crate) changed: Arc<Notify>,
+    /// The same, for all tasks that began early.
+    pub(crate) dealt: Arc<Notify>,
     /// Where what happens to it is written down, if it is.
     log: Option<JobLog>,
 }
@@ -97,6 +99,7 @@ impl RunningJob {
             measured: HashMap::new(),
             is_forgotten: false,
             changed: Arc::default(),
+            dealt: Arc::default(),
             log: None,
         }
     }
@@ -162,6 +165,7 @@ impl RunningJob {
         let actions = self.graph.apply(event, now);
         self.write_down();
         self.changed.notify_one();
+        self.dealt.notify_waiters();
         if !self.graph.is_running_job() {
             self.ended.get_or_insert(now);
         }
@@ -341,6 +345,23 @@ impl RunningJob {
             checksum: u32::try_from(input.checksum).unwrap_or(0),
             segment_at: input.segment_at,
         }
+    }
+
+    /// Where a partition's segments are, those of each worker side by side; tasks begin with different workers.
+    pub(crate) fn segments(
+        &self,
+        inputs: &[Input],
+        partition: u32,
+        addresses: &Addresses,
+    ) -> Vec<BlockLocation> {
+        let segments = inputs.iter().map(|input| self.location(input, addresses));
+        let mut segments: Vec<_> = segments.collect();
+        segments.sort_by(|a, b| a.worker.cmp(&b.worker));
+        let workers: Vec<usize> =
+            segments.chunk_by(|a, b| a.worker == b.worker).map(<[_]>::len).collect();
+        let first = partition as usize % workers.len().max(1);
+        segments.rotate_left(workers[..first].iter().sum());
+        segments
     }
 
     pub(crate) fn shuffled(&self, task: TaskId) -> &[ShuffleWritePartition] {

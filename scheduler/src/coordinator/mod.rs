@@ -3,6 +3,7 @@
 //! - [`registry`]: all jobs (`known_jobs`), and the ways in which something happens to them; `wakes`: when
 //! - [`job`]: one of them: its graph, its plans, and what both lead to
 //! - [`book`]: what is written down of them in the journal, `written`: when; `restore`: how a successor goes on
+//! - `dealt`: what tasks are told that began before all was there that they read
 //! - [`fleet`]: the workers as placement sees them
 //! - [`observe`]: the rows of the system tables, and how far a job is
 //! - [`analysis`]: what was measured of a job, by [`stage_metrics`]
@@ -12,6 +13,7 @@
 
 pub(crate) mod analysis;
 pub(crate) mod book;
+mod dealt;
 pub(crate) mod fleet;
 pub(crate) mod job;
 mod known_jobs;

@@ -142,7 +142,8 @@ impl JobGraph {
     }
 
     fn check_gate(&self, stage: StageId) -> Result<(), BindError> {
-        if self.gate_is_open(stage) { Ok(()) } else { Err(BindError::InputIncomplete(stage)) }
+        let is_open = self.gate_is_open(stage) || self.begins_early(stage);
+        if is_open { Ok(()) } else { Err(BindError::InputIncomplete(stage)) }
     }
 
     fn check_unit(&self, id: UnitId, now: Millis) -> Result<(), BindError> {

@@ -39,6 +39,11 @@ pub enum Event {
         /// The attempt that has ended.
         task: TaskId,
     },
+    /// A task that waits for others has a worker that is needed for something that would not wait.
+    Displaced {
+        /// The attempt that is to stop.
+        task: TaskId,
+    },
     /// A worker is gone, with its tasks and its blocks.
     WorkerLost {
         /// The worker, which never comes back under this id.

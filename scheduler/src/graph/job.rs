@@ -134,7 +134,7 @@ impl JobGraph {
             (_, Event::TaskFinished { task, .. })
             | (_, Event::TaskFailed { task, .. })
             | (_, Event::TaskEnded { task }) => self.end_draining(task, now),
-            (_, Event::WorkerFull { .. }) => {}
+            (_, Event::WorkerFull { .. } | Event::Displaced { .. }) => {}
             (_, Event::Started | Event::BlockSealed { .. } | Event::Canceled(_)) => {
                 self.history.stale_reports += 1;
             }
@@ -158,6 +158,7 @@ impl JobGraph {
             Event::TaskEnded { task } => {
                 self.task_given_up(task, "it ended without a result", now);
             }
+            Event::Displaced { task } => self.displaced(task, now),
             Event::WorkerLost { worker } => self.worker_lost(&worker, now),
             Event::WorkerFull { worker } => self.free_kept_on(&worker),
             Event::Canceled(error) => self.fail(JobFailure::Canceled(error), now),
@@ -227,10 +228,12 @@ impl JobGraph {
         &self.stages[stage.at()].learned
     }
 
-    /// What of a stage can be bound now. Nothing while a blocking input is not complete.
+    /// What of a stage can be bound now. Nothing while a blocking input is not complete, unless the stage
+    /// [begins early](Self::begins_early).
     pub fn ready(&self, stage: StageId) -> Option<&Ready> {
         let found = &self.stages[stage.at()];
-        let can_run = self.is_running_job() && self.gate_is_open(stage);
+        let is_open = self.gate_is_open(stage) || self.begins_early(stage);
+        let can_run = self.is_running_job() && is_open;
         (can_run && !found.ready.is_empty() && !self.waits_for_more(stage)).then_some(&found.ready)
     }
 
@@ -251,11 +254,6 @@ impl JobGraph {
     pub fn streams_from(&self, stage: StageId) -> impl Iterator<Item = StageId> {
         let edges = self.stages[stage.at()].inputs.iter().map(|edge| &self.edges[edge.at()].spec);
         edges.filter(|edge| !edge.kind.is_blocking()).map(|edge| edge.from)
-    }
-
-    /// Whether any attempt of any stage runs.
-    pub fn runs_anything(&self) -> bool {
-        self.stages.iter().any(|stage| !stage.running.is_empty())
     }
 
     /// How many attempts of a stage run.

@@ -20,7 +20,7 @@
 //!  Streaming(Units)         a group of the producer's       their whole outputs are there; the group
 //!                           units, made when it is bound    is frozen
 //!  Blocking, Broadcast,     one per partition               the producer stage is complete
-//!  Hash
+//!  Hash                                                     (pipelined: `early.rs`)
 //!  Ranges                   one per range of the keys of    the producer stage is complete
 //!                           sorted runs, made when all are
 //!                           there (`ranges.rs`)
@@ -115,6 +115,7 @@ mod bind;
 mod block;
 mod client;
 mod dealt;
+mod early;
 mod ending;
 mod event;
 mod fill;
@@ -148,6 +149,7 @@ mod tests;
 pub use action::{Action, Cause, JobFailure, UnitFailure};
 pub use bind::{BindError, Bound, Input};
 pub use block::BlockState;
+pub use early::Dealt;
 pub use event::{BlockReport, Event, Failure, FailureKind};
 pub use fill::EdgeFill;
 pub use history::Recomputed;

@@ -43,6 +43,7 @@ impl JobGraph {
         self.end_task(task, TaskState::Finished, String::new(), now);
         self.declare(unit, task);
         self.set_state(unit, UnitState::Done(task.index));
+        self.note_output(unit);
         // Blocks that it was told to skip may have been lost while it ran.
         let mut wave = Wave::new(self);
         wave.touch(unit, super::Cause::SkippedAndLost);

@@ -120,12 +120,21 @@ pub struct EdgeSpec {
     /// Most bytes sealed and not consumed on a streaming edge, together with what its running
     /// producers are expected to add.
     pub budget_bytes: u64,
+    /// Whether the consumer gets on with what is there of a [`EdgeKind::Hash`] while the rest is made. It is taken
+    /// at its word if it reads nothing else.
+    pub is_pipelined: bool,
 }
 
 impl EdgeSpec {
     /// An edge without an offset, and with no other budget than the job's.
     pub fn new(from: StageId, to: StageId, kind: EdgeKind) -> Self {
-        Self { from, to, kind, partition_offset: 0, budget_bytes: u64::MAX }
+        Self { from, to, kind, partition_offset: 0, budget_bytes: u64::MAX, is_pipelined: false }
+    }
+
+    /// The same edge, whose consumer may begin before all is there.
+    pub fn pipelined(mut self) -> Self {
+        self.is_pipelined = true;
+        self
     }
 
     /// The same edge with a budget.
@@ -151,7 +160,7 @@ pub enum EdgeKind {
     /// Each consumer unit reads the whole output of all producer units.
     Broadcast,
     /// Each block of the producer has a segment for each partition, by a hash of keys, and each consumer unit
-    /// reads the segments of its own.
+    /// reads the segments of its own. See [`EdgeSpec::is_pipelined`].
     Hash,
     /// Each producer unit gives a sorted run, and each consumer unit reads the rows of all runs whose keys
     /// are in one range. The client of such a consumer reads its units in the order of their ranges.

@@ -47,6 +47,8 @@ pub(super) struct Stage {
     pub(super) gone: BTreeSet<u32>,
     /// What running tasks are expected to seal yet.
     pub(super) expected_left: u64,
+    /// Units in the order in which attempts at them ended well; one that ran again comes again.
+    pub(super) outputs_in_order: Vec<u32>,
     /// What its attempts have written, those that ran again included.
     pub(super) written_bytes: u64,
     pub(super) written_rows: u64,
@@ -81,6 +83,7 @@ impl Stage {
             unsealed: 0,
             gone: BTreeSet::new(),
             expected_left: 0,
+            outputs_in_order: vec![],
             written_bytes: 0,
             written_rows: 0,
             last_ended: None,

@@ -31,6 +31,8 @@ pub struct Fleet {
     offers: Vec<(Need, Offer)>,
     /// Some of them may not keep everything.
     pub(super) is_bounded: bool,
+    /// What has work and found no worker in the last round needs.
+    pub(super) wanting: Vec<Need>,
 }
 
 impl Fleet {

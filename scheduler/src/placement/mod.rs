@@ -21,6 +21,8 @@
 //! 5. **What**: small blocks of one edge together, up to the stage's `group_bytes_max` and
 //!    `group_rows_max`, or a multiple of these rows where many blocks wait: those on the worker, or,
 //!    if it holds none, the oldest from anywhere.
+//! 6. **What would wait**: tasks that [begin early](crate::graph::JobGraph::begins_early) are placed when all else is, and
+//!    nothing wants a worker or a budget. When something does later, they go ([`in_the_way`]).
 //!
 //! Within a round nothing becomes free, so a worker that was full for a stage is not looked at again
 //! for it, and one whose cores are all taken is not looked at for a stage that needs some: a round costs
@@ -34,13 +36,15 @@
 //! ready to become a unit, and nothing takes the workers that it needs. Only a budget or a worker's room
 //! can hold it back, and a job of which nothing runs has one task admitted whatever they say (`Queue`).
 //! It needs no slot of any other task: consumers are bound to sealed blocks only and never wait for
-//! a producer while they hold a worker, so that a cluster of one slot ends a job of any depth.
+//! a producer while they hold a worker, so that a cluster of one slot ends a job of any depth. Those that
+//! begin early do wait, and count as if they did not run: what they wait for takes their place.
 //!
 //! Budgets alone could come to that point: two joins, each of which waits for a stage behind the
 //! other's held back producer. Where it is plain from the graph that a budget could only delay, the
 //! edge has none: a consumer that waits for the whole of what its own producer feeds.
 
 mod budget;
+mod early;
 mod fleet;
 mod job;
 mod policy;
@@ -52,6 +56,7 @@ mod workers;
 mod tests;
 
 pub use budget::{Operator, PaperBudget, seconds_per_partition};
+pub use early::in_the_way;
 pub use fleet::Fleet;
 pub use forebay_planner::Admission;
 pub use job::Job;

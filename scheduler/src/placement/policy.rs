@@ -10,7 +10,7 @@ use super::fleet::{Fleet, Usage};
 use super::job::Job;
 use super::round::Candidates;
 use super::workers::any_could_ever_fit;
-use crate::resources::Lease;
+use crate::resources::{Lease, Need};
 
 /// A task that is to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,7 @@ pub fn place(jobs: &mut [Job<'_>], fleet: &mut Fleet, now: Millis) -> Vec<Bindin
         }
     }
     fleet.refresh(jobs);
+    fleet.wanting.clear();
     let has_work =
         |job: &Job<'_>| job.graph.consumers_first().any(|s| job.graph.ready(s).is_some());
     if !jobs.iter().any(has_work) {
@@ -44,7 +45,27 @@ pub fn place(jobs: &mut [Job<'_>], fleet: &mut Fleet, now: Millis) -> Vec<Bindin
     }
     let mut queues: Vec<_> = jobs.iter().map(|job| Queue::new(job, fleet, now)).collect();
     let mut bindings = vec![];
-    while let Some(at) = next_job(&queues) {
+    bind_all(&mut queues, jobs, fleet, now, &mut bindings);
+    fleet.wanting = queues.iter().flat_map(|queue| queue.wanting.iter().cloned()).collect();
+    if queues.iter().all(|queue| queue.wanting.is_empty() && !queue.is_held_back) {
+        // Nobody misses the workers on which these will wait.
+        queues.iter_mut().zip(jobs.iter()).for_each(|(queue, job)| queue.goes_early(job));
+        bind_all(&mut queues, jobs, fleet, now, &mut bindings);
+    }
+    for (queue, job) in queues.iter().zip(jobs) {
+        fleet.bound(job, queue.usage);
+    }
+    bindings
+}
+
+fn bind_all(
+    queues: &mut [Queue],
+    jobs: &mut [Job<'_>],
+    fleet: &mut Fleet,
+    now: Millis,
+    bindings: &mut Vec<Binding>,
+) {
+    while let Some(at) = next_job(queues) {
         match queues[at].place_one(&mut jobs[at], fleet, now) {
             None => queues[at].is_closed = true,
             Some((worker, lease, bound)) => {
@@ -52,10 +73,6 @@ pub fn place(jobs: &mut [Job<'_>], fleet: &mut Fleet, now: Millis) -> Vec<Bindin
             }
         }
     }
-    for (queue, job) in queues.iter().zip(jobs) {
-        fleet.bound(job, queue.usage);
-    }
-    bindings
 }
 
 /// Weighted fair share: the job that has least of what it has most of.
@@ -73,6 +90,12 @@ struct Queue {
     share: f64,
     is_closed: bool,
     is_forced: bool,
+    /// All else is placed: those are looked at whose tasks would wait for others.
+    is_early: bool,
+    /// What stages need that have work and found no worker.
+    wanting: Vec<Need>,
+    /// A stage has work for which there is no budget.
+    is_held_back: bool,
     stages: Vec<(StageId, Candidates)>,
 }
 
@@ -98,11 +121,19 @@ impl Queue {
             usage,
             is_closed: !job.graph.is_running_job(),
             is_forced: false,
+            is_early: false,
+            wanting: vec![],
+            is_held_back: false,
             stages: stages
                 .into_iter()
                 .map(|stage| (stage, Candidates::new(now, needs_room)))
                 .collect(),
         }
+    }
+
+    fn goes_early(&mut self, job: &Job<'_>) {
+        self.is_early = true;
+        self.is_closed = !job.graph.is_running_job();
     }
 
     fn place_one(
@@ -113,15 +144,18 @@ impl Queue {
     ) -> Option<(WorkerId, Lease, Bound)> {
         for at in 0..self.stages.len() {
             let stage = self.stages[at].0;
-            if self.stages[at].1.is_closed || job.graph.ready(stage).is_none() {
+            let is_its_turn = job.graph.begins_early(stage) == self.is_early;
+            if self.stages[at].1.is_closed || !is_its_turn || job.graph.ready(stage).is_none() {
                 continue;
             }
             if !self.is_forced && !self.admits(job, stage, now) {
+                self.is_held_back = true;
                 continue;
             }
             let candidates = &mut self.stages[at].1;
             let Some((worker, work)) = choose(job.graph, stage, candidates, fleet) else {
                 candidates.is_closed = true;
+                self.wanting.push(job.graph.stage(stage).need.clone());
                 continue;
             };
             if let Some(placed) = self.bind(job, stage, worker, work, fleet, now) {
@@ -129,7 +163,7 @@ impl Queue {
             }
         }
         // Nothing can be placed. If nothing runs either, nothing will ever make room.
-        if self.is_forced || job.graph.runs_anything() {
+        if self.is_forced || self.is_early || job.graph.runs_anything() {
             return None;
         }
         self.is_forced = true;

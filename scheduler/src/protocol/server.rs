@@ -14,9 +14,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Answers;
 use super::generated::cluster_server::Cluster;
 use super::messages::{
-    self, Analysis, AnalyzeRequest, ClusterDescription, DescribeRequest, FromWorker, Hello, Holds,
-    ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest, TableRows, ToWorker,
-    Welcome, Worker, from_worker, to_worker,
+    self, Analysis, AnalyzeRequest, ClusterDescription, DealtAnswer, DealtRequest, DescribeRequest,
+    FromWorker, Hello, Holds, ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest,
+    TableRows, ToWorker, Welcome, Worker, from_worker, to_worker,
 };
 use crate::journal::Hold;
 
@@ -243,6 +243,12 @@ pub trait Jobs: Send + Sync + 'static {
     /// If there is no such job, or none any more.
     async fn read(&self, request: ReadRequest) -> Result<ReadAnswer, Status>;
 
+    /// What a task that began early reads next, once there is something.
+    ///
+    /// # Errors
+    /// If it does not run.
+    async fn dealt(&self, request: DealtRequest) -> Result<DealtAnswer, Status>;
+
     /// The rows of a system table.
     ///
     /// # Errors
@@ -350,6 +356,13 @@ impl Cluster for ClusterService {
         Ok(Response::new(self.jobs.read(request).await?))
     }
 
+    async fn dealt(&self, request: Request<DealtRequest>) -> Result<Response<DealtAnswer>, Status> {
+        let request = request.into_inner();
+        check_protocol("this worker", request.protocol, &request.version)?;
+        self.membership.confirm().await?;
+        Ok(Response::new(self.jobs.dealt(request).await?))
+    }
+
     async fn table(&self, request: Request<TableRequest>) -> Result<Response<TableRows>, Status> {
         let request = request.into_inner();
         check_protocol("this client", request.protocol, &request.version)?;
@@ -435,6 +448,10 @@ mod tests {
         }
 
         async fn read(&self, _: ReadRequest) -> Result<ReadAnswer, Status> {
+            Err(Status::unimplemented("no jobs"))
+        }
+
+        async fn dealt(&self, _: DealtRequest) -> Result<DealtAnswer, Status> {
             Err(Status::unimplemented("no jobs"))
         }
 

@@ -38,6 +38,8 @@ struct Ended {
     restarts: u64,
     /// How much of what was written down was lost with one.
     lost: u64,
+    /// How many tasks began early, and how many of these were in the way.
+    early: (u64, u64),
 }
 
 fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
@@ -55,6 +57,7 @@ fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
             troubles: world.troubles,
             restarts: world.restarted,
             lost: world.lost,
+            early: (world.early, world.displaced),
         }),
         Err(broken) => Err(format!("{trace}\n{broken}")),
     }
@@ -67,6 +70,8 @@ struct Sum {
     troubles: u64,
     restarts: u64,
     lost: u64,
+    early: u64,
+    displaced: u64,
 }
 
 /// Runs histories. Nothing if one was replayed.
@@ -87,6 +92,8 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
                 sum.troubles += ended.troubles;
                 sum.restarts += ended.restarts;
                 sum.lost += ended.lost;
+                sum.early += ended.early.0;
+                sum.displaced += ended.early.1;
             }
             Err(broken) => panic!(
                 "history {seed} breaks a rule:{broken}\nreplay it with a trace: {SEED_KEY}={seed} \
@@ -99,15 +106,15 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
 
 fn quarter(test: &str, number: u64) {
     let seeds = number * HISTORIES..(number + 1) * HISTORIES;
-    let Some(Sum { finished, troubles, restarts, lost }) = histories(test, World::random, seeds)
-    else {
-        return;
-    };
+    let Some(sum) = histories(test, World::random, seeds) else { return };
+    let Sum { finished, troubles, restarts, lost, early, displaced } = sum;
     // A simulation in which nothing goes wrong, or nothing gets done, proves nothing.
     assert!(finished * 10 > HISTORIES * 8, "{finished} of {HISTORIES} jobs finished");
     assert!(troubles > HISTORIES / 4, "{troubles} workers lost in {HISTORIES} histories");
     assert!(restarts > HISTORIES / 4, "{restarts} other schedulers in {HISTORIES} histories");
     assert!(lost > HISTORIES / 16, "{lost} steps lost in {HISTORIES} histories");
+    assert!(early > HISTORIES / 64, "{early} tasks began early in {HISTORIES} histories");
+    assert!(displaced > 50, "{displaced} of {early} tasks that began early were in the way");
 }
 
 #[test]

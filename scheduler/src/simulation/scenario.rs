@@ -313,7 +313,8 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
             };
             kinds.push(kind);
             let budget = [1, 150, 1000, u64::MAX][rng.index(4)];
-            let edge = EdgeSpec::new(StageId(from), to, kind).with_budget_bytes(budget);
+            let mut edge = EdgeSpec::new(StageId(from), to, kind).with_budget_bytes(budget);
+            edge.is_pipelined = kind == EdgeKind::Hash && rng.chance(70);
             spec.edges.push(edge.with_partition_offset(100 * kinds.len() as u32));
         }
     }

@@ -15,11 +15,8 @@ use super::world::{Checked, Happening, Running, Stored, World, ensure};
 
 /// What a task could fetch of its input.
 enum Fetched {
-    All {
-        streamed: Rows,
-        /// By edge.
-        whole: BTreeMap<u32, Rows>,
-    },
+    /// Of its blocks, and by edge of whole stages.
+    All(Rows, BTreeMap<u32, Rows>),
     /// The first block that cannot be had, and who should have it.
     Lost(BlockId, WorkerId),
 }
@@ -71,13 +68,18 @@ impl World {
             (None, _, EdgeKind::Hash) => (edge, vec![]),
             (None, ..) => (edge, self.graph.outputs(e.from).collect()),
         });
-        let whole = whole.collect();
+        let whole: Vec<_> = whole.collect();
+        let told = self.told_of(bound.unit);
+        self.early += u64::from(told.is_some());
         // A client that fails ends the job; that it cannot read something is seen when it reads.
         let is_client = self.graph.client() == Some(bound.unit.stage);
         let fails = self.pick_failure().filter(|_| !is_client);
         let task = bound.task;
         let running = Running {
+            rows: whole.iter().map(|(edge, _)| (*edge, vec![])).collect(),
             whole,
+            told,
+            had: 0,
             input,
             worker: worker.clone(),
             lease,
@@ -97,6 +99,34 @@ impl World {
             self.at(late, Happening::Read(task));
         }
         Ok(())
+    }
+
+    /// Of how many outputs a task is told that begins now, if there will be more.
+    fn told_of(&self, unit: UnitId) -> Option<u32> {
+        let mut edges = self.scenario.spec.edges.iter();
+        let from = edges.find(|edge| edge.to == unit.stage && edge.is_pipelined)?.from;
+        self.graph.told_so_far(from)
+    }
+
+    /// Whether a task has not been told of all that it reads. It asks again.
+    fn waits_for_rest(&mut self, task: TaskId) -> bool {
+        let Some(told) = self.tasks[&task].told else { return false };
+        let UnitInput::Partition(partition) = self.tasks[&task].input else { return false };
+        // The answer waits until it is written down what it is made of.
+        self.has_told = true;
+        let Some(dealt) = self.graph.dealt_since(task, partition, told) else {
+            self.task_mut(task).is_stopped = true;
+            self.send(task, Event::TaskEnded { task });
+            return true;
+        };
+        let running = self.task_mut(task);
+        running.told = (!dealt.is_all).then_some(dealt.told);
+        if let [(_, inputs)] = &mut running.whole[..] {
+            inputs.extend(dealt.inputs);
+        }
+        let time = self.rng.between(1, 10);
+        self.at(time, Happening::Read(task));
+        true
     }
 
     pub(super) fn pick_failure(&mut self) -> Option<FailureKind> {
@@ -133,14 +163,23 @@ impl World {
             return Ok(());
         }
         self.task_mut(task).is_begun = true;
-        let (streamed, whole) = match self.fetch(task)? {
-            Fetched::All { streamed, whole } => (streamed, whole),
+        match self.fetch(task)? {
+            Fetched::All(streamed, whole) => {
+                let running = self.task_mut(task);
+                running.streamed.extend(streamed);
+                running.had = running.all_inputs().count();
+                for (edge, rows) in whole {
+                    running.rows.entry(edge).or_default().extend(rows);
+                }
+            }
             Fetched::Lost(block, worker) => {
                 self.cannot_fetch(task, block, worker);
                 return Ok(());
             }
-        };
-        self.task_mut(task).streamed = streamed.clone();
+        }
+        if self.waits_for_rest(task) {
+            return Ok(());
+        }
         if self.graph.client() == Some(task.stage) {
             let time = self.rng.between(1, 15);
             self.at(time, Happening::End(task));
@@ -148,7 +187,8 @@ impl World {
         }
         let running = &self.tasks[&task];
         let range = running.bound.range.clone().unwrap_or_default();
-        let rows = self.scenario.run(task.stage, &running.input, streamed, &whole, &range);
+        let (streamed, whole) = (running.streamed.clone(), &running.rows);
+        let rows = self.scenario.run(task.stage, &running.input, streamed, whole, &range);
         let blocks = self.scenario.cut(task, rows);
         let mut time = 0;
         for at in 0..blocks.len() {
@@ -160,7 +200,7 @@ impl World {
         Ok(())
     }
 
-    /// What a task reads, from whoever has it.
+    /// What a task reads that it has not read yet, from whoever has it.
     fn fetch(&self, task: TaskId) -> Result<Fetched, String> {
         let mut streamed = Rows::new();
         let mut whole = BTreeMap::<u32, Rows>::new();
@@ -171,10 +211,7 @@ impl World {
             .iter()
             .flat_map(|(edge, inputs)| inputs.iter().map(move |input| (Some(*edge), input)));
         let is_wanted = self.graph.is_running_job() && self.reference.runs(task);
-        for (edge, _) in &running.whole {
-            whole.entry(*edge).or_default();
-        }
-        for (edge, input) in streams.chain(reads) {
+        for (edge, input) in streams.chain(reads).skip(running.had) {
             let holder = &self.workers[&input.worker];
             let stored = holder.store.get(&(input.block, input.writer));
             if let Some(stored) = stored.filter(|_| is_wanted) {
@@ -192,7 +229,7 @@ impl World {
             rows.extend(stored.rows.iter().filter(|row| self.is_in(task, input, **row)));
             ensure((rows.len() - before) as u64 == input.rows, || "row count".to_owned())?;
         }
-        Ok(Fetched::All { streamed, whole })
+        Ok(Fetched::All(streamed, whole))
     }
 
     /// Whether a row is in what a task reads of a block: the whole of it, or the segment of the task's partition.

@@ -10,7 +10,7 @@ use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, Step, TaskId,
     UnitId, UnitInput, WorkerId,
 };
-use crate::placement::{Admission, Fleet, Job, PaperBudget, WorkerState, place};
+use crate::placement::{Admission, Fleet, Job, PaperBudget, WorkerState, in_the_way, place};
 use crate::resources::Lease;
 
 use super::reference::Reference;
@@ -65,7 +65,13 @@ pub(super) struct Worker {
 pub(super) struct Running {
     pub(super) bound: Bound,
     pub(super) input: UnitInput,
+    /// By edge.
     pub(super) whole: Vec<(u32, Vec<Input>)>,
+    /// Of how many outputs it was told, if more will come: it began early.
+    pub(super) told: Option<u32>,
+    /// How many of its inputs it has read, and their rows.
+    pub(super) had: usize,
+    pub(super) rows: BTreeMap<u32, Rows>,
     pub(super) worker: WorkerId,
     pub(super) lease: Lease,
     /// It has been at work.
@@ -106,6 +112,9 @@ pub(super) struct World {
     /// When the scheduler ends, and another one goes on, and what is lost with it.
     pub(super) restarts: Random,
     pub(super) restarted: u64,
+    /// Tasks that began early, and those that were in the way.
+    pub(super) early: u64,
+    pub(super) displaced: u64,
     /// Steps that were lost with it.
     pub(super) lost: u64,
     /// What it has written down.
@@ -196,6 +205,8 @@ impl World {
             received: Received::default(),
             restarts: Random::new(seed),
             restarted: 0,
+            early: 0,
+            displaced: 0,
             lost: 0,
             written: vec![],
             synced: 0,
@@ -318,20 +329,29 @@ impl World {
         Ok(())
     }
 
+    /// A task that waits gives up its worker.
+    fn displace(&mut self, task: TaskId) -> Checked {
+        self.displaced += 1;
+        let actions = self.graph.apply(Event::Displaced { task }, Millis(self.now));
+        ensure(actions.len() == 1, || format!("{task} was in the way, and follows {actions:?}"))?;
+        actions.into_iter().try_for_each(|action| self.act(action))?;
+        self.check(true)
+    }
+
     /// One round of placement, as after every event.
     pub(super) fn round(&mut self) -> Checked {
         let known = self.workers.values().filter(|worker| worker.is_known);
         let workers: Vec<_> = known.map(|worker| worker.state.clone()).collect();
         let ran_anything = self.graph.runs_anything();
         let (before, held) = (self.fills(), self.held());
-        let bindings = {
+        let (bindings, displaced) = {
             let (graph, paper, admission) = (&mut self.graph, &mut self.paper, self.admission);
             self.fleet.attend(workers);
             let mut jobs = [Job { id: "job", graph, weight: 1, admission, paper }];
             let bindings = place(&mut jobs, &mut self.fleet, Millis(self.now));
             let is_exact = !self.checks_all || self.fleet.is_exact(&jobs);
             ensure(is_exact, || format!("what is taken was miscounted: {:?}", self.fleet))?;
-            bindings
+            (bindings, in_the_way(&jobs, &self.fleet))
         };
         self.check_budget(&before, ran_anything, bindings.iter().map(|b| &b.bound))?;
         self.check_rooms(held, ran_anything, &bindings)?;
@@ -341,6 +361,9 @@ impl World {
             let worker = binding.worker.clone();
             self.start(binding.bound, binding.worker, binding.lease)?;
             self.check_seats(&worker)?;
+        }
+        if let Some((_, task)) = displaced {
+            self.displace(task)?;
         }
         let has_read = self.let_client_read()?;
         self.has_told |= has_bound || has_read;

@@ -14,7 +14,8 @@ use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, StageId, StageSpec};
 use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
 use crate::stages::traits::{
-    gives_rows_for_nothing, is_replayable, model_rows, name, needs, own_partitions, written_to,
+    gives_rows_for_nothing, holds_hash_join, is_replayable, model_rows, name, needs,
+    own_partitions, written_to,
 };
 
 /// Tasks of a stage that may start before it is known how much one of them writes.
@@ -103,9 +104,11 @@ impl Stages {
             );
         spec.replayable = is_replayable(&root);
         spec.runs_on_nothing = streams && gives_rows_for_nothing(&root);
+        // A join's task chooses its sides by the rows that there are; a device is not waited on.
+        let is_early = spec.need.accelerator.is_none() && !holds_hash_join(&root);
         let mut reads = HashMap::new();
         for input in inputs {
-            self.add_edge(input.from, id, input.kind);
+            self.add_edge(input.from, id, input.kind, is_early);
             reads.extend(input.reads.map(|how| (input.from, how)));
         }
         self.staged.stages.push(PlannedStage { plan: root, reads });
@@ -119,11 +122,13 @@ impl Stages {
         let Some(from) = id.0.checked_sub(1).map(StageId) else { return };
         let bytes = self.config.block_bytes as u64;
         self.staged.spec.stages.push(StageSpec::client().with_group_bytes_max(bytes));
-        self.add_edge(from, id, self.streaming(from));
+        self.add_edge(from, id, self.streaming(from), false);
     }
 
-    fn add_edge(&mut self, from: StageId, to: StageId, kind: EdgeKind) {
+    fn add_edge(&mut self, from: StageId, to: StageId, kind: EdgeKind, is_early: bool) {
         let edge = EdgeSpec::new(from, to, kind);
+        let is_early = is_early && kind == EdgeKind::Hash && self.config.stream_stages;
+        let edge = if is_early { edge.pipelined() } else { edge };
         let edges = &mut self.staged.spec.edges;
         edges.push(edge.with_budget_bytes(self.config.edge_budget as u64));
         if !kind.is_blocking() && !self.config.stream_stages {

@@ -87,7 +87,11 @@ async fn what_is_dealt_out_is_written_in_blocks() {
     let kinds: Vec<_> = found.spec.edges.iter().map(|edge| edge.kind).collect();
     assert_eq!(kinds[..2], [EdgeKind::Hash, EdgeKind::Hash]);
     assert_eq!(found.spec.stages[2].partitions, 4);
+    let pipelined = |found: &StagedPlan| found.spec.edges.iter().any(|edge| edge.is_pipelined);
+    assert!(!pipelined(&found), "sides are chosen when all is there");
     assert_eq!(names(found), BY_HASH);
+    let found = staged("SELECT k, count(*) FROM many GROUP BY k", 0).await;
+    assert!(pipelined(&found));
     let grouped = [
         "HashWriter < Aggregate < DataSource",
         "BlockWriter < Projection < Aggregate < ShuffleReader",

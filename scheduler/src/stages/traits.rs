@@ -11,6 +11,7 @@ use datafusion::physical_plan::aggregates::{AggregateExec, PhysicalGroupBy};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -140,6 +141,11 @@ pub(crate) fn holds_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.is::<WindowAggExec>()
         || plan.is::<BoundedWindowAggExec>()
         || plan.children().into_iter().any(holds_window)
+}
+
+/// Whether an operator of a plan joins by hash.
+pub(crate) fn holds_hash_join(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<HashJoinExec>() || plan.children().into_iter().any(holds_hash_join)
 }
 
 fn expr_is_volatile(expr: &Arc<dyn PhysicalExpr>) -> bool {

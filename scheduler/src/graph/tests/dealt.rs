@@ -10,7 +10,7 @@ fn dealt_spec() -> JobSpec {
 }
 
 /// A round, with so many rows of each partition.
-fn round(seq: u32, rows: [u32; 2]) -> BlockReport {
+pub(super) fn round(seq: u32, rows: [u32; 2]) -> BlockReport {
     let (mut segments, mut at) = (vec![], 0);
     for (partition, rows) in (0..).zip(rows).filter(|(_, rows)| *rows > 0) {
         let bytes = 10 * rows;
@@ -31,7 +31,7 @@ impl Fixture {
     }
 
     /// Block, place, bytes, rows and checksum of what a partition has.
-    fn segments(&self, partition: u32) -> Vec<(BlockId, Option<u64>, u64, u64, u64)> {
+    pub(super) fn segments(&self, partition: u32) -> Vec<(BlockId, Option<u64>, u64, u64, u64)> {
         let segments = self.graph.segments(StageId(0), partition).into_iter();
         let told =
             |input: Input| (input.block, input.segment_at, input.bytes, input.rows, input.checksum);

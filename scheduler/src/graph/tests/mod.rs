@@ -2,6 +2,7 @@
 
 mod client;
 mod dealt;
+mod early;
 mod keeping;
 mod lineage;
 mod ranges;

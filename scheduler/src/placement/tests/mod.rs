@@ -1,6 +1,7 @@
 //! Fit, order, budgets and failures; the simulation tries them in all combinations.
 
 mod admission;
+mod early;
 mod failures;
 mod fit;
 mod fleet;

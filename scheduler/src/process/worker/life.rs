@@ -83,7 +83,8 @@ impl Bound {
         let tables = joins::tidy(Arc::clone(engine.tables()));
         let registration = worker.registration(&id, advertised);
         let (its_engine, its_store) = (Arc::clone(&engine), Arc::clone(&store));
-        let executor = worker.executor(registration, folder.text(), its_engine, its_store);
+        let asked = Arc::clone(&schedulers);
+        let executor = worker.executor(registration, folder.text(), its_engine, its_store, asked);
         let executor = Arc::new(executor);
         let description = worker.describe(&id, advertised.blocks);
         let threads = TaskThreads::start(&description.inventory)?;

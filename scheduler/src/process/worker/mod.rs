@@ -222,6 +222,7 @@ impl Worker {
         folder: String,
         engine: Arc<TaskEngine>,
         store: Arc<BlockStore>,
+        schedulers: Arc<Schedulers>,
     ) -> Executor {
         let state = session::state(
             Arc::clone(&self.devices),
@@ -234,6 +235,7 @@ impl Worker {
             .config()
             .clone()
             .with_extension(store)
+            .with_extension(schedulers)
             .with_extension(peers)
             .with_ballista_override_create_grpc_client_endpoint(reads);
         let produce_config: ConfigProducer = Arc::new(move || config.clone());

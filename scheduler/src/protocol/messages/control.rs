@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::{PROTOCOL, VERSION, Worker};
-use crate::protocol::location::FileId;
+use crate::protocol::location::{BlockLocation, FileId};
 
 /// From a worker to the scheduler.
 #[derive(Clone, PartialEq, Message)]
@@ -186,4 +186,45 @@ pub struct Welcome {
     /// For how many milliseconds a successor is to be waited for, should it be gone.
     #[prost(uint64, tag = "3")]
     pub patience_ms: u64,
+}
+
+/// Asks for what has been dealt out to a partition since a task was told last, once there is something.
+#[derive(Clone, PartialEq, Message)]
+pub struct DealtRequest {
+    /// The worker's [`PROTOCOL`].
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    /// The worker's version, for people.
+    #[prost(string, tag = "2")]
+    pub version: String,
+    /// The task that reads.
+    #[prost(message, required, tag = "3")]
+    pub task: TaskName,
+    /// What it reads of what is dealt out.
+    #[prost(uint32, tag = "4")]
+    pub partition: u32,
+    /// Of how many outputs it has been told.
+    #[prost(uint32, tag = "5")]
+    pub told: u32,
+}
+
+impl DealtRequest {
+    /// A request of this process, with its versions.
+    pub fn new(task: TaskName, partition: u32, told: u32) -> Self {
+        Self { protocol: PROTOCOL, version: VERSION.to_owned(), task, partition, told }
+    }
+}
+
+/// What a task that began early reads next.
+#[derive(Clone, PartialEq, Message)]
+pub struct DealtAnswer {
+    /// Its segments. None if there was nothing for a while.
+    #[prost(message, repeated, tag = "1")]
+    pub segments: Vec<BlockLocation>,
+    /// Of how many outputs it has been told now.
+    #[prost(uint32, tag = "2")]
+    pub told: u32,
+    /// There will be no more.
+    #[prost(bool, tag = "3")]
+    pub is_all: bool,
 }

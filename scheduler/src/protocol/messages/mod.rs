@@ -14,8 +14,8 @@ use tonic::Status;
 pub use blocks::{Chunk, FetchRequest};
 pub use cluster::{Accelerator, ClusterDescription, DescribeRequest, Inventory, Worker};
 pub use control::{
-    Busy, Draining, Free, FromWorker, Full, Hello, Holds, Leave, Sealed, TaskName, ToWorker,
-    Welcome, from_worker, to_worker,
+    Busy, DealtAnswer, DealtRequest, Draining, Free, FromWorker, Full, Hello, Holds, Leave, Sealed,
+    TaskName, ToWorker, Welcome, from_worker, to_worker,
 };
 pub use jobs::{
     Accepted, Failed, Finished, LostBlock, Progress, ReadAnswer, ReadDone, ReadRequest, RunRequest,
@@ -25,7 +25,7 @@ pub use tables::{Analysis, AnalyzeRequest, TableRequest, TableRows};
 
 /// Bumped when a worker and a scheduler could no longer understand each other, or what one of them has written
 /// down of a job.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// The version of this process, which travels for people beside [`PROTOCOL`].
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
