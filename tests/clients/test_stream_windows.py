@@ -41,7 +41,7 @@ def table(numbers):
 
 
 class Files:
-    """Tables: `many` of small files, `large` of one Parquet file, `lines` of one CSV file, both more than 3 MiB,
+    """Tables: `many` of small files, `large` of one Parquet file, `lines` of one CSV file, both more than 2 MiB,
     `one` of a single row group, and `nothing` without files."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +57,7 @@ class Files:
         pyarrow.parquet.write_table(large, folder / "one/0.parquet", row_group_size=10**9, **plain)
         pyarrow.csv.write_csv(large, folder / "lines/0.csv")
         assert min((folder / "large/0.parquet").stat().st_size,
-                   (folder / "lines/0.csv").stat().st_size) > 3 << 20
+                   (folder / "lines/0.csv").stat().st_size) > 2 << 20
 
     def known_by(self, client) -> None:
         for name in ("many", "large", "one", "lines", "nothing"):

@@ -150,15 +150,17 @@ async fn create_skewed(session: &ForebayContext, folder: &Path) {
     run(session, &create).await.unwrap();
 }
 
-/// A task that began early was running when this was asked: the worker of one such, and that of the task that deals
-/// out for long.
+/// Waits until two tasks have begun early: the worker of one of them, and that of the task that deals out for long.
 async fn until_it_reads_early(stage: &Stage, session: &ForebayContext) -> (String, String) {
     let both = "SELECT r.worker_id, d.worker_id FROM forebay.tasks r JOIN forebay.tasks d USING (job_id) \
                 WHERE r.stage_id = 1 AND r.state = 'running' AND d.stage_id = 0 AND d.state = 'running'";
     let waits = async {
         loop {
             let found = run(session, both).await.unwrap();
-            if let Some((reads, deals)) = found.first().and_then(|row| row.split_once('|')) {
+            // Both workers that are left wait then, for one task.
+            if let [first, _] = &found[..]
+                && let Some((reads, deals)) = first.split_once('|')
+            {
                 return (reads.to_owned(), deals.to_owned());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

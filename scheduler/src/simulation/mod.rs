@@ -114,7 +114,7 @@ fn quarter(test: &str, number: u64) {
     assert!(restarts > HISTORIES / 4, "{restarts} other schedulers in {HISTORIES} histories");
     assert!(lost > HISTORIES / 16, "{lost} steps lost in {HISTORIES} histories");
     assert!(early > HISTORIES / 64, "{early} tasks began early in {HISTORIES} histories");
-    assert!(displaced > 50, "{displaced} of {early} tasks that began early were in the way");
+    assert!(displaced > 10, "{displaced} of {early} tasks that began early were in the way");
 }
 
 #[test]

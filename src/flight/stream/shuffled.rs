@@ -87,7 +87,7 @@ impl Windows {
         }
         session.plan_in_parts()?;
         let Execution { plan, context } = prepared.execute(session, &[]).await?;
-        let query = cut_query(&plan, &|plan| plan.is::<ClusterExec>())?;
+        let query = cut_query(&plan, &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>())?;
         let schema = plan.schema();
         Ok(Self {
             windows: windows(&query.inputs, seed, window_bytes),
