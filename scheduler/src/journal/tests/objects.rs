@@ -278,8 +278,9 @@ async fn a_claim_that_is_answered_as_if_there_was_one_is_made_again_if_there_is_
             hold.let_go().await;
         }
         let left = store.list(None).collect::<Vec<_>>().await;
-        let left = left.into_iter().map(|object| object.unwrap().location.to_string());
-        assert!(left.clone().all(|name| name.ends_with(".term")), "{:?}", left.collect::<Vec<_>>());
+        let names = left.into_iter().map(|object| object.unwrap().location.to_string());
+        let names: Vec<String> = names.collect();
+        assert!(names.iter().all(|name| name.ends_with(".term")), "{names:?}");
     }
 }
 
