@@ -310,7 +310,7 @@ def test_queries_that_have_no_parts_are_refused(one):
         ("SELECT id FROM many ORDER BY id LIMIT 5", "ORDER BY with LIMIT"),
         ("SELECT id, row_number() OVER (ORDER BY id) AS r FROM many", "window function"),
         ("SELECT m.id FROM many m FULL JOIN many n ON m.id = n.id + 1", "FULL JOIN"),
-        (f"SELECT m.id FROM many m LEFT JOIN {model} p ON m.id = p.id", "would compute model 'echo'"),
+        (f"SELECT m.id, digest FROM many m LEFT JOIN {model} p ON m.id = p.id", "would compute model 'echo'"),
         ("SELECT m.id FROM many m LEFT JOIN (SELECT id FROM many WHERE random() < 0.5) n "
          "ON m.id = n.id", "random()"),
         ("SELECT id FROM words", "in memory"),

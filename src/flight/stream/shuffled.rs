@@ -14,6 +14,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, plan_err};
+use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::physical_expr::expressions::{Column, Literal};
@@ -120,6 +121,15 @@ impl Windows {
         Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
     }
 
+    /// Whether a window can be made beside the one that is read, which has the memory that it needs.
+    fn has_memory_left(&self) -> bool {
+        let pool = &self.context.runtime_env().memory_pool;
+        match pool.memory_limit() {
+            MemoryLimit::Finite(limit) => pool.reserved() <= limit / 2,
+            MemoryLimit::Infinite | MemoryLimit::Unknown => true,
+        }
+    }
+
     /// What a window reads.
     fn files(&self, pieces: &[Piece]) -> Vec<Input> {
         let files = pieces.iter().map(|piece| &self.query.inputs.files[piece.file].input);
@@ -134,8 +144,16 @@ struct Reading {
     session: Arc<Session>,
     /// Which one begins next.
     next: usize,
-    now: Option<SendableRecordBatchStream>,
-    ahead: Option<SendableRecordBatchStream>,
+    now: Option<Begun>,
+    ahead: Option<Begun>,
+}
+
+/// A window that has begun.
+struct Begun {
+    rows: SendableRecordBatchStream,
+    window: usize,
+    /// Whether it began while another one was read, and has given nothing yet.
+    is_ahead: bool,
 }
 
 impl Reading {
@@ -144,32 +162,50 @@ impl Reading {
             if self.now.is_none() {
                 self.now = match self.ahead.take() {
                     Some(begun) => Some(begun),
-                    None => self.begin()?,
+                    None => self.begin_next(false)?,
                 };
             }
-            let Some(rows) = &mut self.now else { return Ok(None) };
-            let Some(batch) = rows.next().await.transpose()? else {
-                self.now = None;
-                continue;
-            };
-            // Its rows are there, and only have to be put in order: there is time for others.
-            if self.ahead.is_none() {
-                self.ahead = self.begin()?;
+            let Some(now) = &mut self.now else { return Ok(None) };
+            match now.rows.next().await {
+                Some(Ok(batch)) => {
+                    now.is_ahead = false;
+                    // Its rows are there, and only have to be put in order: there is time for others.
+                    if self.ahead.is_none() && self.windows.has_memory_left() {
+                        self.ahead = self.begin_next(true)?;
+                    }
+                    return Ok(Some(batch));
+                }
+                None => self.now = None,
+                // Now it has the memory for itself.
+                Some(Err(error)) if now.is_ahead && is_short(&error) => {
+                    let window = now.window;
+                    self.now = None;
+                    self.now = Some(self.begin(window, false)?);
+                }
+                Some(Err(error)) => return Err(error),
             }
-            return Ok(Some(batch));
         }
     }
 
-    /// Begins a window, which runs as far as its first batches without being asked.
-    fn begin(&mut self) -> Result<Option<SendableRecordBatchStream>> {
+    fn begin_next(&mut self, is_ahead: bool) -> Result<Option<Begun>> {
         if self.next == self.windows.windows.len() {
             return Ok(None);
         }
-        let (windows, window) = (Arc::clone(&self.windows), self.next);
         self.next += 1;
-        let schema = Arc::clone(&self.windows.schema);
-        self.session.slots.threads().rows(schema, move || windows.begin(window)).map(Some)
+        self.begin(self.next - 1, is_ahead).map(Some)
     }
+
+    /// Begins a window, which runs as far as its first batches without being asked.
+    fn begin(&self, window: usize, is_ahead: bool) -> Result<Begun> {
+        let (windows, schema) = (Arc::clone(&self.windows), Arc::clone(&self.windows.schema));
+        let begin = move || windows.begin(window);
+        let rows = self.session.slots.threads().rows(schema, begin)?;
+        Ok(Begun { rows, window, is_ahead })
+    }
+}
+
+fn is_short(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
 /// Rows in an order, of all partitions together.
