@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::memory::InMemory;
@@ -325,11 +326,11 @@ async fn a_short_silence_is_noticed_in_a_store_too() {
     let limit = Some(Duration::from_secs(2));
     let runtime = tokio::runtime::Handle::current();
     let gone = Arc::clone(&store);
-    let claimed = tokio::task::spawn_blocking(move || {
+    let claimed = SpawnedTask::spawn_blocking(move || {
         let objects = Objects::new(gone, Path::from("a/state"), "mem://a/state", runtime);
         ObjectDisk::new(objects).claim(&names::claim(1), &Claim::new("first", limit).bytes())
     });
-    assert!(claimed.await.unwrap().unwrap());
+    assert!(claimed.join().await.unwrap().unwrap());
     let second = state(Faulty::new(&store)).with_takeover_after(limit).take();
     let second = tokio::time::timeout(Duration::from_secs(60), second).await;
     let second = second.expect("nobody is followed").unwrap();

@@ -18,6 +18,9 @@ fn deal(graph: &mut JobGraph, task: TaskId) {
     graph.apply(Event::TaskFinished { task, blocks: vec![block] }, Millis(0));
 }
 
+/// A task that is in the way, and which job's it is.
+type Displaced = Option<(usize, TaskId)>;
+
 /// Two of these at a time, in one fleet.
 struct Jobs {
     graphs: [JobGraph; 2],
@@ -31,7 +34,7 @@ impl Jobs {
     }
 
     /// What is bound, and what is in the way.
-    fn round(&mut self) -> (Vec<(usize, String)>, Option<(usize, TaskId)>) {
+    fn round(&mut self) -> (Vec<(usize, String)>, Displaced) {
         let jobs = self.graphs.iter_mut().zip(&mut self.papers).zip(["one", "other"]);
         let mut jobs: Vec<_> =
             jobs.map(|((graph, paper), id)| Job { id, ..job_of(graph, paper) }).collect();
