@@ -315,6 +315,7 @@ async fn of_several_branches_with_models_each_is_kept() {
 
     // All of it in one part.
     run(&mut client, "SET forebay.resumable = true").await;
+    stages_models(&mut client).await;
     let id = run(&mut client, &format!("SUBMIT {}", copy(&stage, &query, "whole"))).await;
     finishes(&mut client, id.trim()).await;
     assert_eq!(rows(&stage.path("whole")), rows(&stage.path("undisturbed")));
