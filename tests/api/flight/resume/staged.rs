@@ -262,7 +262,7 @@ async fn what_would_not_be_kept_is_refused() {
         ),
         (
             format!(
-                "SELECT digest FROM ml_predict((SELECT a.digest AS n FROM {MODEL} a JOIN {MODEL} b ON a.n = b.n), \
+                "SELECT digest FROM ml_predict((SELECT a.digest + b.digest AS n FROM {MODEL} a JOIN {MODEL} b ON a.n = b.n), \
                  MODEL slow, DESCRIPTOR(n))"
             ),
             "or for joined rows of models",
