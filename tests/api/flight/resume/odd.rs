@@ -30,7 +30,7 @@ fn queries() -> Vec<(String, usize)> {
             12,
         ),
         // A model above a model, and one in the arguments of an aggregate.
-        (format!("SELECT n % 3 AS k, max(digest) AS d FROM {again} GROUP BY 1"), 3),
+        (format!("SELECT n % 3 AS k, max(digest) AS d FROM {again} GROUP BY 1"), 5),
         ("SELECT sum(ml_predict(MODEL slow, n)) AS s FROM numbers WHERE n % 8 = 0".to_owned(), 1),
         // In subqueries.
         (format!("SELECT k, (SELECT max(digest) FROM {MODEL}) AS m FROM names"), 7),
@@ -50,7 +50,10 @@ fn queries() -> Vec<(String, usize)> {
             ),
             6,
         ),
-        (format!("SELECT n, digest FROM {MODEL} UNION SELECT k, k FROM names"), MODEL_ROWS + 7),
+        (
+            format!("SELECT n, digest FROM {MODEL} UNION SELECT k, k AS digest FROM names"),
+            MODEL_ROWS + 7,
+        ),
     ]
 }
 
