@@ -77,7 +77,7 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
     stage 0: BlockWriter < Projection < Transform < DataSource; 1 cpu; 1 partition; replayable
     stage 1: BlockWriter < Inference(sentiment) < StreamingExchange < BlockReader; 0.5 emulated; reads 0 block by block
     stage 2: HashWriter < Aggregate < BlockReader; 1 cpu; reads 1 task by task
-    stage 3: BlockWriter < Projection < Sort < Aggregate < ShuffleReader; 1 cpu; 2 partitions; reads 2 when it is done
+    stage 3: BlockWriter < Projection < Sort < Aggregate < ShuffleReader; 1 cpu; 2 partitions; reads 2 by hash when it is done
     stage 4: BlockWriter < SortPreservingMerge < BlockReader; 1 cpu; reads 3 in ranges when it is done
     client: reads 4 task by task
     ");
