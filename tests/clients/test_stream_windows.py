@@ -240,8 +240,10 @@ def test_several_readers(servers):
 def test_a_window_larger_than_memory_goes_to_disk(files, tmp_path):
     limited = Connected(tmp_path, files, "embedded", 0, "--memory-limit", "96MB")
     query = "SELECT id, repeat('x', 1000) AS text FROM lines"
+    # A merge holds a batch of each run.
+    options = {"datafusion.execution.batch_size": "512"}
     for window in ("1 MiB", "1 GiB"):
-        stream = limited.stream(query=query, shuffle=1, shuffle_window=window)
+        stream = limited.stream(query=query, shuffle=1, shuffle_window=window, options=options)
         found = [number for batch in take(stream) for number in batch["id"].to_pylist()]
         assert sorted(found) == list(range(150_000))
     limited.stop()
