@@ -71,8 +71,8 @@ class Files:
 class Connected:
     """A server that knows the files, with a connection."""
 
-    def __init__(self, folder: Path, files: Files, mode: str, more_workers: int, *options) -> None:
-        self.server = Server(folder, *MODES[mode], *options)
+    def __init__(self, folder: Path, files: Files, mode: str, more_workers: int) -> None:
+        self.server = Server(folder, *MODES[mode])
         self.workers = []
         for _ in range(more_workers):
             command = [FOREBAY, "worker", "--scheduler", self.server.scheduler, "--cpus", "2"]
@@ -235,16 +235,6 @@ def test_several_readers(servers):
         assert sorted(ids(sum(coordinated, []))) == expected
         for client in clients:
             client.close()
-
-
-def test_a_window_larger_than_memory_goes_to_disk(files, tmp_path):
-    limited = Connected(tmp_path, files, "embedded", 0, "--memory-limit", "96MB")
-    query = "SELECT id, repeat('x', 1000) AS text FROM lines"
-    for window in ("1 MiB", "1 GiB"):
-        stream = limited.stream(query=query, shuffle=1, shuffle_window=window)
-        found = [number for batch in take(stream) for number in batch["id"].to_pylist()]
-        assert sorted(found) == list(range(150_000))
-    limited.stop()
 
 
 def csv_files(folder: Path, client, table: str) -> None:
