@@ -100,6 +100,8 @@ fn ranges(tasks: &[Task]) -> usize {
 async fn rows_come_in_the_order_of_one_process_whatever_the_keys_are() {
     let sorts = Sorts::new(Stage::new(60, &[CPU, CPU])).await;
     let session = sorts.session().await;
+    // These files are large enough to be cut into several runs.
+    run(&session, "SET datafusion.optimizer.repartition_file_min_size = 1").await.unwrap();
     for order in [
         "id",
         "id DESC",
