@@ -9,7 +9,7 @@
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
 //! - `joined_stages`: which of its stages are one
-//! - `short_runs`: sorts of files, whose tasks sort in memory
+//! - `short_runs`: sorts of files, whose tasks sort little at a time
 //! - `ranges`: the order of a query, made by several tasks
 //! - [`asked_order`]: the order in which a query asks for its rows
 //!

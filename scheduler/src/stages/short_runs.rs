@@ -1,4 +1,4 @@
-//! Sorts of files on a cluster: their tasks read so little each that they sort it in memory.
+//! Sorts of files on a cluster: their tasks read little each, to sort it with little memory.
 //!
 //! A scan has as many partitions as the cluster has cores. A task that sorts one of them may have to sort much more
 //! than its memory holds: it writes sorted pieces to its disk, reads them and merges them, only for the stage above to
