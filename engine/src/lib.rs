@@ -39,6 +39,7 @@ pub mod files;
 pub mod inference;
 mod per_execution;
 pub mod projection;
+mod read_ahead;
 mod report;
 mod spilling_join;
 pub mod unreserved;
@@ -57,6 +58,7 @@ pub use exchange::{ExchangeOptions, RestoreOrderExec, Sharing, StreamingExchange
 pub use files::ReadFilesExec;
 pub use inference::{InferenceExec, TransformExec};
 pub use projection::BoundedProjectionExec;
+pub use read_ahead::read_ahead;
 pub use report::{InferenceReport, RunReport};
 pub use spilling_join::SpillingJoinExec;
 pub use write::{CommitExec, InPartsExec, WriteExec};

@@ -16,6 +16,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::DECOMPRESSED_BYTES_MAX;
 use crate::claims;
+use crate::read_ahead;
 
 /// The length of the footer and the magic word, at a file's end.
 const TAIL_BYTES: u64 = 10;
@@ -45,7 +46,7 @@ pub(super) async fn open(
         let file = Arc::clone(&file);
         async move { Ok::<_, DataFusionError>((block, file.block(block).await?)) }
     };
-    let fetched = futures::stream::iter(blocks).map(fetch).buffered(FETCHED_AHEAD);
+    let fetched = read_ahead(futures::stream::iter(blocks).map(fetch), FETCHED_AHEAD);
     let decode = move |(block, bytes)| {
         let batch: Result<_, ArrowError> = decoder.read_record_batch(&block, &bytes);
         std::future::ready(batch.map_err(DataFusionError::from))

@@ -13,6 +13,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::file::{File, OnUnreadable};
 use crate::exchange::budget::{Budget, Permit};
+use crate::read_ahead;
 
 /// Files that are being read or waiting at one time, per partition, and their bytes, unless the next
 /// file alone has more.
@@ -58,7 +59,7 @@ impl Reader {
                 reader.row(file, permit).await
             }
         });
-        reads.buffered(READ_AHEAD_FILES).boxed()
+        read_ahead(reads, READ_AHEAD_FILES).boxed()
     }
 
     /// Waits until there is room for a file.

@@ -23,7 +23,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
 use forebay_engine::unreserved::admit;
-use forebay_engine::{in_order, weight};
+use forebay_engine::{in_order, read_ahead, weight};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, future, stream};
 
@@ -206,13 +206,11 @@ impl BlockReaderExec {
         // One block is decoded while the next one is fetched.
         let at_once = if self.fetches_ahead() { 2 } else { 1 };
         let there = stream::iter(fetched_together(blocks)).map(Ok);
-        let rows = there
-            .chain(self.rest_of(partition, context)?)
-            .map(move |blocks| {
-                let reader = Arc::clone(&reader);
-                async move { reader.fetch(blocks?).await }
-            })
-            .buffered(at_once)
+        let reads = there.chain(self.rest_of(partition, context)?).map(move |blocks| {
+            let reader = Arc::clone(&reader);
+            async move { reader.fetch(blocks?).await }
+        });
+        let rows = read_ahead(reads, at_once)
             .map_ok(|decoded| stream::iter(decoded.into_iter().flatten()))
             .try_flatten()
             .map_ok(move |batch| as_declared(batch, &schema))
@@ -410,66 +408,4 @@ impl Iterator for Decoded {
 }
 
 #[cfg(test)]
-mod tests {
-    use arrow::array::{ArrayRef, Int64Array};
-    use arrow::compute::SortOptions;
-    use arrow::datatypes::{DataType, Field, Schema};
-    use datafusion::datasource::memory::MemorySourceConfig;
-    use datafusion::physical_expr::PhysicalSortExpr;
-    use datafusion::physical_expr::expressions::col;
-    use datafusion::prelude::SessionConfig;
-    use tempfile::TempDir;
-
-    use super::super::{BlockSize, BlockWriterExec};
-    use super::*;
-
-    /// Reads what a stage wrote as one unit, for a merge by `n`.
-    async fn read(numbers: Vec<i64>) -> Result<Vec<RecordBatch>> {
-        let folder = TempDir::new().unwrap();
-        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
-        let store = Arc::new(store);
-        let column: ArrayRef = Arc::new(Int64Array::from(numbers));
-        let batch = RecordBatch::try_from_iter([("n", column)]).unwrap();
-        let schema = batch.schema();
-        let halves = vec![batch.slice(0, 2), batch.slice(2, batch.num_rows() - 2)];
-        let input = MemorySourceConfig::try_new_exec(&[halves], Arc::clone(&schema), None).unwrap();
-        let writer = BlockWriterExec::new(input, BlockSize::up_to(1));
-        let config = SessionConfig::new().with_extension(Arc::clone(&store));
-        let context = Arc::new(TaskContext::default().with_session_config(config));
-        let blocks = writer.write(&store, "job", 1, 2, Arc::clone(&context), &|_, _| {}).await?;
-        let located = blocks.into_iter().map(|(id, sealed)| BlockLocation {
-            job: "job".to_owned(),
-            id,
-            worker: "w".to_owned(),
-            address: String::new(),
-            bytes: sealed.bytes,
-            rows: sealed.rows,
-            checksum: sealed.checksum,
-            segment_at: None,
-        });
-        let key = PhysicalSortExpr::new(col("n", &schema)?, SortOptions::default());
-        let reader = BlockReaderExec::new(0, schema, vec![located.collect()]);
-        let reader = reader.merged_by(LexOrdering::new([key]).unwrap());
-        reader.execute(0, context)?.try_collect().await
-    }
-
-    #[test]
-    fn a_column_can_be_null_if_the_plan_says_so() {
-        let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
-        let batch = RecordBatch::try_from_iter([("n", column)]).unwrap();
-        let nullable = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
-        assert!(!batch.schema().field(0).is_nullable());
-        assert_eq!(as_declared(batch, &nullable).schema(), nullable);
-    }
-
-    #[tokio::test]
-    async fn a_unit_that_is_not_in_the_order_of_its_merge_is_told() {
-        let batches = read(vec![1, 2, 2, 3]).await.unwrap();
-        assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 4);
-        // Across two blocks, and within one.
-        for numbers in [vec![1, 3, 2, 4], vec![1, 2, 4, 3]] {
-            let error = read(numbers).await.unwrap_err().to_string();
-            assert!(error.contains("BlockReaderExec: claims the order [n@0 ASC]"), "{error}");
-        }
-    }
-}
+mod tests;

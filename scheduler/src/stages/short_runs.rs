@@ -75,11 +75,54 @@ fn finer(
     }
 }
 
-/// Of its files, or of the rows that it reads of them if their number is known. Nothing of what are no files.
+/// Of the rows that it reads of its files as they are in memory, as far as their statistics tell, or of the files,
+/// which may be compressed. Nothing of what are no files.
 fn bytes(scan: &DataSourceExec) -> u64 {
     let Some(files) = scan.data_source().downcast_ref::<FileScanConfig>() else { return 0 };
-    let rows = scan.data_source().partition_statistics(None).ok();
-    let rows = rows.and_then(|known| known.total_byte_size.get_value().copied());
+    let known = scan.data_source().partition_statistics(None).ok();
+    let rows = known.and_then(|known| {
+        let columns = known.column_statistics.iter().map(|column| column.byte_size.get_value());
+        let of_columns = columns.map(Option::<&usize>::copied).sum::<Option<usize>>();
+        of_columns.or_else(|| known.total_byte_size.get_value().copied())
+    });
     let files = files.file_groups.iter().flat_map(|group| group.iter());
     rows.map_or_else(|| files.map(|file| file.effective_size()).sum(), |bytes| bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::{SessionConfig, SessionContext};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// In how many tasks the rows of a file are sorted, for ranges of so many bytes.
+    async fn tasks(session: &SessionContext, range_bytes: u64) -> usize {
+        let query = session.sql("SELECT * FROM t ORDER BY word").await.unwrap();
+        let plan = query.create_physical_plan().await.unwrap();
+        let options = session.copied_config().options().as_ref().clone();
+        let plan = short_runs(plan, range_bytes, &options).unwrap().data;
+        plan.children()[0].output_partitioning().partition_count()
+    }
+
+    #[tokio::test]
+    async fn compressed_files_are_cut_by_what_their_rows_take_in_memory() {
+        let folder = TempDir::new().unwrap();
+        let config = SessionConfig::new().with_target_partitions(2);
+        let session = SessionContext::new_with_config(config);
+        let path = folder.path().join("t.parquet").display().to_string();
+        let rows = "SELECT concat(repeat('x', 100), value) AS word, value FROM range(200000)";
+        for statement in [
+            format!("COPY ({rows}) TO '{path}' STORED AS PARQUET"),
+            format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{path}'"),
+        ] {
+            session.sql(&statement).await.unwrap().collect().await.unwrap();
+        }
+        let in_memory = 200_000 * (106 + 8);
+        assert!(std::fs::metadata(&path).unwrap().len() < in_memory / 5);
+        assert_eq!(tasks(&session, in_memory).await, 2);
+        let many = tasks(&session, in_memory / 20).await;
+        assert!((9..=12).contains(&many), "{many} tasks for ten times their share");
+        assert_eq!(tasks(&session, 0).await, 2, "one task merges all");
+    }
 }
