@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import limited
 import measure
 import records
 from engines import settings
@@ -45,37 +46,15 @@ START_S = 60
 
 def on_forebay(source: Path, output: Path, options: argparse.Namespace) -> float:
     """A scheduler, and a worker for each core."""
-    binary = str(options.forebay)
-    started: list[subprocess.Popen] = []
-    scratch = Path(tempfile.mkdtemp(dir=options.scratch))
-    own = {**environment("forebay"), "TMPDIR": str(scratch)}
-
-    def start(*arguments: str) -> str:
-        log = open(scratch / f"{len(started)}.log", "wb")
-        pipes = {"stdout": subprocess.PIPE, "stderr": log, "env": own}
-        started.append(subprocess.Popen([binary, *arguments], **pipes))
-        return started[-1].stdout.readline().decode().split()[-1]
-
-    limit = ("--memory-limit", str(MEMORY))
-    try:
-        free = "127.0.0.1:0"
-        scheduler = start("serve", "--bind", free, "--flight-sql", free, "--catalog", str(scratch))
-        for core in range(settings.CORES):
-            folder = scratch / f"work-{core}"
-            folder.mkdir()
-            worker = ("worker", "--scheduler", scheduler, "--work-dir", str(folder), *limit)
-            start(*worker, "--gpus", "none", "--cpus", "1")
-        text = (
-            f"CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{source}/';"
-            f"COPY (SELECT * FROM t ORDER BY key) TO '{output}/' STORED AS PARQUET "
-            "OPTIONS ('format.compression' 'uncompressed', 'format.dictionary_enabled' 'false');"
-        )
-        shell = [binary, "shell", "--quiet", "--connect", scheduler, *limit, "-c", text]
-        return timed(lambda: subprocess.run(shell, check=True, stdout=sys.stderr, env=own))
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait()
+    text = (
+        f"CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{source}/';"
+        f"COPY (SELECT * FROM t ORDER BY key) TO '{output}/' STORED AS PARQUET "
+        "OPTIONS ('format.compression' 'uncompressed', 'format.dictionary_enabled' 'false');"
+    )
+    own = limited.forebay_environment(options.scratch)
+    with limited.shell(options.forebay, options.scratch, MEMORY) as shell:
+        command = [*shell, "-c", text]
+        return timed(lambda: subprocess.run(command, check=True, stdout=sys.stderr, env=own))
 
 
 def on_duckdb(source: Path, output: Path, options: argparse.Namespace) -> float:

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -16,6 +17,7 @@ use tokio::sync::mpsc;
 use super::partitions::Partitions;
 use super::staging::{Staging, abandon};
 use super::target::Target;
+use super::views::as_stored;
 use crate::delta::stats_of;
 use crate::weight;
 
@@ -24,6 +26,9 @@ const OPEN_FILES_MAX: usize = 64;
 
 /// Batches that wait for a file's sink.
 const BATCHES_WAITING_MAX: usize = 1;
+
+/// Of larger batches the sink gets pieces of about so many bytes.
+const PIECE_BYTES: u64 = 256 << 20;
 
 /// Files that are being closed while the next one is written.
 const CLOSING_FILES_MAX: usize = 1;
@@ -197,6 +202,7 @@ struct File {
     /// Stopped before its rows end, if all is dropped: that is no end of the file.
     sink: SpawnedTask<Result<u64>>,
     rows: Option<mpsc::Sender<RecordBatch>>,
+    columns: SchemaRef,
 }
 
 impl File {
@@ -206,20 +212,32 @@ impl File {
         path: Path,
         context: &Arc<TaskContext>,
     ) -> Result<Self> {
-        let sink = target.sink_to(&path)?;
+        let (sink, columns) = (target.sink_to(&path)?, target.file_schema());
         let (sender, receiver) = mpsc::channel(BATCHES_WAITING_MAX);
         let rows = stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|batch| (Ok(batch), receiver))
         });
         let rows: SendableRecordBatchStream =
-            Box::pin(RecordBatchStreamAdapter::new(target.file_schema(), rows));
+            Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&columns), rows));
         let context = Arc::clone(context);
         let sink = SpawnedTask::spawn(async move { sink.write_all(rows, &context).await });
-        Ok(Self { folder, path, weight: 0, sink, rows: Some(sender) })
+        Ok(Self { folder, path, weight: 0, sink, rows: Some(sender), columns })
     }
 
     async fn write(&mut self, batch: RecordBatch) -> Result<()> {
-        self.weight += weight::bytes(&batch) as u64;
+        let weight = weight::bytes(&batch) as u64;
+        self.weight += weight;
+        // A column of texts that are no views has room for eight times that.
+        let pieces = usize::try_from(weight.div_ceil(PIECE_BYTES)).unwrap_or(usize::MAX).max(1);
+        let rows = batch.num_rows().div_ceil(pieces).max(1);
+        for begin in (0..batch.num_rows()).step_by(rows) {
+            let piece = batch.slice(begin, rows.min(batch.num_rows() - begin));
+            self.send(as_stored(piece, &self.columns)?).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, batch: RecordBatch) -> Result<()> {
         if let Some(rows) = &self.rows
             && rows.send(batch).await.is_ok()
         {

@@ -45,6 +45,7 @@ mod publish;
 pub mod resume;
 mod staging;
 mod target;
+mod views;
 pub mod wire;
 
 #[cfg(test)]

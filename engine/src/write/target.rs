@@ -18,6 +18,7 @@ use url::Url;
 use super::delta::{DeltaSink, DeltaWrite};
 use super::format::Format;
 use super::partitions::Partitions;
+use super::views::without_views;
 
 /// A folder or a file to be written.
 #[derive(Clone, Debug)]
@@ -137,9 +138,13 @@ impl Target {
         self.config.output_schema()
     }
 
-    /// The columns of the files: without those by which folders are named.
+    /// The columns of the files: without those by which folders are named, as the format stores them.
     pub(super) fn file_schema(&self) -> SchemaRef {
-        get_writer_schema(&self.config)
+        let columns = get_writer_schema(&self.config);
+        match self.format {
+            Format::Parquet(_) => without_views(&columns),
+            Format::Csv(_) | Format::Json(_) | Format::Arrow => columns,
+        }
     }
 
     /// The columns by which folders are named, of those of the rows.
