@@ -53,6 +53,10 @@ pub struct HashWriterExec {
 /// schema, for each partition.
 const UNRESERVED_BYTES: usize = 4 << 20;
 
+/// Rows of a round are not gathered beyond so many bytes, whatever is asked for: the places of its segments in the file are numbers of
+/// 32 bits, and a file takes a little more than its rows.
+const ROUND_BYTES_MAX: u64 = 3 << 30;
+
 /// Rows and bytes that are taken in at a time, but for a row that has more.
 const SLICE_ROWS: usize = 1 << 16;
 const SLICE_BYTES: usize = 8 << 20;
@@ -110,7 +114,8 @@ impl HashWriterExec {
             next: FileId { stage, task, seq: 0 },
             partitioner: Partitioner::new(self.keys.clone(), self.partitions),
             partitions: self.partitions,
-            round_bytes: usize::try_from(self.round_bytes).unwrap_or(usize::MAX),
+            round_bytes: usize::try_from(self.round_bytes.min(ROUND_BYTES_MAX))
+                .unwrap_or(usize::MAX),
             round: Round::default(),
             memory: memory.register(context.memory_pool()),
             unreserved: 0,

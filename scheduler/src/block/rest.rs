@@ -54,8 +54,6 @@ async fn ask(schedulers: &Schedulers, request: DealtRequest) -> Result<DealtAnsw
         let mut scheduler = ClusterClient::new(schedulers.channel());
         scheduler.dealt(request.clone()).await
     };
-    // The answer of one that knows the task, and does not run it any more.
-    let is_final = |status: &Status| status.code() == Code::FailedPrecondition;
     let answer = ask.retry(ASK_AGAIN).when(|status| !is_final(status)).await;
     let answer = answer.map_err(|status| {
         let problem =
@@ -63,6 +61,17 @@ async fn ask(schedulers: &Schedulers, request: DealtRequest) -> Result<DealtAnsw
         RemoteError::new(ErrorKind::Unavailable, problem)
     })?;
     Ok(answer.into_inner())
+}
+
+/// Whether it would be said again: by a scheduler that knows the task, and does not run it any more, or by one that does
+/// not answer this process, or not this question.
+fn is_final(status: &Status) -> bool {
+    use Code::{
+        FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated, Unimplemented,
+    };
+    let said = status.code();
+    [FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated, Unimplemented]
+        .contains(&said)
 }
 
 #[cfg(test)]
@@ -82,7 +91,7 @@ mod tests {
     use crate::protocol::{Answers, ClusterServer, connection};
 
     /// Tells of four outputs, one at a time, each with a segment of so many rows as it is the how many-th: not before it
-    /// has been asked twice. Of the task with the number 9 it knows that it is over.
+    /// has been asked twice. Of the task with the number 9 it knows that it is over, of number 8 it tells nobody.
     #[derive(Default)]
     struct Deals {
         asked: AtomicU32,
@@ -93,6 +102,9 @@ mod tests {
         async fn dealt(&self, request: DealtRequest) -> Result<DealtAnswer, Status> {
             if request.task.task == 9 {
                 return Err(Status::failed_precondition("it is over"));
+            }
+            if request.task.task == 8 {
+                return Err(Status::permission_denied("who asks?"));
             }
             if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
                 return Err(Status::not_found("it is being restored"));
@@ -141,9 +153,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_is_over_asks_once() {
-        let error = come(9).await.unwrap_err();
-        assert_eq!(ErrorKind::of(&error), ErrorKind::Unavailable);
-        assert!(error.to_string().contains("it is over"), "{error}");
+    async fn a_task_that_is_over_or_refused_asks_once() {
+        for (task, why) in [(9, "it is over"), (8, "who asks?")] {
+            let error = come(task).await.unwrap_err();
+            assert_eq!(ErrorKind::of(&error), ErrorKind::Unavailable);
+            assert!(error.to_string().contains(why), "{error}");
+        }
     }
 }
