@@ -7,8 +7,9 @@ many records it has, and a sum over them that does not depend on their order.
 """
 
 import shutil
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -44,15 +45,20 @@ def make(records: int, is_skewed: bool, folder: Path) -> Path:
     partial = home.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for file in range(FILES):
-        first, end = file * records // FILES, (file + 1) * records // FILES
-        random = np.random.default_rng([SEED, file])
-        with writer(partial / f"{file:02}.parquet") as out:
-            for start in range(first, end, ROW_GROUP):
-                count = min(ROW_GROUP, end - start)
-                out.write_table(table(random, start, count, is_skewed), ROW_GROUP)
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(write, range(FILES), repeat(records), repeat(is_skewed), repeat(partial)))
     partial.rename(home)
     return home
+
+
+def write(file: int, records: int, is_skewed: bool, folder: Path) -> None:
+    """One of the files."""
+    first, end = file * records // FILES, (file + 1) * records // FILES
+    random = np.random.default_rng([SEED, file])
+    with writer(folder / f"{file:02}.parquet") as out:
+        for start in range(first, end, ROW_GROUP):
+            count = min(ROW_GROUP, end - start)
+            out.write_table(table(random, start, count, is_skewed), ROW_GROUP)
 
 
 def writer(path: Path) -> pq.ParquetWriter:
@@ -89,25 +95,35 @@ def values(rows: np.ndarray) -> pa.Array:
 
 
 def summary(folder: Path) -> Summary:
-    """Reads all files, in the order of their names."""
-    found = Summary(0, 0, True)
-    last = b""
-    for batch in batches(folder):
+    """Reads all files, which are in the order of their names."""
+    whole = Summary(0, 0, True)
+    paths = [folder] if folder.is_file() else sorted(folder.rglob("*.parquet"))
+    pieces = [(path, group) for path in paths for group in range(pq.ParquetFile(path).num_row_groups)]
+    before = b""
+    with ProcessPoolExecutor() as pool:
+        for found, first, last in pool.map(of_row_group, pieces, chunksize=8):
+            whole.records += found.records
+            whole.total = (whole.total + found.total) % 2**64
+            whole.in_order &= found.in_order and (not found.records or before <= first)
+            before = last if found.records else before
+    return whole
+
+
+def of_row_group(piece: tuple[Path, int]) -> tuple[Summary, bytes, bytes]:
+    """Of a part of a file, and its first and last key."""
+    path, group = piece
+    found, first, last = Summary(0, 0, True), b"", b""
+    file = pq.ParquetFile(path)
+    for batch in file.iter_batches(ROW_GROUP, row_groups=[group], columns=["key", "rest"]):
+        if not batch.num_rows:
+            continue
         keys, rest = fixed(batch["key"], KEY), fixed(batch["rest"], REST)
+        first = first if found.records else keys[0].tobytes()
         found.records += len(keys)
         found.total = (found.total + hashes(keys, rest)) % 2**64
         found.in_order &= last <= keys[0].tobytes() and is_sorted(keys)
         last = keys[-1].tobytes()
-    return found
-
-
-def batches(folder: Path) -> Iterator[pa.RecordBatch]:
-    """Of one file, or of the files of a folder."""
-    paths = [folder] if folder.is_file() else sorted(folder.rglob("*.parquet"))
-    for path in paths:
-        for batch in pq.ParquetFile(path).iter_batches(ROW_GROUP, columns=["key", "rest"]):
-            if batch.num_rows:
-                yield batch
+    return found, first, last
 
 
 def fixed(column: pa.Array, width: int) -> np.ndarray:

@@ -167,8 +167,10 @@ def machine(options: argparse.Namespace) -> dict[str, object]:
     )
     version = [str(options.forebay), "--version"]
     said = subprocess.run(version, capture_output=True, text=True).stdout.strip()
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    has_java = shutil.which("java") is not None
+    java = has_java and subprocess.run(["java", "-version"], capture_output=True, text=True).stderr
+    here = {package.name: package.version for package in importlib.metadata.distributions()}
+    versions = {name: here.get(name, "none") for name in PACKAGES}
     return {
         "cores": settings.CORES,
         "cpu": cpu,
@@ -186,7 +188,9 @@ def machine(options: argparse.Namespace) -> dict[str, object]:
 
 
 def backends() -> dict[str, str]:
-    """Versions of the other environment."""
+    """Versions of the other environment, if it is there."""
+    if not Path(settings.BACKENDS).exists():
+        return {}
     names = ("openvino", "onnxruntime", "fastembed", "optimum-intel", "optimum-onnx")
     ask = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
     command = [settings.BACKENDS, "-c", ask, *names]
