@@ -11,7 +11,6 @@
 //!   [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`hash_writer`]: the root of a stage that deals its rows out by hash; `round`: the rows of a block of it;
 //!   `open_round`: that block, which has a segment for each partition; `small_rounds`: several become one
-//! - [`shuffle`]: what Ballista's hash shuffles write, in the same room
 //! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next; `rest`: what comes after that has begun
@@ -39,7 +38,6 @@ pub mod row_keys;
 pub mod run_order;
 pub mod service;
 mod serving;
-pub mod shuffle;
 mod small_rounds;
 pub mod store;
 pub mod wire;

@@ -57,7 +57,7 @@ impl Stages {
             return;
         }
         let [input] = &mut piece.inputs[..] else { return };
-        let is_merged = input.kind == EdgeKind::Blocking && input.reads == Some(Reads::AllApart);
+        let is_merged = input.kind == EdgeKind::Blocking && input.reads == Reads::AllApart;
         let Some(merge) = merge_below(&piece.plan).filter(|_| is_merged) else { return };
         let from = input.from;
         let reads_it = merge

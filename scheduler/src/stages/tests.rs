@@ -99,23 +99,6 @@ async fn what_is_dealt_out_is_written_in_blocks() {
     assert_eq!(stages("SELECT k, count(*) FROM many GROUP BY k", 0).await, grouped);
 }
 
-#[tokio::test]
-async fn what_is_dealt_out_is_written_by_ballista_if_that_is_asked_for() {
-    let session = session(0);
-    let mut options = ForebayConfig::default();
-    options.set("shuffle", "ballista").unwrap();
-    let options = session.copied_config().with_option_extension(options);
-    let query = "SELECT few.a, many.b FROM few JOIN many ON few.k = many.k";
-    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
-    let found = cut(&"job".into(), plan, options.options()).unwrap();
-    let by_ballista = [
-        "SortShuffleWriter < DataSource",
-        "SortShuffleWriter < DataSource",
-        "BlockWriter < HashJoin < UnresolvedShuffle < UnresolvedShuffle",
-    ];
-    assert_eq!(names(found), by_ballista);
-}
-
 /// A table of 4 files, by the tasks that sort its rows.
 #[tokio::test]
 async fn sorts_of_large_files_have_a_task_for_what_it_can_sort_in_memory() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
+use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
@@ -163,8 +163,7 @@ pub(crate) fn can_be_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let takes_all = wanted.iter().any(|wanted| matches!(wanted, Distribution::SinglePartition))
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<SortPreservingMergeExec>();
-    let stays = plan.is::<UnresolvedShuffleExec>()
-        || plan.is::<ShuffleReaderExec>()
+    let stays = plan.is::<ShuffleReaderExec>()
         || plan.is::<PlaceholderRowExec>()
         || plan.is::<SortExec>();
     !takes_all && !stays && plan.children().into_iter().all(can_be_left_out)
