@@ -77,8 +77,8 @@ extensions_options! {
         /// smaller, so that work above it starts early.
         pub block_bytes: usize, default = 128 * 1024 * 1024
 
-        /// On a cluster: bytes of sorted rows that one task merges for ORDER BY. With fewer rows one task
-        /// merges all, and for 0 always.
+        /// On a cluster: bytes of sorted rows that one task merges for ORDER BY, and for window functions over all
+        /// rows. With fewer rows one task merges all, and for 0 always.
         pub range_bytes: usize, default = 64 * 1024 * 1024
 
         /// On a cluster: bytes that may wait between two stages.

@@ -15,7 +15,8 @@ use forebay_engine::InferenceExec;
 use forebay_engine::device::Placement;
 use forebay_udf::runtime::Device;
 
-use crate::block::{BlockReaderExec, BlockWriterExec, Rest};
+use crate::block::range_window::RowsOfRuns;
+use crate::block::{BlockReaderExec, BlockWriterExec, RangeWindowExec, Rest};
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::graph::{Bound, KeyRange, StageId};
 use crate::protocol::location::BlockLocation;
@@ -101,6 +102,10 @@ impl TaskPlan<'_> {
             let placement = Placement { devices: self.devices.to_vec() };
             return Ok(Transformed::yes(Arc::new(inference.try_placed(placement)?)));
         }
+        if let Some(window) = node.downcast_ref::<RangeWindowExec>() {
+            let window = window.clone().with_rows(self.rows_of(window.stage()));
+            return Ok(Transformed::yes(Arc::new(window)));
+        }
         let Some(reader) = node.downcast_ref::<BlockReaderExec>() else {
             return Ok(Transformed::no(node));
         };
@@ -150,6 +155,13 @@ impl TaskPlan<'_> {
         Ok(Transformed::yes(Arc::new(reader)))
     }
 
+    /// How many rows there are before the range of the task, and in all.
+    fn rows_of(&self, runs: u32) -> RowsOfRuns {
+        let (runs, graph) = (StageId(runs), &self.job.graph);
+        let range = self.bound.range.clone().unwrap_or_default();
+        RowsOfRuns { before: graph.rows_before(runs, &range), all: graph.rows_of(runs) }
+    }
+
     fn segments_of(&self, stage: StageId, partition: u32) -> Vec<BlockLocation> {
         let segments = self.job.graph.segments(stage, partition);
         self.job.segments(&segments, partition, self.addresses)
@@ -187,7 +199,6 @@ impl TaskPlan<'_> {
         let runs: Vec<_> = runs.map(|run| run.into_iter().map(location).collect()).collect();
         if runs.is_empty() { vec![vec![]] } else { runs }
     }
-
 }
 
 /// Which partition of the plan is this one of those that come from no other stage's blocks: in a

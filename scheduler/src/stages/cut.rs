@@ -101,7 +101,7 @@ impl Stages {
             let plan = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
             let mut piece = Piece { plan, inputs };
             if is_last {
-                self.merge_in_ranges(&mut piece);
+                self.merge_in_ranges(&mut piece)?;
             }
             self.add_block_stage(piece, self.block_size())?
         };

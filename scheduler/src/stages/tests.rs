@@ -191,3 +191,60 @@ async fn a_write_of_what_streams_in_is_not_part_of_its_tasks() {
     assert_eq!(stages_of_write(query, true).await, through_blocks);
     assert_eq!(through_blocks.last().unwrap(), "BlockWriter < Write < BlockReader");
 }
+
+/// Of what is numbered by several tasks, each knows how many rows there are before its own, and nothing of their
+/// values.
+#[tokio::test]
+async fn windows_are_computed_in_ranges_if_they_follow_from_how_many_rows_there_are() {
+    let filtered = "SELECT k, b, row_number() OVER (ORDER BY b) AS n FROM many WHERE k % 3 = 0";
+    let outer = |functions: &str| format!("SELECT {functions} FROM ({filtered}) WHERE n % 2 = 0");
+    for (query, ranges) in [
+        ("SELECT k, row_number() OVER (ORDER BY b) FROM many", true),
+        ("SELECT k, row_number() OVER (ORDER BY b) AS n FROM many ORDER BY n", true),
+        ("SELECT rank() OVER (ORDER BY k), ntile(3) OVER (ORDER BY k) FROM many", true),
+        (
+            "SELECT percent_rank() OVER (ORDER BY k DESC), cume_dist() OVER (ORDER BY k DESC) FROM many",
+            true,
+        ),
+        ("SELECT count(*) OVER (ORDER BY k) FROM many", true),
+        ("SELECT count(*) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING) FROM many", true),
+        (
+            "SELECT row_number() OVER (ORDER BY k), rank() OVER (ORDER BY k, b),
+               count(*) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING) FROM many",
+            true,
+        ),
+        (outer("k, n").as_str(), true),
+        // Equal rows may be in several ranges, or rows have been left out.
+        ("SELECT rank() OVER (ORDER BY k), row_number() OVER (ORDER BY k, b) FROM many", false),
+        ("SELECT count(*) OVER (ORDER BY k), rank() OVER (ORDER BY k, b) FROM many", false),
+        (outer("row_number() OVER (ORDER BY b)").as_str(), false),
+        // Values of other rows.
+        ("SELECT sum(b) OVER (ORDER BY k) FROM many", false),
+        ("SELECT rank() OVER (ORDER BY k), dense_rank() OVER (ORDER BY k) FROM many", false),
+        ("SELECT lag(b) OVER (ORDER BY k) FROM many", false),
+        ("SELECT first_value(b) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(*) FILTER (WHERE b > 3) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(DISTINCT b % 2) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(nullif(b, 3)) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(*) OVER (ORDER BY k ROWS 3 PRECEDING) FROM many", false),
+        (
+            "SELECT count(*) OVER (ORDER BY k ROWS BETWEEN UNBOUNDED PRECEDING AND 1 FOLLOWING) FROM many",
+            false,
+        ),
+        ("SELECT count(*) OVER (ORDER BY k GROUPS UNBOUNDED PRECEDING) FROM many", false),
+        // Other orders, or not in the last stage, or not all rows.
+        ("SELECT row_number() OVER (ORDER BY k), row_number() OVER (ORDER BY b) FROM many", false),
+        ("SELECT b, row_number() OVER (ORDER BY k) FROM many ORDER BY b", false),
+        ("SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY b) AS n FROM many)", false),
+        ("SELECT row_number() OVER (ORDER BY b) FROM many LIMIT 3", false),
+        ("SELECT row_number() OVER (ORDER BY random()) FROM many", false),
+        ("SELECT row_number() OVER (PARTITION BY k % 3 ORDER BY b) FROM many", false),
+    ] {
+        let found = staged(query, 0).await;
+        let kinds: Vec<_> = found.spec.edges.iter().map(|edge| edge.kind).collect();
+        assert_eq!(kinds.contains(&EdgeKind::Ranges), ranges, "{query}: {kinds:?}");
+        let last = names(found).pop().unwrap();
+        let is_completed = last.contains("RangeWindow < BoundedWindowAgg");
+        assert_eq!(is_completed, ranges, "{query}: {last}");
+    }
+}
