@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use forebay_engine::arrow_files::checked;
 use forebay_engine::device::Placement;
-use forebay_engine::{Devices, InferenceExec};
+use forebay_engine::{Devices, InferenceExec, LoopJoinExec};
 use forebay_planner::ForebayConfig;
 
 use crate::ballista::session;
@@ -60,7 +60,8 @@ impl TaskEngine {
         Ok(if own.is_accelerated() && !given.devices.is_empty() { given } else { own })
     }
 
-    /// The plan was made for all workers: this one has devices of its own, and does not believe what files say.
+    /// The plan was made for all workers: this one has devices and a limit of memory of its own, and does not believe
+    /// what files say.
     fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         let place = |node: Arc<dyn ExecutionPlan>| {
             if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>()
@@ -69,6 +70,11 @@ impl TaskEngine {
                 let reader = Arc::new(reader.clone().merged_by(merge.expr().clone()));
                 return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
             }
+            let node = LoopJoinExec::in_place_of(node)?;
+            if node.transformed {
+                return Ok(node);
+            }
+            let node = node.data;
             let Some(inference) = node.downcast_ref::<InferenceExec>() else {
                 return Ok(checked(node));
             };
