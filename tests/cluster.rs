@@ -33,5 +33,6 @@ mod cluster {
     mod tpch;
     mod upsets;
     mod versions;
+    mod windows;
     mod writes;
 }

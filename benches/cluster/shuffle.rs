@@ -1,5 +1,5 @@
-//! Rows that are dealt out by a hash of their keys: on Forebay's cluster in blocks and in Ballista's files, and on stock
-//! Ballista. Two workers with half of the cores each; all plan with as many partitions and have no memory limit.
+//! Rows that are dealt out by a hash of their keys: on Forebay's cluster and on stock Ballista. Two workers with half of
+//! the cores each; both plan with as many partitions and have no memory limit.
 //!
 //! `FOREBAY_SHUFFLE_ROWS` (of each of both tables, 4,000,000) and `FOREBAY_SHUFFLE_PARTITIONS` (16) are for more.
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, StringArray};
-use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use datafusion::prelude::ParquetReadOptions;
 use tempfile::TempDir;
 
 use super::relational::{numbers, random, write};
@@ -46,14 +46,9 @@ pub(super) async fn shuffle() {
     let cores = std::thread::available_parallelism().unwrap().get().div_ceil(2);
     let has = || Has { cpus: cores as u32, accelerators: 0, work_limit: None };
     let cluster = Cluster::start_in(TempDir::new().unwrap(), &[has(), has()]).await;
-    let mut sessions: Vec<(&str, SessionContext)> = vec![];
-    for kind in ["blocks", "ballista"] {
-        let session = cluster.session(partitions).await;
-        session.sql(&format!("SET forebay.shuffle = '{kind}'")).await.unwrap();
-        sessions.push((kind, session.session().clone()));
-    }
+    let blocks = cluster.session(partitions).await;
     let stock = Stock::start(&[cores, cores], partitions).await;
-    sessions.push(("stock", stock.session().clone()));
+    let sessions = [("blocks", blocks.session()), ("stock", stock.session())];
     for (_, session) in &sessions {
         for table in TABLES {
             let path = tables.path().join(table);

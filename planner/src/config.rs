@@ -77,8 +77,8 @@ extensions_options! {
         /// smaller, so that work above it starts early.
         pub block_bytes: usize, default = 128 * 1024 * 1024
 
-        /// On a cluster: bytes of sorted rows that one task merges for ORDER BY. With fewer rows one task
-        /// merges all, and for 0 always.
+        /// On a cluster: bytes of sorted rows that one task merges for ORDER BY, and for window functions over all
+        /// rows. With fewer rows one task merges all, and for 0 always.
         pub range_bytes: usize, default = 64 * 1024 * 1024
 
         /// On a cluster: bytes that may wait between two stages.
@@ -95,10 +95,6 @@ extensions_options! {
         /// On a cluster: how producers are held back, so that what is written and not read stays
         /// within the budgets: reserve, paper or off.
         pub admission: Admission, default = Admission::Reserve
-
-        /// On a cluster: who writes what is dealt out by a hash of keys, for joins and aggregates of many rows:
-        /// blocks, which are files like those of other stages, or ballista.
-        pub shuffle: Shuffle, default = Shuffle::Blocks
 
         /// On a cluster: whether a stage starts when its first input is there; off only to compare.
         pub stream_stages: bool, default = true
@@ -145,39 +141,6 @@ impl FromStr for Admission {
 const ADMISSIONS: &str = "reserve, paper, off";
 
 config_field!(Admission);
-
-/// Who writes hash shuffles on a cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shuffle {
-    /// Forebay: blocks with a segment for each partition.
-    #[default]
-    Blocks,
-    /// Ballista: files of its own.
-    Ballista,
-}
-
-impl fmt::Display for Shuffle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Blocks => "blocks",
-            Self::Ballista => "ballista",
-        })
-    }
-}
-
-impl FromStr for Shuffle {
-    type Err = DataFusionError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let all = [Self::Blocks, Self::Ballista];
-        let found = all.into_iter().find(|one| one.to_string().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| plan_datafusion_err!("'{text}' is none of {SHUFFLES}"))
-    }
-}
-
-const SHUFFLES: &str = "blocks, ballista";
-
-config_field!(Shuffle);
 
 impl Options {
     /// After how long a query that makes no progress fails.
@@ -234,7 +197,6 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
     let expected = match entry.value.as_deref() {
         Some("true" | "false") => "true or false",
         _ if key == "admission" => ADMISSIONS,
-        _ if key == "shuffle" => SHUFFLES,
         _ if is_size => "a number of bytes, such as 33554432 or 32MiB",
         _ => "a whole number of at least 0",
     };

@@ -27,6 +27,6 @@ mod read_files;
 pub mod sql;
 
 pub use codec::ForebayPhysicalCodec;
-pub use config::{Admission, ForebayConfig, Shuffle};
+pub use config::{Admission, ForebayConfig};
 pub use install::install;
 pub use logical::dataframe::DataFrameExt;

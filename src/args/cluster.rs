@@ -97,7 +97,7 @@ pub(crate) struct ResourceArgs {
     /// Folder for what tasks write [default: a folder for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) work_dir: Option<PathBuf>,
-    /// Bytes of blocks and hash shuffles that --work-dir may hold at a time, such as 100GB
+    /// Bytes of blocks that --work-dir may hold at a time, such as 100GB
     /// [default: no limit]
     #[arg(long, value_name = "BYTES")]
     pub(crate) work_limit: Option<bytesize::ByteSize>,

@@ -140,13 +140,77 @@ async fn plans_say_what_went_to_disk_and_else_nothing_of_it() {
     assert!(!plan.contains("Spilling") && !plan.contains("SideExec"), "{plan}");
 }
 
+/// Ten rows, beside which the other side of a join is held.
+const FEW: &str = "(SELECT id AS few_id, text AS few_text FROM b WHERE id % 2000 = 0) AS few";
+
+/// Joins hold the side that they are given.
+async fn without_reordering(session: &SessionContext) {
+    let set = "SET datafusion.optimizer.join_reordering = false";
+    session.sql(set).await.unwrap().collect().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_go_to_disk_names_the_operator() {
+async fn joins_without_keys_finish_where_their_side_can_be_read_again() {
+    let folder = TempDir::new().unwrap();
+    let plain = tables(folder.path()).await;
+    let session = session(folder.path(), LIMIT).await;
+    without_reordering(&plain).await;
+    without_reordering(session.session()).await;
+    for query in [
+        format!(
+            "SELECT count(*), count(a.text || few_text), sum(a.id * few_id) FROM a CROSS JOIN {FEW}"
+        ),
+        format!("SELECT count(*), max(a.text || few_text) FROM a JOIN {FEW} ON a.text < few_text"),
+        format!(
+            "SELECT count(*), max(a.text || few_text) FROM a RIGHT JOIN {FEW} ON a.id > few_id * 3"
+        ),
+    ] {
+        let found = text(&rows(&session, &query).await, true);
+        let expected = plain.sql(&query).await.unwrap().collect().await.unwrap();
+        assert_eq!(found, text(&expected, true), "{query}");
+        let analyzed = text(&rows(&session, &format!("EXPLAIN ANALYZE {query}")).await, true);
+        let joins = |line: &&String| line.contains("Join") && line.contains("spill_count=");
+        let join = analyzed.iter().find(joins).unwrap_or_else(|| panic!("{analyzed:#?}"));
+        assert!(!join.contains("spill_count=0,"), "{join}");
+    }
+}
+
+/// Where it would run an operator twice that cannot be, or give rows once for each partition, a join ends with an
+/// error that says what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_go_to_disk_names_the_operator_its_size_and_the_option() {
     let folder = TempDir::new().unwrap();
     tables(folder.path()).await;
     let session = session(folder.path(), LIMIT).await;
-    let frame = session.sql("SELECT count(a.text || b.text) FROM a CROSS JOIN b").await.unwrap();
-    let error = frame.collect().await.unwrap_err();
-    assert_eq!(ErrorKind::of(&error), ErrorKind::ResourceExhausted, "{error}");
-    assert!(error.to_string().contains("CrossJoinExec"), "{error}");
+    without_reordering(session.session()).await;
+    let grouped = "(SELECT key, max(text) AS text FROM a GROUP BY key) AS a";
+    for (query, join) in [
+        (
+            "SELECT max(a.text || b.text) FROM a LEFT JOIN b ON a.text < b.text".to_owned(),
+            "NestedLoopJoinExec",
+        ),
+        (
+            "SELECT max(a.text || b.text) FROM a FULL JOIN b ON a.text < b.text".to_owned(),
+            "NestedLoopJoinExec",
+        ),
+        (
+            format!("SELECT max(a.text || few_text) FROM {grouped} CROSS JOIN {FEW}"),
+            "CrossJoinExec",
+        ),
+        (
+            format!(
+                "SELECT max(a.text || few_text) FROM {grouped} JOIN {FEW} ON a.text < few_text"
+            ),
+            "NestedLoopJoinExec",
+        ),
+    ] {
+        let error = session.sql(&query).await.unwrap().collect().await.unwrap_err();
+        assert_eq!(ErrorKind::of(&error), ErrorKind::ResourceExhausted, "{query}: {error}");
+        let error = error.strip_backtrace();
+        for part in
+            [join, "MiB of the side that it holds", "limit of 4.0 MiB", "raise --memory-limit"]
+        {
+            assert!(error.contains(part), "{query}: {part}: {error}");
+        }
+    }
 }

@@ -507,7 +507,6 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     ("job_budget", "12345", Kept::Scheduler),
     ("dynamic_blocks", "false", Kept::Scheduler),
     ("admission", "paper", Kept::Scheduler),
-    ("shuffle", "blocks", Kept::Scheduler),
     ("stream_stages", "false", Kept::Scheduler),
     ("weight", "3", Kept::Scheduler),
 ];

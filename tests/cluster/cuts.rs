@@ -106,9 +106,8 @@ async fn a_line_that_is_silent_for_a_while_is_waited_for() {
     }
 }
 
-/// Nobody reaches one of the workers. A hash shuffle, whether it is read as Ballista does or as blocks are, is made
-/// again elsewhere.
-async fn shuffle_behind(line: Line, shuffle: &str) {
+/// Nobody reaches one of the workers. A hash shuffle is made again elsewhere.
+async fn shuffle_behind(line: Line) {
     const SHUFFLED: &str = "
         SELECT text, rows, label FROM ml_predict(
           (SELECT upper(substr(word, 1, 2)) AS text, count(*) AS rows FROM words GROUP BY text),
@@ -116,7 +115,6 @@ async fn shuffle_behind(line: Line, shuffle: &str) {
     let mut stage = Stage::new(10, &[CPU, ACCELERATOR]);
     let (_at, proxy) = add_proxied(&mut stage).await;
     let session = stage.session().await;
-    run(&session, &format!("SET forebay.shuffle = '{shuffle}'")).await.unwrap();
     proxy.set(line);
     let rows = stage.run(&session, SHUFFLED).await;
     let rows = rows.unwrap_or_else(|e| panic!("{e}\n{}", stage.cluster.said()));
@@ -128,10 +126,8 @@ async fn shuffle_behind(line: Line, shuffle: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shuffle_behind_a_line_that_is_cut_is_made_again() {
-    for shuffle in ["ballista", "blocks"] {
-        shuffle_behind(Line::Refused, shuffle).await;
-        if is_long() {
-            shuffle_behind(Line::Silent, shuffle).await;
-        }
+    shuffle_behind(Line::Refused).await;
+    if is_long() {
+        shuffle_behind(Line::Silent).await;
     }
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use forebay::ForebayContext;
 use forebay_testkit::cluster::Cluster;
 use forebay_testkit::disk::SmallDisk;
 use nix::sys::signal::Signal;
@@ -76,20 +75,10 @@ async fn a_query_goes_on_when_its_scheduler_was_killed_and_nothing_that_ran_is_r
 /// Rows of a query that was disturbed so once half of its tasks had begun.
 async fn disturbed(stage: &mut Stage, query: &str, workers: &[(usize, &[&str])]) -> Rows {
     let session = stage.session().await;
-    disturbed_in(stage, &session, query, workers).await
-}
-
-/// The same in a session with options of its own.
-async fn disturbed_in(
-    stage: &mut Stage,
-    session: &ForebayContext,
-    query: &str,
-    workers: &[(usize, &[&str])],
-) -> Rows {
     let begun = stage.cluster.tasks_begun();
-    let expected = stage.run(session, query).await.unwrap();
+    let expected = stage.run(&session, query).await.unwrap();
     let tasks = stage.cluster.tasks_begun() - begun;
-    let running = stage.start(session, query);
+    let running = stage.start(&session, query);
     let half = stage.cluster.tasks_begun() + tasks / 2;
     stage.until_tasks_run(half).await;
     assert!(!running.is_over(), "the query was over before the scheduler was killed");
@@ -123,11 +112,7 @@ async fn aggregates_joins_and_sorts_go_on() {
         JOIN words b ON a.id = b.id
         GROUP BY a.label, substr(a.text, 1, 1) ORDER BY n, first, a.label";
     let local = run(&stage.local().await, query).await.unwrap();
-    for shuffle in ["ballista", "blocks"] {
-        let session = stage.session().await;
-        run(&session, &format!("SET forebay.shuffle = '{shuffle}'")).await.unwrap();
-        assert!(disturbed_in(&mut stage, &session, query, &[]).await == local, "{shuffle}");
-    }
+    assert!(disturbed(&mut stage, query, &[]).await == local);
 }
 
 #[tokio::test(flavor = "multi_thread")]

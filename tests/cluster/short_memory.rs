@@ -115,10 +115,9 @@ async fn joins_of_ten_times_the_memory_finish() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_dealt_out_in_blocks_finishes_too() {
+async fn what_is_dealt_out_finishes_too() {
     let scarce = Scarce::new().await;
     let session = scarce.session().await;
-    run(&session, "SET forebay.shuffle = 'blocks'").await.unwrap();
     scarce.compare(&session, &format!("SELECT {BOTH} FROM a JOIN b ON a.key = b.key")).await;
     let groups = "SELECT left(text, 20), count(*), max(id) FROM a GROUP BY text";
     scarce.compare(&session, groups).await;

@@ -1,4 +1,4 @@
-//! Hash shuffles in blocks, whose workers are killed and whose files are damaged.
+//! Hash shuffles, whose workers are killed and whose files are damaged.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -23,12 +23,6 @@ const SHUFFLED: &str = "
 /// Where the rounds lie: below the model are the texts, above it what deals out its rows.
 const ROUNDS: &str = "/2/blocks/";
 
-async fn session(stage: &Stage) -> ForebayContext {
-    let session = stage.session().await;
-    run(&session, "SET forebay.shuffle = 'blocks'").await.unwrap();
-    session
-}
-
 fn stage() -> Stage {
     Stage::with_service(if is_long() { 80 } else { 20 }, 10, &[CPU, CPU, ACCELERATOR])
 }
@@ -50,10 +44,10 @@ async fn undisturbed(stage: &Stage, session: &ForebayContext) -> (Vec<String>, u
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_while_rows_are_dealt_out_and_while_they_are_read() {
     let mut stage = stage();
-    let (rows, tasks) = undisturbed(&stage, &session(&stage).await).await;
+    let (rows, tasks) = undisturbed(&stage, &stage.session().await).await;
     let mut cpu = 0;
     for moment in moments(&[0.4, 0.8]) {
-        let session = session(&stage).await;
+        let session = stage.session().await;
         let begun = stage.cluster.tasks_begun();
         let running = stage.start(&session, SHUFFLED);
         stage.until_tasks_run(begun + (tasks as f64 * moment) as usize).await;
@@ -85,7 +79,7 @@ async fn rounds(stage: &mut Stage) -> Vec<PathBuf> {
 /// Damages rounds while others are still to come, so that all of them wait.
 async fn damaged(damage: impl Fn(&Path), says: &str) {
     let mut stage = stage();
-    let session = session(&stage).await;
+    let session = stage.session().await;
     let (rows, _) = undisturbed(&stage, &session).await;
     stage.until_nothing_is_left(&[0, 1, 2]).await;
     let running = stage.start(&session, SHUFFLED);
@@ -176,7 +170,7 @@ async fn begun_early(kills: impl Fn(&str, &str) -> Option<String>, says: Option<
     create_skewed(&local, stage.folder()).await;
     let expected = run(&local, SKEWED).await.unwrap();
     assert_eq!(expected.len(), 1000);
-    let session = session(&stage).await;
+    let session = stage.session().await;
     run(&session, "SET datafusion.optimizer.repartition_file_scans = false").await.unwrap();
     create_skewed(&session, stage.folder()).await;
     let running = stage.start(&session, SKEWED);

@@ -26,19 +26,15 @@ async fn all_queries_give_what_plain_datafusion_gives() {
     let cluster = builder().connect(stage.cluster.address()).await.unwrap();
     // However small a side is, both are dealt out where one process would have collected one.
     let threshold = "datafusion.optimizer.hash_join_single_partition_threshold";
-    let by_hash = async || {
+    let by_hash = {
         let config = config().set_u64(threshold, 0).set_u64(&format!("{threshold}_rows"), 0);
         let builder = ForebayContext::builder().with_catalog(Catalog::in_memory());
         builder.with_config(config).connect(stage.cluster.address()).await.unwrap()
     };
-    let in_blocks = by_hash().await;
-    let by_hash = by_hash().await;
-    in_blocks.sql("SET forebay.shuffle = 'blocks'").await.unwrap().collect().await.unwrap();
     let sessions = [
         (&embedded, "in one process"),
         (&cluster, "on a cluster"),
         (&by_hash, "on a cluster, with all joins by hash"),
-        (&in_blocks, "on a cluster, with all joins by hash, in blocks"),
     ];
     for name in tpch::TABLES {
         let create = tpch::create_table(name, &tables);

@@ -1,8 +1,8 @@
-//! Hash joins that go to disk when memory is short.
+//! Joins that go to disk when memory is short, or say what to do.
 //!
-//! The last of the physical rules: those before know a `HashJoinExec`. Those who look at plans later do, too, as
-//! the operator passes for one. A plan that goes to a worker goes with DataFusion's joins, and the worker sees to
-//! them (`forebay_engine::SpillingJoinExec` there, too).
+//! The last of the physical rules: those before know DataFusion's joins. Those who look at plans later do, too, as
+//! the operators pass for them. A plan that goes to a worker goes with DataFusion's joins, and the worker sees to
+//! them (with the same operators).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::{TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use forebay_engine::SpillingJoinExec;
+use forebay_engine::{LoopJoinExec, SpillingJoinExec};
 
 use super::disguise::{Plan, Rule};
 
@@ -18,14 +18,15 @@ pub(crate) fn add_to(rules: &mut Vec<Rule>) {
     rules.push(Arc::new(SpillJoins));
 }
 
-/// Puts a [`SpillingJoinExec`] in the place of each hash join that may be one. Whether memory has a limit is known
-/// when it runs.
+/// Puts a [`SpillingJoinExec`] in the place of each hash join that may be one, and a [`LoopJoinExec`] in that of joins
+/// without keys. Whether memory has a limit is known when they run.
 #[derive(Debug)]
 struct SpillJoins;
 
 impl PhysicalOptimizerRule for SpillJoins {
     fn optimize(&self, plan: Plan, _: &ConfigOptions) -> Result<Plan> {
-        plan.transform_up(SpillingJoinExec::in_place_of).data()
+        let plan = plan.transform_up(SpillingJoinExec::in_place_of).data()?;
+        plan.transform_up(LoopJoinExec::in_place_of).data()
     }
 
     fn name(&self) -> &str {

@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use ballista_core::config::{
-    BALLISTA_CLIENT_IO_RETRIES_TIMES, BALLISTA_CLIENT_IO_RETRY_WAIT_TIME_MS,
-};
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
@@ -47,18 +44,11 @@ pub(crate) fn state(
     install(functions.register(builder), Catalog::in_memory(), devices).build()
 }
 
-/// How often a part of a hash shuffle is asked for again, and the pause before. Ballista's are longer:
-/// an accelerator may be held meanwhile, and the scheduler knows sooner whether the worker lives.
-const SHUFFLE_RETRIES: usize = 1;
-const SHUFFLE_PAUSE_MS: usize = 300;
-
 /// The options that a session may set, at their defaults.
 pub(crate) fn config() -> SessionConfig {
     SessionConfig::new_with_ballista()
         .with_information_schema(true)
         .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES as usize)
-        .set_usize(BALLISTA_CLIENT_IO_RETRIES_TIMES, SHUFFLE_RETRIES)
-        .set_usize(BALLISTA_CLIENT_IO_RETRY_WAIT_TIME_MS, SHUFFLE_PAUSE_MS)
 }
 
 /// A session for decoding plans, which needs no devices of its own.
@@ -71,7 +61,7 @@ pub(crate) fn functions(state: &SessionState) -> Arc<BallistaFunctionRegistry> {
     Arc::new(BallistaFunctionRegistry::from(state))
 }
 
-/// Forebay's operators and blocks, and Ballista's shuffles.
+/// Forebay's operators and blocks, and Ballista's shuffle readers, which stand in a stage for what is dealt out.
 pub(crate) fn physical_codec() -> Arc<ForebayPhysicalCodec> {
     let ballista = Arc::new(BallistaPhysicalExtensionCodec::default());
     let blocks = Arc::new(BlockCodec::new(ballista));

@@ -4,10 +4,8 @@
 //! worker, stage and partition could not be fetched. A failure of ours travels there, under a
 //! worker's name that no worker has.
 
-use std::error::Error;
 use std::{io, iter};
 
-use arrow::error::ArrowError;
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::failed_task::FailedReason;
 use ballista_core::serde::protobuf::{FailedTask, ShuffleWritePartition};
@@ -52,9 +50,6 @@ enum Kind {
 
 /// On a worker: a task's error, so that its kind survives.
 pub(crate) fn sealed_failure(error: DataFusionError) -> DataFusionError {
-    if is_fetch_failure(&error) {
-        return error;
-    }
     let envelope = Envelope {
         kind: kind(&error),
         error: ErrorKind::of(&error).name().to_owned(),
@@ -62,11 +57,6 @@ pub(crate) fn sealed_failure(error: DataFusionError) -> DataFusionError {
     };
     let text = serde_json::to_string(&envelope).unwrap_or_else(|_| envelope.message.clone());
     DataFusionError::External(Box::new(BallistaError::FetchFailed(MARK.to_owned(), 0, 0, text)))
-}
-
-/// Ballista's own shuffle reader could not read.
-fn is_fetch_failure(error: &DataFusionError) -> bool {
-    chain(error).any(|cause| matches!(cause.downcast_ref(), Some(BallistaError::FetchFailed(..))))
 }
 
 fn kind(error: &DataFusionError) -> Kind {
@@ -82,7 +72,7 @@ fn kind(error: &DataFusionError) -> Kind {
             Some(DiskError::Broken(_)) => return Kind::DiskBroken,
             None => {}
         }
-        if let Some(error) = io_error(cause) {
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
             return io_kind(error);
         }
         match cause.downcast_ref::<EngineError>() {
@@ -100,18 +90,6 @@ fn kind(error: &DataFusionError) -> Kind {
         }
     }
     Kind::Final
-}
-
-/// What the operating system said, also to Ballista's shuffles, which write their files themselves.
-fn io_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
-    match cause.downcast_ref() {
-        Some(BallistaError::IoError(error)) => Some(error),
-        Some(BallistaError::ArrowError(error)) => match error.as_ref() {
-            ArrowError::IoError(_, error) => Some(error),
-            _ => None,
-        },
-        _ => cause.downcast_ref(),
-    }
 }
 
 fn io_kind(error: &io::Error) -> Kind {
@@ -153,12 +131,7 @@ pub(crate) fn failure(
         FailedReason::FetchPartitionError(fetch) if fetch.executor_id == MARK => {
             return Some(opened(&failed.error, unit_of));
         }
-        FailedReason::FetchPartitionError(fetch) => {
-            // The partition that it names is the reader's, of the writers' there is no word.
-            let worker = WorkerId::new(fetch.executor_id);
-            FailureKind::OutputLost { stage: StageId(fetch.map_stage_id), worker }
-        }
-        FailedReason::IoError(_) => FailureKind::Passing,
+        FailedReason::FetchPartitionError(_) | FailedReason::IoError(_) => FailureKind::Passing,
         FailedReason::ExecutorLost(_) | FailedReason::ResultLost(_) => FailureKind::WorkerLost,
         FailedReason::ExecutionError(_) => FailureKind::Final(ErrorKind::Internal),
     };
@@ -326,15 +299,9 @@ fn behind<'a>(
     Some((More::of(more.get(..bytes)?)?, rest))
 }
 
-/// A hash shuffle's output as one block: it is lost, and made again, as a whole.
-pub(crate) fn shuffle_report(records: &[ShuffleWritePartition]) -> Vec<BlockReport> {
-    let bytes = records.iter().map(|record| record.num_bytes).sum();
-    let rows = records.iter().map(|record| record.num_rows).sum();
-    vec![BlockReport { seq: 0, bytes, rows, checksum: 0, run: None, segments: None }]
-}
-
 #[cfg(test)]
 mod tests {
+    use arrow::error::ArrowError;
     use ballista_core::serde::protobuf::FetchPartitionError;
 
     use super::*;
@@ -469,20 +436,13 @@ mod tests {
         assert_eq!(decided(DiskError::new(path, &full())), FailureKind::DiskFull);
         assert_eq!(decided(DiskError::new(path, &over_quota())), FailureKind::DiskFull);
         assert_eq!(decided(DiskError::new(path, &broken())), FailureKind::DiskBroken);
-        // What operators of DataFusion's and Ballista's write beside blocks.
+        // What operators of DataFusion's write beside blocks.
         for error in [full(), over_quota()] {
             assert_eq!(decided(error), FailureKind::DiskFull);
         }
-        assert_eq!(
-            decided(BallistaError::IoError(full()).into_datafusion()),
-            FailureKind::DiskFull
-        );
-        let arrow = BallistaError::from(ArrowError::from(full()));
-        assert_eq!(decided(arrow.into_datafusion()), FailureKind::DiskFull);
+        assert_eq!(decided(ArrowError::from(full())), FailureKind::DiskFull);
         // It may as well be a file that is read.
         assert_eq!(decided(broken()), FailureKind::Passing);
-        let ballista = BallistaError::IoError(broken()).into_datafusion();
-        assert_eq!(decided(ballista), FailureKind::Passing);
         // No disk is at fault for rows that have no form in a file.
         let unencoded = ArrowError::NotYetImplemented("run-end encoding".to_owned());
         assert_eq!(decided(unencoded), FailureKind::Final(ErrorKind::Unimplemented));

@@ -1,11 +1,10 @@
 //! A stage's plan, filled in for one task: what it reads, and from where.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ballista_core::execution_plans::ShuffleReaderExec;
-use ballista_core::serde::scheduler::{PartitionId, PartitionLocation, PartitionStats, TaskKey};
-use ballista_scheduler::planner::remove_unresolved_shuffles;
+use ballista_core::serde::scheduler::TaskKey;
 use ballista_scheduler::state::execution_graph::TaskDescription;
 use ballista_scheduler::state::task_builder::restrict_plan_to_partitions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -16,7 +15,8 @@ use forebay_engine::InferenceExec;
 use forebay_engine::device::Placement;
 use forebay_udf::runtime::Device;
 
-use crate::block::{BlockReaderExec, BlockWriterExec, Rest};
+use crate::block::range_window::RowsOfRuns;
+use crate::block::{BlockReaderExec, BlockWriterExec, RangeWindowExec, Rest};
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::graph::{Bound, KeyRange, StageId};
 use crate::protocol::location::BlockLocation;
@@ -70,10 +70,7 @@ struct Filled {
 impl TaskPlan<'_> {
     fn build(&self) -> Result<Filled> {
         let template = Arc::clone(&self.stage()?.plan);
-        let shuffles = self.shuffles(&template)?;
-        let plan = remove_unresolved_shuffles(template, &shuffles)
-            .map_err(ballista_core::error::BallistaError::into_datafusion)?;
-        let plan = plan.transform(|node| self.fill(node)).data()?;
+        let plan = template.transform(|node| self.fill(node)).data()?;
         let partition = match self.bound.edge {
             None => own_partition(&plan, self.bound.partition as usize),
             Some(_) => partition_of(&plan, self.edge_from()).unwrap_or(0),
@@ -104,6 +101,10 @@ impl TaskPlan<'_> {
         {
             let placement = Placement { devices: self.devices.to_vec() };
             return Ok(Transformed::yes(Arc::new(inference.try_placed(placement)?)));
+        }
+        if let Some(window) = node.downcast_ref::<RangeWindowExec>() {
+            let window = window.clone().with_rows(self.rows_of(window.stage()));
+            return Ok(Transformed::yes(Arc::new(window)));
         }
         let Some(reader) = node.downcast_ref::<BlockReaderExec>() else {
             return Ok(Transformed::no(node));
@@ -154,6 +155,13 @@ impl TaskPlan<'_> {
         Ok(Transformed::yes(Arc::new(reader)))
     }
 
+    /// How many rows there are before the range of the task, and in all.
+    fn rows_of(&self, runs: u32) -> RowsOfRuns {
+        let (runs, graph) = (StageId(runs), &self.job.graph);
+        let range = self.bound.range.clone().unwrap_or_default();
+        RowsOfRuns { before: graph.rows_before(runs, &range), all: graph.rows_of(runs) }
+    }
+
     fn segments_of(&self, stage: StageId, partition: u32) -> Vec<BlockLocation> {
         let segments = self.job.graph.segments(stage, partition);
         self.job.segments(&segments, partition, self.addresses)
@@ -190,54 +198,6 @@ impl TaskPlan<'_> {
         let location = |input| self.job.location(&input, self.addresses);
         let runs: Vec<_> = runs.map(|run| run.into_iter().map(location).collect()).collect();
         if runs.is_empty() { vec![vec![]] } else { runs }
-    }
-
-    /// Where each hash shuffle that the plan reads has written what.
-    fn shuffles(
-        &self,
-        plan: &Arc<dyn ExecutionPlan>,
-    ) -> Result<HashMap<usize, HashMap<usize, Vec<PartitionLocation>>>> {
-        let read = ballista_scheduler::planner::find_unresolved_shuffles(plan)
-            .map_err(ballista_core::error::BallistaError::into_datafusion)?;
-        let mut found = HashMap::new();
-        for shuffle in read {
-            let stage = self.plans.shuffles.get(&shuffle.stage_id).copied();
-            let stage = stage.ok_or_else(|| {
-                internal_datafusion_err!("no stage writes shuffle {}", shuffle.stage_id)
-            })?;
-            found.insert(shuffle.stage_id, self.partitions_of(stage)?);
-        }
-        Ok(found)
-    }
-
-    fn partitions_of(&self, stage: StageId) -> Result<HashMap<usize, Vec<PartitionLocation>>> {
-        let mut partitions: HashMap<usize, Vec<PartitionLocation>> = HashMap::new();
-        for input in self.job.graph.outputs(stage) {
-            let worker = self.addresses.get(input.worker.as_str()).ok_or_else(|| {
-                internal_datafusion_err!("worker {} has no address", input.worker)
-            })?;
-            for record in self.job.shuffled(input.writer) {
-                let partition_id = PartitionId {
-                    job_id: self.job.id.clone(),
-                    stage_id: stage.0 as usize,
-                    partition_id: record.partition_id as usize,
-                };
-                let location = PartitionLocation {
-                    map_partition_id: input.block.unit.index as usize,
-                    partition_id,
-                    executor_meta: worker.clone(),
-                    partition_stats: PartitionStats::new(
-                        Some(record.num_rows),
-                        Some(record.num_batches),
-                        Some(record.num_bytes),
-                    ),
-                    file_id: record.file_id,
-                    is_sort_shuffle: record.is_sort_shuffle,
-                };
-                partitions.entry(record.partition_id as usize).or_default().push(location);
-            }
-        }
-        Ok(partitions)
     }
 }
 

@@ -123,8 +123,8 @@ impl SchedulerGrpc for WorkerReports {
     }
 }
 
-/// What a report is to the job's graph; a result's metrics and its shuffle files are kept with the job. Nothing if
-/// the worker does not have the task: after a restart ends are reported again, and others' are not its own to report.
+/// What a report is to the job's graph; a result's metrics are kept with the job. Nothing if the worker does
+/// not have the task: after a restart ends are reported again, and others' are not its own to report.
 fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event> {
     let task = StageId(report.stage_id).task(report.task_id);
     if !job.is_held_by(task, worker, "the end") {
@@ -134,17 +134,11 @@ fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event
         // Nothing reports that.
         Ended::Running(_) => None,
         Ended::Successful(success) => {
-            let blocks = if job.is_shuffle(task.stage) {
-                let blocks = status::shuffle_report(&success.partitions);
-                job.keep_shuffled(task, success.partitions);
-                blocks
-            } else {
-                match status::from_records(&success.partitions) {
-                    Ok(blocks) => blocks,
-                    Err(problem) => {
-                        let failure = Failure::new(FailureKind::Passing, problem);
-                        return Some(failed(job, worker, task, failure));
-                    }
+            let blocks = match status::from_records(&success.partitions) {
+                Ok(blocks) => blocks,
+                Err(problem) => {
+                    let failure = Failure::new(FailureKind::Passing, problem);
+                    return Some(failed(job, worker, task, failure));
                 }
             };
             job.measured.entry(task.stage).or_default().add(report.metrics);

@@ -11,9 +11,9 @@
 //!   [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`hash_writer`]: the root of a stage that deals its rows out by hash; `round`: the rows of a block of it;
 //!   `open_round`: that block, which has a segment for each partition; `small_rounds`: several become one
-//! - [`shuffle`]: what Ballista's hash shuffles write, in the same room
 //! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
-//!   between two of them; `row_digest`: whether it has the same keys when it is made again
+//!   between two of them; `row_digest`: whether it has the same keys when it is made again; [`range_window`]: window
+//!   functions of those rows
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next; `rest`: what comes after that has begun
 //! - [`service`]: serves blocks to other workers
 //! - [`failure`]: what a reader says of a block that it cannot have
@@ -30,6 +30,7 @@ pub mod hash_writer;
 pub mod open_block;
 mod open_round;
 mod range;
+pub mod range_window;
 pub mod reader;
 mod rest;
 pub mod room;
@@ -39,7 +40,6 @@ pub mod row_keys;
 pub mod run_order;
 pub mod service;
 mod serving;
-pub mod shuffle;
 mod small_rounds;
 pub mod store;
 pub mod wire;
@@ -48,6 +48,7 @@ pub mod writer;
 pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
 pub use hash_writer::HashWriterExec;
+pub use range_window::RangeWindowExec;
 pub use reader::BlockReaderExec;
 pub use rest::Rest;
 pub use store::BlockStore;

@@ -26,21 +26,23 @@ impl RangeCut {
         Ok(Self(Some((range, RowKeys::try_new(order, schema)?))))
     }
 
-    /// The rows of a batch that are in the range; nothing if it and all that follow are behind.
+    /// How many rows of a batch are before the range, and those that are in it; none if it and all that follow are
+    /// behind.
     ///
     /// # Errors
     /// If the order cannot be computed.
-    pub(super) fn within(&self, batch: RecordBatch) -> Result<Option<RecordBatch>> {
-        let Some((range, keys)) = &self.0 else { return Ok(Some(batch)) };
+    pub(super) fn within(&self, batch: RecordBatch) -> Result<(usize, Option<RecordBatch>)> {
+        let Some((range, keys)) = &self.0 else { return Ok((0, Some(batch))) };
         if batch.num_rows() == 0 {
-            return Ok(Some(batch));
+            return Ok((0, Some(batch)));
         }
         let from = range.from.as_ref().map_or(Ok(0), |key| first_from(keys, &batch, key))?;
         let to = match &range.to {
             Some(key) => first_from(keys, &batch, key)?,
             None => batch.num_rows(),
         };
-        Ok((to > 0).then(|| batch.slice(from, to.saturating_sub(from))))
+        let rows = (to > 0).then(|| batch.slice(from, to.saturating_sub(from)));
+        Ok((from, rows))
     }
 }
 
@@ -88,8 +90,8 @@ mod tests {
         LexOrdering::new([PhysicalSortExpr::new(key, SortOptions::default())]).unwrap()
     }
 
-    /// What is left of a batch in a range of numbers.
-    fn within(numbers: &[i64], from: Option<i64>, to: Option<i64>) -> Option<Vec<i64>> {
+    /// What is before a range of numbers in a batch, and what is left of it in the range.
+    fn within(numbers: &[i64], from: Option<i64>, to: Option<i64>) -> (usize, Option<Vec<i64>>) {
         let batch = batch(numbers);
         let keys = RowKeys::try_new(&order(), &batch.schema()).unwrap();
         let key = |number: i64| {
@@ -98,8 +100,9 @@ mod tests {
         };
         let range = KeyRange { from: from.map(key), to: to.map(key) };
         let cut = RangeCut::try_new(range, &order(), &batch.schema()).unwrap();
-        let left = cut.within(batch).unwrap()?;
-        Some(left.column(0).as_primitive::<Int64Type>().values().to_vec())
+        let (before, left) = cut.within(batch).unwrap();
+        let numbers = left.map(|left| left.column(0).as_primitive::<Int64Type>().values().to_vec());
+        (before, numbers)
     }
 
     /// Every range of every batch, counted by the plainest rule.
@@ -115,10 +118,12 @@ mod tests {
                     |n: &&i64| from.is_none_or(|from| **n >= from) && to.is_none_or(|to| **n < to);
                 let expected: Vec<i64> = numbers.iter().filter(is_in).copied().collect();
                 let is_behind = to.is_some_and(|to| numbers[0] >= to);
-                let expected = (!is_behind).then_some(expected);
+                let is_before = |n: &&i64| from.is_some_and(|from| **n < from);
+                let before = numbers.iter().filter(is_before).count();
+                let expected = (before, (!is_behind).then_some(expected));
                 assert_eq!(within(numbers, from, to), expected, "{numbers:?} {from:?} {to:?}");
             }
         }
-        assert_eq!(within(&[], None, Some(3)), Some(vec![]));
+        assert_eq!(within(&[], None, Some(3)), (0, Some(vec![])));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
@@ -61,6 +62,8 @@ pub struct BlockReaderExec {
     merged_by: Option<LexOrdering>,
     /// By their keys in that order: the rows that it gives.
     range: KeyRange,
+    /// Rows before that, which it has read and not given.
+    left_out: Arc<AtomicU64>,
     /// What comes behind the blocks.
     rest: Option<Rest>,
     properties: Arc<PlanProperties>,
@@ -77,8 +80,9 @@ impl BlockReaderExec {
             Boundedness::Bounded,
         ));
         let metrics = ExecutionPlanMetricsSet::new();
-        let range = KeyRange::default();
-        Self { stage, partitions, merged_by: None, range, rest: None, properties, metrics }
+        let (range, left_out) = (KeyRange::default(), Arc::default());
+        let (merged_by, rest) = (None, None);
+        Self { stage, partitions, merged_by, range, left_out, rest, properties, metrics }
     }
 
     /// Reads what else comes, too: not all is there yet.
@@ -105,6 +109,11 @@ impl BlockReaderExec {
     pub fn in_range(mut self, range: KeyRange) -> Self {
         self.range = range;
         self
+    }
+
+    /// How many rows before the range it has read: all that there are, once each partition has given a row or ended.
+    pub fn left_out(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.left_out)
     }
 
     /// The range in which it gives rows.
@@ -202,7 +211,7 @@ impl BlockReaderExec {
         };
         let reader = Arc::new(reader);
         let schema = self.schema();
-        let range = self.cut_range()?;
+        let (range, left_out) = (self.cut_range()?, self.left_out());
         // One block is decoded while the next one is fetched.
         let at_once = if self.fetches_ahead() { 2 } else { 1 };
         let there = stream::iter(fetched_together(blocks)).map(Ok);
@@ -214,7 +223,11 @@ impl BlockReaderExec {
             .map_ok(|decoded| stream::iter(decoded.into_iter().flatten()))
             .try_flatten()
             .map_ok(move |batch| as_declared(batch, &schema))
-            .map(move |batch| range.within(batch?))
+            .map(move |batch| {
+                let (before, rows) = range.within(batch?)?;
+                left_out.fetch_add(before as u64, Ordering::Release);
+                Ok::<_, DataFusionError>(rows)
+            })
             // Behind the range there is nothing to read.
             .try_take_while(|batch| future::ready(Ok(batch.is_some())))
             .try_filter_map(|batch| future::ready(Ok(batch.filter(|rows| rows.num_rows() > 0))))

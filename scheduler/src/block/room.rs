@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// Bytes for block files, and for those of hash shuffles: these count as sealed ones.
+/// Bytes for block files.
 ///
 /// Room is asked for before rows are written, and waited for as long as blocks that are sealed may
 /// still be read and removed. Blocks that are being written are of no use to anybody: if all room

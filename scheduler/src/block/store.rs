@@ -1,6 +1,6 @@
-//! The block files of one worker, and the room that they and those of hash shuffles take.
+//! The block files of one worker, and the room that they take.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -23,14 +23,9 @@ pub struct BlockStore {
     room: Arc<Room>,
     /// Sizes of what is sealed, by job.
     sealed: Mutex<HashMap<String, HashMap<FileId, u64>>>,
-    /// Sizes of what tasks of hash shuffles wrote, by job.
-    shuffled: Mutex<HashMap<String, HashMap<ShuffleTask, u64>>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
     forgotten: Mutex<VecDeque<String>>,
 }
-
-/// A task of a hash shuffle: its stage and its number.
-pub(super) type ShuffleTask = (u32, u32);
 
 /// Jobs to remember as forgotten.
 const FORGOTTEN_MAX: usize = 1000;
@@ -43,7 +38,6 @@ impl BlockStore {
             folder,
             room: Room::new(bytes_max),
             sealed: Mutex::default(),
-            shuffled: Mutex::default(),
             forgotten: Mutex::default(),
         }
     }
@@ -59,9 +53,7 @@ impl BlockStore {
 
     /// Jobs of which there are files.
     pub fn jobs(&self) -> Vec<String> {
-        let mut jobs: BTreeSet<String> = self.sealed.lock().keys().cloned().collect();
-        jobs.extend(self.shuffled.lock().keys().cloned());
-        jobs.into_iter().collect()
+        self.sealed.lock().keys().cloned().collect()
     }
 
     /// Bytes of all files.
@@ -118,24 +110,12 @@ impl BlockStore {
         Ok(file)
     }
 
-    /// Removes a block, or the files of a task of a hash shuffle, if they are here.
+    /// Removes a block, if it is here.
     pub fn remove(&self, job: &str, id: FileId) {
-        if self.remove_shuffle(job, (id.stage, id.task)) {
-            return;
-        }
         let Ok(path) = self.path(job, id) else { return };
         let size = self.sealed.lock().get_mut(job).and_then(|blocks| blocks.remove(&id));
         fs::remove_file(&path).ok();
         self.room.give_back_sealed(size.unwrap_or(0));
-    }
-
-    fn remove_shuffle(&self, job: &str, task: ShuffleTask) -> bool {
-        let size = self.shuffled.lock().get_mut(job).and_then(|tasks| tasks.remove(&task));
-        let (Some(bytes), Ok(folder)) = (size, self.job_folder(job)) else { return false };
-        let (stage, task) = task;
-        fs::remove_dir_all(folder.join(stage.to_string()).join(task.to_string())).ok();
-        self.room.give_back_sealed(bytes);
-        true
     }
 
     /// Removes all that a job has. What a task of it still completes is not kept.
@@ -149,9 +129,7 @@ impl BlockStore {
         let Ok(folder) = self.job_folder(job) else { return };
         remove_folder(&folder);
         let blocks = self.sealed.lock().remove(job).unwrap_or_default();
-        let shuffled = self.shuffled.lock().remove(job).unwrap_or_default();
-        let removed = blocks.into_values().chain(shuffled.into_values());
-        self.room.give_back_sealed(removed.sum());
+        self.room.give_back_sealed(blocks.into_values().sum());
     }
 
     /// Removes all that some stages of a job have until now.
@@ -165,23 +143,7 @@ impl BlockStore {
             let gone = blocks.extract_if(|id, _| stages.contains(&id.stage));
             removed += gone.map(|(_, bytes)| bytes).sum::<u64>();
         }
-        if let Some(tasks) = self.shuffled.lock().get_mut(job) {
-            let gone = tasks.extract_if(|(stage, _), _| stages.contains(stage));
-            removed += gone.map(|(_, bytes)| bytes).sum::<u64>();
-        }
         self.room.give_back_sealed(removed);
-    }
-
-    /// Counts what a task of a hash shuffle wrote.
-    pub(super) fn keep_shuffle(&self, job: &str, task: ShuffleTask, bytes: u64) -> Result<()> {
-        let mut shuffled = self.shuffled.lock();
-        // Under the lock: a job is not forgotten between this and the next line.
-        if self.is_forgotten(job) {
-            return exec_err!("job {job} is over");
-        }
-        shuffled.entry(job.to_owned()).or_default().insert(task, bytes);
-        self.room.seal(bytes);
-        Ok(())
     }
 
     /// Counts a block that is complete.
@@ -214,7 +176,7 @@ impl BlockStore {
     }
 
     /// A job's name comes from outside: it must not lead out of the folder.
-    pub(crate) fn job_folder(&self, job: &str) -> Result<PathBuf> {
+    fn job_folder(&self, job: &str) -> Result<PathBuf> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if job.is_empty() || !job.chars().all(is_plain) {
             return exec_err!("'{job}' is not a valid name of a job");
@@ -225,7 +187,7 @@ impl BlockStore {
     /// What is full.
     pub(super) fn taken(&self, full: Full) -> String {
         let (worker, folder) = (&self.worker, self.folder.display());
-        format!("blocks and hash shuffles of worker {worker} take {full} in {folder}")
+        format!("blocks of worker {worker} take {full} in {folder}")
     }
 }
 

@@ -15,6 +15,7 @@ use prost::Message;
 
 use super::cut::BlockSize;
 use super::hash_writer::HashWriterExec;
+use super::range_window::{OverAll, RangeWindowExec, RowsOfRuns};
 use super::reader::BlockReaderExec;
 use super::rest::Rest;
 use super::writer::BlockWriterExec;
@@ -23,11 +24,11 @@ use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::TaskName;
 
 /// Before the bytes of our nodes.
-const MAGIC: &[u8] = b"forebay-block-4:";
+const MAGIC: &[u8] = b"forebay-block-5:";
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
-    #[prost(oneof = "Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4")]
     kind: Option<Kind>,
 }
 
@@ -39,6 +40,8 @@ enum Kind {
     Reader(Reader),
     #[prost(message, tag = "3")]
     HashWriter(HashWriter),
+    #[prost(message, tag = "4")]
+    RangeWindow(RangeWindow),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -81,6 +84,39 @@ struct Reader {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct RangeWindow {
+    #[prost(uint32, tag = "1")]
+    stage: u32,
+    #[prost(message, repeated, tag = "2")]
+    columns: Vec<Column>,
+    #[prost(uint64, tag = "3")]
+    before: u64,
+    #[prost(uint64, tag = "4")]
+    all: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Column {
+    #[prost(uint32, tag = "1")]
+    at: u32,
+    #[prost(oneof = "How", tags = "2, 3, 4, 5")]
+    how: Option<How>,
+}
+
+/// An [`OverAll`].
+#[derive(Clone, Copy, PartialEq, prost::Oneof)]
+enum How {
+    #[prost(bool, tag = "2")]
+    Counted(bool),
+    #[prost(bool, tag = "3")]
+    PercentRank(bool),
+    #[prost(bool, tag = "4")]
+    CumeDist(bool),
+    #[prost(uint64, tag = "5")]
+    Ntile(u64),
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct WireRest {
     #[prost(message, required, tag = "1")]
     task: TaskName,
@@ -96,7 +132,42 @@ struct Partition {
     blocks: Vec<BlockLocation>,
 }
 
-/// Writes and reads [`BlockWriterExec`], [`HashWriterExec`] and [`BlockReaderExec`]; all else is the inner codec's.
+impl RangeWindow {
+    fn of(node: &RangeWindowExec) -> Self {
+        let column = |(at, how): &(usize, OverAll)| {
+            let how = match how {
+                OverAll::Counted => How::Counted(true),
+                OverAll::PercentRank => How::PercentRank(true),
+                OverAll::CumeDist => How::CumeDist(true),
+                OverAll::Ntile(tiles) => How::Ntile(*tiles),
+            };
+            Column { at: *at as u32, how: Some(how) }
+        };
+        let columns = node.columns().iter().map(column).collect();
+        let RowsOfRuns { before, all } = node.rows();
+        Self { stage: node.stage(), columns, before, all }
+    }
+
+    fn node(self, input: Arc<dyn ExecutionPlan>) -> Result<RangeWindowExec> {
+        let column = |column: &Column| {
+            let how = match column.how? {
+                How::Counted(_) => OverAll::Counted,
+                How::PercentRank(_) => OverAll::PercentRank,
+                How::CumeDist(_) => OverAll::CumeDist,
+                How::Ntile(tiles) => OverAll::Ntile(tiles),
+            };
+            Some((column.at as usize, how))
+        };
+        let Self { stage, columns, before, all } = self;
+        let known: Option<_> = columns.iter().map(column).collect();
+        let known =
+            known.ok_or_else(|| internal_datafusion_err!("columns {columns:?} of a range"))?;
+        Ok(RangeWindowExec::try_new(input, stage, known)?.with_rows(RowsOfRuns { before, all }))
+    }
+}
+
+/// Writes and reads [`BlockWriterExec`], [`HashWriterExec`], [`BlockReaderExec`] and [`RangeWindowExec`]; all else is
+/// the inner codec's.
 pub struct BlockCodec {
     inner: Arc<dyn PhysicalExtensionCodec>,
 }
@@ -160,6 +231,9 @@ impl PhysicalExtensionCodec for BlockCodec {
                     None => node,
                 }))
             }
+            (Some(Kind::RangeWindow(window)), [input]) => {
+                Ok(Arc::new(window.node(Arc::clone(input))?))
+            }
             (kind, inputs) => internal_err!("a block node {kind:?} of {} inputs", inputs.len()),
         }
     }
@@ -193,6 +267,8 @@ impl PhysicalExtensionCodec for BlockCodec {
             let rest =
                 rest.map(|Rest { task, told, partitions }| WireRest { task, told, partitions });
             Kind::Reader(Reader { stage, schema, partitions, from, to, rest })
+        } else if let Some(window) = node.downcast_ref::<RangeWindowExec>() {
+            Kind::RangeWindow(RangeWindow::of(window))
         } else {
             return self.inner.try_encode(node, bytes, converter);
         };
@@ -242,5 +318,26 @@ mod tests {
         );
         let reader: &BlockReaderExec = found.children()[0].downcast_ref().unwrap();
         assert_eq!((reader.partitions(), reader.rest()), (&parts[..], Some(&rest)));
+    }
+
+    #[test]
+    fn windows_of_ranges_come_back() {
+        let fields = ["a", "b", "c"].map(|name| Field::new(name, DataType::UInt64, false));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let reader = Arc::new(BlockReaderExec::new(3, schema, vec![vec![]]));
+        let columns =
+            vec![(0, OverAll::Counted), (1, OverAll::PercentRank), (2, OverAll::Ntile(9))];
+        let rows = RowsOfRuns { before: u64::MAX, all: 7 };
+        let window = RangeWindowExec::try_new(reader, 3, columns.clone()).unwrap().with_rows(rows);
+        let codec = BlockCodec::new(Arc::new(DefaultPhysicalExtensionCodec {}));
+        let bytes = physical_plan_to_bytes_with_extension_codec(Arc::new(window), &codec).unwrap();
+        let context = TaskContext::default();
+        let found =
+            physical_plan_from_bytes_with_extension_codec(&bytes, &context, &codec).unwrap();
+        let found: &RangeWindowExec = found.downcast_ref().unwrap();
+        assert_eq!((found.columns(), found.rows(), found.stage()), (&columns[..], rows, 3));
+        let text = displayable(found).one_line().to_string();
+        let shown = "RangeWindowExec: stage=3, columns=[counted@0, percent_rank@1, ntile(9)@2]";
+        assert_eq!(text.trim_end(), shown);
     }
 }

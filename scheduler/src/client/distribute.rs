@@ -22,6 +22,7 @@ use forebay_planner::ForebayConfig;
 use crate::client::cluster::Cluster;
 use crate::client::cluster_exec::ClusterExec;
 use crate::client::direct_writes::direct;
+use crate::stages::can_be_sent;
 
 /// Sets the options that plans on a cluster need: what one operator tells another while both run
 /// (the value of a subquery, the keys of a join) does not travel between stages, and string views
@@ -58,8 +59,8 @@ pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
 /// Puts a [`ClusterExec`] above what workers can run.
 ///
 /// All of a plan goes, but for what writes into tables of the client's own, for the commit of what
-/// workers write to files, and for plans that read something that only the client has, such as
-/// `information_schema`.
+/// workers write to files, for plans that read something that only the client has, such as
+/// `information_schema`, and for those with window functions that [cannot be sent](can_be_sent).
 #[derive(Debug)]
 pub struct Distribute {
     cluster: Cluster,
@@ -157,11 +158,11 @@ fn apart(rows: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     }
 }
 
-/// Whether all that a plan reads can be read elsewhere.
+/// Whether all that a plan reads can be read elsewhere, and its operators are the same ones there.
 fn can_travel(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let children = plan.children();
     if !children.is_empty() {
-        return children.into_iter().all(can_travel);
+        return can_be_sent(plan) && children.into_iter().all(can_travel);
     }
     plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() || is_source(plan)
 }

@@ -107,14 +107,13 @@ impl<'a> StageTimes<'a> {
         let none = StageMetrics::default();
         let measured = job.measured.get(&self.row.id).unwrap_or(&none);
         let mut text = String::new();
-        Lines { job, measured, place: 0, text: &mut text }.add(plan, 1);
+        Lines { measured, place: 0, text: &mut text }.add(plan, 1);
         text
     }
 }
 
 /// A stage's plan as text, with what each operator measured.
 struct Lines<'a> {
-    job: &'a RunningJob,
     measured: &'a StageMetrics,
     /// The next operator's place in the plan.
     place: usize,
@@ -129,10 +128,9 @@ impl Lines<'_> {
             Some(_) => format!(", metrics=[{set}]"),
             None => String::new(),
         };
-        let operator = match (self.job.shuffle_read_by(plan), RunningJob::dealt_read_by(plan)) {
-            (Some(stage), _) => format!("ShuffleReaderExec: stage={stage}"),
-            (None, Some(stage)) => format!("BlockReaderExec: stage={stage}, by hash"),
-            (None, None) => displayable(plan.as_ref()).one_line().to_string(),
+        let operator = match RunningJob::dealt_read_by(plan) {
+            Some(stage) => format!("BlockReaderExec: stage={stage}, by hash"),
+            None => displayable(plan.as_ref()).one_line().to_string(),
         };
         *self.text += &format!("{}{}{metrics}\n", "  ".repeat(depth), operator.trim_end());
         plan.children().into_iter().for_each(|child| self.add(child, depth + 1));

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_core::serde::scheduler::{
     ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
 };
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::{Step, TaskId};
+use crate::graph::Step;
 use crate::journal::{Journal, JournalError, Records};
 use crate::protocol::messages::RunRequest;
 
@@ -40,45 +39,6 @@ pub(crate) enum Line {
     Cut(u32),
     /// Its graph changed.
     Step(Step),
-    /// Before the end of a task of a hash shuffle: what it wrote.
-    Shuffled(TaskId, Vec<Shuffled>),
-}
-
-/// A [`ShuffleWritePartition`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Shuffled {
-    partition: u64,
-    batches: u64,
-    rows: u64,
-    bytes: u64,
-    file: Option<u64>,
-    is_sorted: bool,
-}
-
-impl From<&ShuffleWritePartition> for Shuffled {
-    fn from(written: &ShuffleWritePartition) -> Self {
-        Self {
-            partition: written.partition_id,
-            batches: written.num_batches,
-            rows: written.num_rows,
-            bytes: written.num_bytes,
-            file: written.file_id,
-            is_sorted: written.is_sort_shuffle,
-        }
-    }
-}
-
-impl From<Shuffled> for ShuffleWritePartition {
-    fn from(shuffled: Shuffled) -> Self {
-        Self {
-            partition_id: shuffled.partition,
-            num_batches: shuffled.batches,
-            num_rows: shuffled.rows,
-            num_bytes: shuffled.bytes,
-            file_id: shuffled.file,
-            is_sort_shuffle: shuffled.is_sorted,
-        }
-    }
 }
 
 /// Where a worker is reached.
@@ -160,7 +120,7 @@ impl Found {
         let lines = self.jobs.iter().flat_map(|job| &job.lines);
         let times = lines.filter_map(|line| match line {
             Line::Step(step) => Some(step.time().0),
-            Line::Cut(_) | Line::Shuffled(..) => None,
+            Line::Cut(_) => None,
         });
         times.max().unwrap_or(0)
     }

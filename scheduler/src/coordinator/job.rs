@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
-use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
-use ballista_core::serde::protobuf::ShuffleWritePartition;
+use ballista_core::execution_plans::ShuffleReaderExec;
 use ballista_core::serde::scheduler::ExecutorMetadata;
 use datafusion::execution::config::SessionConfig;
 use datafusion::physical_plan::ExecutionPlan;
@@ -24,7 +23,7 @@ use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
 use crate::protocol::location::{BlockLocation, FileId};
 use crate::protocol::messages::{Free, PROTOCOL, ReadAnswer, ReadDone, TaskName, to_worker};
-use crate::stages::{PlannedStage, StagedPlan, holds_model};
+use crate::stages::{StagedPlan, holds_model};
 
 /// Workers by id, those that have left included as long as a job has something there: what they wrote
 /// is asked for until it is lost.
@@ -42,8 +41,6 @@ pub(crate) struct RunningJob {
     pub(crate) plans: StagedPlan,
     /// The last stage that runs a model, if one does: producers come first.
     pub(crate) last_model: Option<StageId>,
-    /// What hash shuffles wrote.
-    shuffled: HashMap<TaskId, Vec<ShuffleWritePartition>>,
     pub(crate) units: HashMap<TaskId, UnitId>,
     /// Whether its end has been told.
     pub(crate) end_is_told: bool,
@@ -89,7 +86,6 @@ impl RunningJob {
             paper: PaperBudget::default(),
             plans,
             last_model: last_model.map(|stage| StageId(stage as u32)),
-            shuffled: HashMap::new(),
             units: HashMap::new(),
             end_is_told: false,
             lacks_since: None,
@@ -141,12 +137,6 @@ impl RunningJob {
     /// The plan of a stage.
     pub(crate) fn plan(&self, stage: StageId) -> Option<&Arc<dyn ExecutionPlan>> {
         self.plans.stage(stage).map(|stage| &stage.plan)
-    }
-
-    /// The stage whose hash shuffle an operator reads.
-    pub(crate) fn shuffle_read_by(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<StageId> {
-        let shuffle = plan.downcast_ref::<UnresolvedShuffleExec>()?;
-        self.plans.shuffles.get(&shuffle.stage_id).copied()
     }
 
     /// The stage that has dealt out the rows that an operator of a plan which is not filled in reads.
@@ -226,23 +216,6 @@ impl RunningJob {
         let message = format!("{missing}; none has come for {} s", waited_ms / 1000);
         let error = RemoteError { message, ..missing };
         (waited_ms >= patience_ms).then_some(Event::Canceled(error))
-    }
-
-    /// Whether a stage writes a hash shuffle of Ballista's.
-    pub(crate) fn is_shuffle(&self, stage: StageId) -> bool {
-        self.plans.stage(stage).is_some_and(PlannedStage::is_shuffle)
-    }
-
-    /// Keeps what a task of a hash shuffle wrote.
-    pub(crate) fn keep_shuffled(&mut self, task: TaskId, records: Vec<ShuffleWritePartition>) {
-        if let Some(log) = &self.log {
-            log.write(&Line::Shuffled(task, records.iter().map(Into::into).collect()));
-        }
-        self.restore_shuffled(task, records);
-    }
-
-    pub(crate) fn restore_shuffled(&mut self, task: TaskId, records: Vec<ShuffleWritePartition>) {
-        self.shuffled.insert(task, records);
     }
 
     /// Whether a worker has this task: it runs there, or was told to stop and has not ended. What others say of it,
@@ -362,9 +335,5 @@ impl RunningJob {
         let first = partition as usize % workers.len().max(1);
         segments.rotate_left(workers[..first].iter().sum());
         segments
-    }
-
-    pub(crate) fn shuffled(&self, task: TaskId) -> &[ShuffleWritePartition] {
-        self.shuffled.get(&task).map_or(&[], Vec::as_slice)
     }
 }

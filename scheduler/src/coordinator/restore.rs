@@ -25,9 +25,6 @@ impl RunningJob {
                     );
                     return Err(RemoteError::new(ErrorKind::FailedPrecondition, message));
                 }
-                Line::Shuffled(task, files) => {
-                    self.restore_shuffled(task, files.into_iter().map(Into::into).collect());
-                }
                 Line::Step(step) => {
                     let now = step.time();
                     let bound = self.graph.replay(step).map_err(|problem| {

@@ -103,25 +103,36 @@ impl Blocks {
 
     /// Of a run: those that may have rows of a range. Without the keys of some, all.
     pub(super) fn in_range(&self, range: &KeyRange) -> &[(u32, Block)] {
-        let all = &self.all[..];
         if self.lacks_keys {
-            return all;
+            return &self.all;
         }
-        // Keys ascend in a run, and a block ends where the next one begins, or the run.
         let has_begun = |(_, block): &(u32, Block)| {
             !block.run.as_ref().is_some_and(|run| range.is_before(&run.key))
         };
-        let to = all.partition_point(has_begun);
+        let to = self.all.partition_point(has_begun);
+        self.all.get(self.first_in(range)..to).unwrap_or_default()
+    }
+
+    /// Rows of the blocks in front of those: all of them are before the range.
+    pub(super) fn rows_before(&self, range: &KeyRange) -> u64 {
+        self.all[..self.first_in(range)].iter().map(|(_, block)| block.rows).sum()
+    }
+
+    /// The place of the first block of a run that may have rows of a range, or of the first one behind it.
+    fn first_in(&self, range: &KeyRange) -> usize {
+        if self.lacks_keys {
+            return 0;
+        }
+        // Keys ascend in a run, and a block ends where the next one begins, or the run.
         let begins_behind = |(_, block): &(u32, Block)| {
             block.run.as_ref().is_some_and(|run| range.is_behind(&run.key))
         };
-        let from = all.partition_point(begins_behind).saturating_sub(1);
+        let from = self.all.partition_point(begins_behind).saturating_sub(1);
         let ends_before = |(_, block): &(u32, Block)| {
             let end = block.run.as_ref().and_then(|run| run.end.as_ref());
             end.is_some_and(|end| range.is_behind(end))
         };
-        let from = from + usize::from(all.get(from).is_some_and(ends_before));
-        all.get(from..to).unwrap_or_default()
+        from + usize::from(self.all.get(from).is_some_and(ends_before))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {

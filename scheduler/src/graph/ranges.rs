@@ -135,6 +135,18 @@ impl JobGraph {
         let runs = self.stages[stage.at()].units.iter().enumerate().map(of_run);
         runs.filter(|blocks| !blocks.is_empty()).collect()
     }
+
+    /// Rows of a stage's runs that are in front of the [blocks of a range](Self::blocks_in). What is before the range
+    /// in these, only whoever reads them can tell.
+    pub fn rows_before(&self, stage: StageId, range: &KeyRange) -> u64 {
+        self.stages[stage.at()].units.iter().map(|unit| unit.blocks.rows_before(range)).sum()
+    }
+
+    /// Rows that a stage has given, wherever they are.
+    pub fn rows_of(&self, stage: StageId) -> u64 {
+        let blocks = self.stages[stage.at()].units.iter().flat_map(|unit| unit.blocks.iter());
+        blocks.map(|(_, block)| block.rows).sum()
+    }
 }
 
 #[cfg(test)]

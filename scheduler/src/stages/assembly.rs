@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -29,6 +30,8 @@ const FILES_BYTES_GUESS: u64 = 64 << 10;
 pub(crate) struct Stages {
     pub(crate) config: ForebayConfig,
     pub(crate) staged: StagedPlan,
+    /// By Ballista's numbers of stages: what became of them.
+    pub(crate) shuffles: HashMap<usize, StageId>,
     /// By Ballista's numbers of stages: the order in which a stage's units are merged, or the client's
     /// rows come. A cut may have taken away what it came from.
     pub(crate) orders: HashMap<usize, LexOrdering>,
@@ -44,14 +47,13 @@ pub(crate) struct Piece {
 pub(crate) struct Input {
     pub(crate) from: StageId,
     pub(crate) kind: EdgeKind,
-    /// Nothing of a hash shuffle, of which Ballista knows how it is read.
-    pub(crate) reads: Option<Reads>,
+    pub(crate) reads: Reads,
 }
 
 impl Piece {
     /// Whether its partitions come from other stages' blocks, as many as there will be.
     pub(crate) fn streams(&self) -> bool {
-        self.inputs.iter().any(|input| input.reads == Some(Reads::Unit))
+        self.inputs.iter().any(|input| input.reads == Reads::Unit)
     }
 
     /// A plan above the blocks of one stage.
@@ -61,7 +63,7 @@ impl Piece {
         kind: EdgeKind,
         reads: Reads,
     ) -> Self {
-        Self { plan, inputs: vec![Input { from, kind, reads: Some(reads) }] }
+        Self { plan, inputs: vec![Input { from, kind, reads }] }
     }
 }
 
@@ -109,7 +111,7 @@ impl Stages {
         let mut reads = HashMap::new();
         for input in inputs {
             self.add_edge(input.from, id, input.kind, is_early);
-            reads.extend(input.reads.map(|how| (input.from, how)));
+            reads.insert(input.from, input.reads);
         }
         self.staged.stages.push(PlannedStage { plan: root, reads });
         self.staged.spec.stages.push(spec);
@@ -156,14 +158,14 @@ impl Stages {
         let was = Arc::clone(&piece.plan);
         let from = self.add_block_stage(piece, self.block_size())?;
         let kind = self.streaming_in_groups(from);
-        Ok(Piece::of_blocks(reader(from, &was), from, kind, Reads::Unit))
+        Ok(Piece::of_blocks(reader(from, was.schema()), from, kind, Reads::Unit))
     }
 
     /// Makes a stage of a piece, and a streaming edge from it.
     pub(crate) fn stream(&mut self, piece: Piece, size: BlockSize) -> Result<Piece> {
         let was = Arc::clone(&piece.plan);
         let from = self.add_block_stage(piece, size)?;
-        Ok(Piece::of_blocks(reader(from, &was), from, self.streaming(from), Reads::Unit))
+        Ok(Piece::of_blocks(reader(from, was.schema()), from, self.streaming(from), Reads::Unit))
     }
 
     /// The same for a reader that may rely on the piece's order: a unit keeps it.
@@ -182,7 +184,7 @@ impl Stages {
     pub(crate) fn collect(&mut self, piece: Piece) -> Result<Piece> {
         let was = Arc::clone(&piece.plan);
         let from = self.add_block_stage(piece, self.block_size())?;
-        let reader = reader(from, &was);
+        let reader = reader(from, was.schema());
         let all: Arc<dyn ExecutionPlan> = match was.output_ordering() {
             Some(order) => Arc::new(SortPreservingMergeExec::new(order.clone(), reader)),
             None => Arc::new(CoalescePartitionsExec::new(reader)),
@@ -194,8 +196,7 @@ impl Stages {
 /// A task reads what one task wrote, when that has ended.
 pub(crate) const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
 
-/// A leaf that reads blocks of a stage, with the schema of `plan`. Which ones is known when a task is
-/// bound.
-pub(crate) fn reader(from: StageId, plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    Arc::new(BlockReaderExec::new(from.0, plan.schema(), vec![vec![]]))
+/// A leaf that reads blocks of a stage, of this schema. Which ones is known when a task is bound.
+pub(crate) fn reader(from: StageId, schema: SchemaRef) -> Arc<dyn ExecutionPlan> {
+    Arc::new(BlockReaderExec::new(from.0, schema, vec![vec![]]))
 }

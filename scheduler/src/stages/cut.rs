@@ -10,14 +10,13 @@
 //!
 //! What merges all rows of a query in its order does so range by range (`ranges`).
 //!
-//! A hash shuffle writes blocks with a segment for each partition (`dealt`), or stays Ballista's, by
-//! `forebay.shuffle`. All other stages write blocks.
+//! All stages write blocks, a hash shuffle with a segment for each partition (`dealt`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
-use ballista_core::execution_plans::{ShuffleWriter, SortShuffleWriterExec, UnresolvedShuffleExec};
+use ballista_core::execution_plans::{ShuffleWriter, UnresolvedShuffleExec};
 use ballista_scheduler::planner::{DefaultDistributedPlanner, DistributedPlanner};
 use datafusion::common::tree_node::{TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, internal_datafusion_err};
@@ -31,8 +30,8 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
 use forebay_engine::{ExchangeOptions, StreamingExchangeExec, WriteExec};
+use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{disguised, undisguised};
-use forebay_planner::{ForebayConfig, Shuffle};
 
 use crate::graph::{EdgeKind, Limits};
 use crate::stages::asked_order::asked_order;
@@ -96,29 +95,24 @@ impl Stages {
         let order = self.orders.remove(&writer.stage_id());
         let Piece { plan: child, inputs } = self.cut(written, Scope::Own)?;
         let id = if writer.shuffle_output_partitioning().is_some() {
-            let plan = match self.config.shuffle {
-                Shuffle::Blocks => dealt::writer(writer, child, self.config.block_bytes as u64)?,
-                Shuffle::Ballista => {
-                    replace_children_if_necessary(writer_of(writer)?, vec![child])?
-                }
-            };
+            let plan = dealt::writer(writer, child, self.config.block_bytes as u64)?;
             self.add(Piece { plan, inputs })?
         } else {
             let plan = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
             let mut piece = Piece { plan, inputs };
             if is_last {
-                self.merge_in_ranges(&mut piece);
+                self.merge_in_ranges(&mut piece)?;
             }
             self.add_block_stage(piece, self.block_size())?
         };
-        self.staged.shuffles.insert(writer.stage_id(), id);
+        self.shuffles.insert(writer.stage_id(), id);
         Ok(())
     }
 
     /// The part of a plan that stays in its stage; what is below a cut is added.
     fn cut(&mut self, plan: Arc<dyn ExecutionPlan>, scope: Scope) -> Result<Piece> {
         if let Some(shuffle) = plan.downcast_ref::<UnresolvedShuffleExec>() {
-            return self.read_shuffle(shuffle, &plan, scope);
+            return self.read_shuffle(shuffle, scope);
         }
         if let Some(exchange) = plan.downcast_ref::<StreamingExchangeExec>()
             && !exchange.options().ordered
@@ -154,31 +148,25 @@ impl Stages {
         Ok(Piece { plan: replace_children_if_necessary(plan, children)?, inputs })
     }
 
-    fn read_shuffle(
-        &mut self,
-        shuffle: &UnresolvedShuffleExec,
-        plan: &Arc<dyn ExecutionPlan>,
-        scope: Scope,
-    ) -> Result<Piece> {
-        let stage = self.staged.shuffles.get(&shuffle.stage_id).copied();
+    fn read_shuffle(&mut self, shuffle: &UnresolvedShuffleExec, scope: Scope) -> Result<Piece> {
+        let stage = self.shuffles.get(&shuffle.stage_id).copied();
         let from = stage.ok_or_else(|| {
             internal_datafusion_err!("stage {} is read before it is planned", shuffle.stage_id)
         })?;
-        let is_hash = self.staged.stage(from).is_some_and(PlannedStage::is_shuffle);
         if self.staged.stage(from).is_some_and(PlannedStage::is_dealt) {
             let kind = if shuffle.broadcast { EdgeKind::Broadcast } else { EdgeKind::Hash };
-            let input = Input { from, kind, reads: Some(Reads::Dealt) };
+            let input = Input { from, kind, reads: Reads::Dealt };
             return Ok(Piece { plan: dealt::hole(from, shuffle)?, inputs: vec![input] });
         }
         let (kind, reads) = match (shuffle.broadcast, scope) {
-            (true, _) if is_hash => (EdgeKind::Broadcast, None),
-            (false, _) if is_hash => (EdgeKind::Blocking, None),
-            (true, _) => (EdgeKind::Broadcast, Some(Reads::AllInOne)),
-            (false, Scope::All) => (EdgeKind::Blocking, Some(Reads::AllApart)),
-            (false, Scope::Own) => (UNIT, Some(Reads::Unit)),
+            (true, _) => (EdgeKind::Broadcast, Reads::AllInOne),
+            (false, Scope::All) => (EdgeKind::Blocking, Reads::AllApart),
+            (false, Scope::Own) => (UNIT, Reads::Unit),
         };
-        let plan = if is_hash { Arc::clone(plan) } else { reader(from, plan) };
-        Ok(Piece { plan, inputs: vec![Input { from, kind, reads }] })
+        Ok(Piece {
+            plan: reader(from, Arc::clone(&shuffle.schema)),
+            inputs: vec![Input { from, kind, reads }],
+        })
     }
 
     fn cut_below_exchange(&mut self, exchange: &StreamingExchangeExec) -> Result<Piece> {
@@ -267,11 +255,4 @@ fn merged(writers: &[Arc<dyn ShuffleWriter>]) -> Result<HashMap<usize, LexOrderi
 fn only_child(children: Vec<&Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
     let first = children.first().copied().cloned();
     first.ok_or_else(|| internal_datafusion_err!("an operator without an input"))
-}
-
-fn writer_of(writer: &dyn ShuffleWriter) -> Result<Arc<dyn ExecutionPlan>> {
-    let writer: &dyn std::any::Any = writer;
-    let sorted = writer.downcast_ref::<SortShuffleWriterExec>();
-    let sorted = sorted.ok_or_else(|| internal_datafusion_err!("an unknown shuffle writer"))?;
-    Ok(Arc::new(sorted.clone()))
 }

@@ -10,7 +10,8 @@
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
 //! - `joined_stages`: which of its stages are one
 //! - `short_runs`: sorts of files, whose tasks sort little at a time
-//! - `ranges`: the order of a query, made by several tasks
+//! - `ranges`: the order of a query, made by several tasks; `range_windows`: window functions above it
+//! - `window_functions`: what these say of themselves
 //! - [`asked_order`]: the order in which a query asks for its rows
 //!
 //! Ballista's planner cuts at shuffles; everything else here is ours.
@@ -22,11 +23,13 @@ pub(crate) mod dealt;
 mod input_wants;
 mod joined_stages;
 mod kept_joins;
+mod range_windows;
 mod ranges;
 mod rewrites;
 mod short_runs;
 mod staged;
 mod traits;
+mod window_functions;
 
 #[cfg(test)]
 mod tests;
@@ -34,3 +37,4 @@ mod tests;
 pub(crate) use cut::cut;
 pub(crate) use staged::{PlannedStage, Reads, StagedPlan};
 pub(crate) use traits::holds_model;
+pub(crate) use window_functions::can_be_sent;

@@ -12,21 +12,22 @@
 //! The graph makes the ranges when the runs are there, and one range if there are few bytes. A stage stays as it
 //! was where a task per range would be wrong, or could not be made again:
 //!
-//! - above the merge is more than what takes row by row: a limit, a window;
+//! - above the merge is more than what takes row by row, or a window function whose values over all rows follow from
+//!   how many rows there are (`range_windows`): a limit, a sum;
 //! - the runs were not sorted for this: what a table says of the order of its files may be wrong, which costs
 //!   a merge its order and would cost ranges rows;
 //! - a function of the query is volatile: a run that is made again would have other rows, and some ranges would
 //!   have been made of those it had first;
-//! - there is a window: `row_number()` numbers rows that are equal to it as they come, so that of two rows each may
-//!   have the other's number when they come again. The same keys would be there, and no one would notice;
+//! - there is a window below: `row_number()` numbers rows that are equal to it as they come, so that of two rows each
+//!   may have the other's number when they come again. The same keys would be there, and no one would notice;
 //! - keys have no form as bytes that compares as the sort does;
 //! - rows are written to folders by columns by which they are not sorted first: each range would have a file in
 //!   each folder.
 
 use std::collections::BTreeSet;
-use std::iter;
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::filter::FilterExec;
@@ -40,8 +41,10 @@ use crate::block::run_order::run_order;
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, StageId};
 use crate::stages::assembly::{Piece, Stages};
+use crate::stages::range_windows;
 use crate::stages::staged::Reads;
 use crate::stages::traits::{holds_volatile, holds_window};
+use crate::stages::window_functions::computed_by;
 
 /// Blocks of a run in a range, if there is one run, and of all runs in it at least. What a task reads beside its range is a part of two
 /// blocks of each run.
@@ -52,29 +55,36 @@ const RUN_BLOCK_BYTES_MIN: u64 = 64 << 10;
 
 impl Stages {
     /// Has the last stage, which is not added yet, read the runs below its merge in ranges, if that is right.
-    pub(super) fn merge_in_ranges(&mut self, piece: &mut Piece) {
+    ///
+    /// # Errors
+    /// None that planning the same operators did not find.
+    pub(super) fn merge_in_ranges(&mut self, piece: &mut Piece) -> Result<()> {
         if self.config.range_bytes == 0 || !self.config.dynamic_blocks {
-            return;
+            return Ok(());
         }
-        let [input] = &mut piece.inputs[..] else { return };
-        let is_merged = input.kind == EdgeKind::Blocking && input.reads == Some(Reads::AllApart);
-        let Some(merge) = merge_below(&piece.plan).filter(|_| is_merged) else { return };
+        let [input] = &mut piece.inputs[..] else { return Ok(()) };
+        let is_merged = input.kind == EdgeKind::Blocking && input.reads == Reads::AllApart;
+        let merge = merge_below(&piece.plan).filter(|_| is_merged);
+        let Some(merge) = merge else { return Ok(()) };
         let from = input.from;
         let reads_it = merge
             .input()
             .downcast_ref::<BlockReaderExec>()
             .is_some_and(|reader| reader.stage() == from.0);
         let has_keys = RowKeys::can_encode(merge.expr(), &merge.input().schema());
-        let below = self.staged.stages.iter().map(|stage| &stage.plan);
-        let mut all = below.chain(iter::once(&piece.plan));
-        let may_differ = all.any(|plan| holds_volatile(plan) || holds_window(plan));
+        let mut below = self.staged.stages.iter().map(|stage| &stage.plan);
+        let may_differ = holds_volatile(&piece.plan)
+            || below.any(|plan| holds_volatile(plan) || holds_window(plan));
         let fits = reads_it && has_keys && keeps_folders_together(&piece.plan);
         if !fits || may_differ || self.is_read(from) {
-            return;
+            return Ok(());
         }
+        let Some(plan) = range_windows::in_ranges(&piece.plan, from)? else { return Ok(()) };
         if self.write_runs(from, merge) {
             input.kind = EdgeKind::Ranges;
+            piece.plan = plan;
         }
+        Ok(())
     }
 
     fn is_read(&self, stage: StageId) -> bool {
@@ -122,7 +132,8 @@ fn keeps_folders_together(plan: &Arc<dyn ExecutionPlan>) -> bool {
     by.is_empty() || first == Some(by.into_iter().collect())
 }
 
-/// The merge of all rows below operators that take one row after the other, and keep their order.
+/// The merge of all rows below operators that take one row after the other, and window functions, which keep their
+/// order.
 fn merge_below(plan: &Arc<dyn ExecutionPlan>) -> Option<&SortPreservingMergeExec> {
     if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
         return Some(merge).filter(|merge| merge.fetch().is_none());
@@ -130,7 +141,8 @@ fn merge_below(plan: &Arc<dyn ExecutionPlan>) -> Option<&SortPreservingMergeExec
     let by_row = plan.is::<ProjectionExec>()
         || plan.is::<BoundedProjectionExec>()
         || plan.is::<FilterExec>()
-        || plan.is::<WriteExec>();
+        || plan.is::<WriteExec>()
+        || computed_by(plan).is_some();
     match plan.children()[..] {
         [input] if by_row && plan.fetch().is_none() => merge_below(input),
         _ => None,

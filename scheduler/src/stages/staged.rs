@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ballista_core::execution_plans::SortShuffleWriterExec;
 use datafusion::common::{DataFusionError, internal_datafusion_err};
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -15,8 +14,6 @@ use crate::graph::{JobSpec, StageId};
 pub(crate) struct StagedPlan {
     /// By [`StageId`]. The client, whose stage is the last of [`StagedPlan::spec`], has no plan.
     pub(crate) stages: Vec<PlannedStage>,
-    /// The stages of Ballista's shuffle readers.
-    pub(crate) shuffles: HashMap<usize, StageId>,
     /// What the graph knows of the same stages.
     pub(crate) spec: JobSpec,
 }
@@ -31,11 +28,6 @@ pub(crate) struct PlannedStage {
 }
 
 impl PlannedStage {
-    /// Whether it writes a hash shuffle of Ballista's.
-    pub(crate) fn is_shuffle(&self) -> bool {
-        self.plan.is::<SortShuffleWriterExec>()
-    }
-
     /// Whether it deals its rows out by hash, into blocks.
     pub(crate) fn is_dealt(&self) -> bool {
         self.plan.is::<HashWriterExec>()

@@ -99,23 +99,6 @@ async fn what_is_dealt_out_is_written_in_blocks() {
     assert_eq!(stages("SELECT k, count(*) FROM many GROUP BY k", 0).await, grouped);
 }
 
-#[tokio::test]
-async fn what_is_dealt_out_is_written_by_ballista_if_that_is_asked_for() {
-    let session = session(0);
-    let mut options = ForebayConfig::default();
-    options.set("shuffle", "ballista").unwrap();
-    let options = session.copied_config().with_option_extension(options);
-    let query = "SELECT few.a, many.b FROM few JOIN many ON few.k = many.k";
-    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
-    let found = cut(&"job".into(), plan, options.options()).unwrap();
-    let by_ballista = [
-        "SortShuffleWriter < DataSource",
-        "SortShuffleWriter < DataSource",
-        "BlockWriter < HashJoin < UnresolvedShuffle < UnresolvedShuffle",
-    ];
-    assert_eq!(names(found), by_ballista);
-}
-
 /// A table of 4 files, by the tasks that sort its rows.
 #[tokio::test]
 async fn sorts_of_large_files_have_a_task_for_what_it_can_sort_in_memory() {
@@ -207,4 +190,61 @@ async fn a_write_of_what_streams_in_is_not_part_of_its_tasks() {
     let through_blocks = stages_of_write(query, false).await;
     assert_eq!(stages_of_write(query, true).await, through_blocks);
     assert_eq!(through_blocks.last().unwrap(), "BlockWriter < Write < BlockReader");
+}
+
+/// Of what is numbered by several tasks, each knows how many rows there are before its own, and nothing of their
+/// values.
+#[tokio::test]
+async fn windows_are_computed_in_ranges_if_they_follow_from_how_many_rows_there_are() {
+    let filtered = "SELECT k, b, row_number() OVER (ORDER BY b) AS n FROM many WHERE k % 3 = 0";
+    let outer = |functions: &str| format!("SELECT {functions} FROM ({filtered}) WHERE n % 2 = 0");
+    for (query, ranges) in [
+        ("SELECT k, row_number() OVER (ORDER BY b) FROM many", true),
+        ("SELECT k, row_number() OVER (ORDER BY b) AS n FROM many ORDER BY n", true),
+        ("SELECT rank() OVER (ORDER BY k), ntile(3) OVER (ORDER BY k) FROM many", true),
+        (
+            "SELECT percent_rank() OVER (ORDER BY k DESC), cume_dist() OVER (ORDER BY k DESC) FROM many",
+            true,
+        ),
+        ("SELECT count(*) OVER (ORDER BY k) FROM many", true),
+        ("SELECT count(*) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING) FROM many", true),
+        (
+            "SELECT row_number() OVER (ORDER BY k), rank() OVER (ORDER BY k, b),
+               count(*) OVER (ORDER BY k ROWS UNBOUNDED PRECEDING) FROM many",
+            true,
+        ),
+        (outer("k, n").as_str(), true),
+        // Equal rows may be in several ranges, or rows have been left out.
+        ("SELECT rank() OVER (ORDER BY k), row_number() OVER (ORDER BY k, b) FROM many", false),
+        ("SELECT count(*) OVER (ORDER BY k), rank() OVER (ORDER BY k, b) FROM many", false),
+        (outer("row_number() OVER (ORDER BY b)").as_str(), false),
+        // Values of other rows.
+        ("SELECT sum(b) OVER (ORDER BY k) FROM many", false),
+        ("SELECT rank() OVER (ORDER BY k), dense_rank() OVER (ORDER BY k) FROM many", false),
+        ("SELECT lag(b) OVER (ORDER BY k) FROM many", false),
+        ("SELECT first_value(b) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(*) FILTER (WHERE b > 3) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(DISTINCT b % 2) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(nullif(b, 3)) OVER (ORDER BY k) FROM many", false),
+        ("SELECT count(*) OVER (ORDER BY k ROWS 3 PRECEDING) FROM many", false),
+        (
+            "SELECT count(*) OVER (ORDER BY k ROWS BETWEEN UNBOUNDED PRECEDING AND 1 FOLLOWING) FROM many",
+            false,
+        ),
+        ("SELECT count(*) OVER (ORDER BY k GROUPS UNBOUNDED PRECEDING) FROM many", false),
+        // Other orders, or not in the last stage, or not all rows.
+        ("SELECT row_number() OVER (ORDER BY k), row_number() OVER (ORDER BY b) FROM many", false),
+        ("SELECT b, row_number() OVER (ORDER BY k) FROM many ORDER BY b", false),
+        ("SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY b) AS n FROM many)", false),
+        ("SELECT row_number() OVER (ORDER BY b) FROM many LIMIT 3", false),
+        ("SELECT row_number() OVER (ORDER BY random()) FROM many", false),
+        ("SELECT row_number() OVER (PARTITION BY k % 3 ORDER BY b) FROM many", false),
+    ] {
+        let found = staged(query, 0).await;
+        let kinds: Vec<_> = found.spec.edges.iter().map(|edge| edge.kind).collect();
+        assert_eq!(kinds.contains(&EdgeKind::Ranges), ranges, "{query}: {kinds:?}");
+        let last = names(found).pop().unwrap();
+        let is_completed = last.contains("RangeWindow < BoundedWindowAgg");
+        assert_eq!(is_completed, ranges, "{query}: {last}");
+    }
 }

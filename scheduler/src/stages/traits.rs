@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
+use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::datasource::source::DataSourceExec;
@@ -19,7 +19,6 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
-use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use forebay_engine::{
     BoundedProjectionExec, InferenceExec, RestoreOrderExec, StreamingExchangeExec, TransformExec,
@@ -30,6 +29,7 @@ use forebay_udf::model::{BatchLimits, ModelDeclaration, RuntimeKind};
 use crate::block::{BlockReaderExec, BlockWriterExec};
 use crate::inventory::{CUDA, EMULATED};
 use crate::resources::{AcceleratorNeed, Need, WHOLE};
+use crate::stages::window_functions::computed_by;
 
 /// What a task of a stage takes of its worker: what its models declare, or one core.
 ///
@@ -138,9 +138,7 @@ pub(crate) fn holds_volatile(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 /// Whether an operator of a plan computes window functions.
 pub(crate) fn holds_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<WindowAggExec>()
-        || plan.is::<BoundedWindowAggExec>()
-        || plan.children().into_iter().any(holds_window)
+    computed_by(plan).is_some() || plan.children().into_iter().any(holds_window)
 }
 
 /// Whether an operator of a plan joins by hash.
@@ -163,10 +161,8 @@ pub(crate) fn can_be_left_out(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let takes_all = wanted.iter().any(|wanted| matches!(wanted, Distribution::SinglePartition))
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<SortPreservingMergeExec>();
-    let stays = plan.is::<UnresolvedShuffleExec>()
-        || plan.is::<ShuffleReaderExec>()
-        || plan.is::<PlaceholderRowExec>()
-        || plan.is::<SortExec>();
+    let stays =
+        plan.is::<ShuffleReaderExec>() || plan.is::<PlaceholderRowExec>() || plan.is::<SortExec>();
     !takes_all && !stays && plan.children().into_iter().all(can_be_left_out)
 }
 

@@ -5,13 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use ballista_core::JobId;
-use ballista_core::execution_plans::ShuffleReaderExec;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
-use ballista_executor::execution_engine::{
-    DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor,
-};
+use ballista_executor::execution_engine::{ExecutionEngine, QueryStageExecutor};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{Result, internal_err};
 use datafusion::config::{ConfigOptions, ExtensionOptions};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -20,26 +17,24 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use forebay_engine::arrow_files::checked;
 use forebay_engine::device::Placement;
-use forebay_engine::{Devices, InferenceExec};
+use forebay_engine::{Devices, InferenceExec, LoopJoinExec};
 use forebay_planner::ForebayConfig;
 
 use crate::ballista::session;
 use crate::ballista::status;
 use crate::block::open_block::Sealed;
-use crate::block::shuffle::ShuffleFiles;
 use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec, HashWriterExec};
 use crate::protocol::location::FileId;
 use crate::protocol::messages;
 use crate::worker::account::Account;
 use crate::worker::joins::Tables;
 
-/// Runs stages on this worker's devices: those that write blocks itself, others as Ballista does.
+/// Runs stages on this worker's devices.
 pub(crate) struct TaskEngine {
     devices: Arc<Devices>,
     store: Arc<BlockStore>,
     account: Arc<Account>,
     tables: Arc<Tables>,
-    inner: DefaultExecutionEngine,
 }
 
 impl TaskEngine {
@@ -49,8 +44,7 @@ impl TaskEngine {
         store: Arc<BlockStore>,
         account: Arc<Account>,
     ) -> Self {
-        let (tables, inner) = (Arc::default(), DefaultExecutionEngine::new());
-        Self { devices, store, account, tables, inner }
+        Self { devices, store, account, tables: Arc::default() }
     }
 
     /// What its tasks build once for all.
@@ -66,24 +60,21 @@ impl TaskEngine {
         Ok(if own.is_accelerated() && !given.devices.is_empty() { given } else { own })
     }
 
-    /// The plan was made for all workers: this one has devices and a folder of its own, and does not
-    /// believe what files say.
-    fn placed(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        work_dir: &str,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    /// The plan was made for all workers: this one has devices and a limit of memory of its own, and does not believe
+    /// what files say.
+    fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         let place = |node: Arc<dyn ExecutionPlan>| {
-            if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
-                let reader = Arc::new(reader.with_work_dir(work_dir.to_owned()));
-                return Ok(Transformed::yes(reader as Arc<dyn ExecutionPlan>));
-            }
             if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>()
                 && let Some(reader) = merge.input().downcast_ref::<BlockReaderExec>()
             {
                 let reader = Arc::new(reader.clone().merged_by(merge.expr().clone()));
                 return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
             }
+            let node = LoopJoinExec::in_place_of(node)?;
+            if node.transformed {
+                return Ok(node);
+            }
+            let node = node.data;
             let Some(inference) = node.downcast_ref::<InferenceExec>() else {
                 return Ok(checked(node));
             };
@@ -106,44 +97,35 @@ impl ExecutionEngine for TaskEngine {
         &self,
         job_id: JobId,
         stage_id: usize,
-        task_id: usize,
-        global_output_partition_ids: Vec<usize>,
+        _: usize,
+        _: Vec<usize>,
         plan: Arc<dyn ExecutionPlan>,
-        work_dir: &str,
+        _: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
         let job = job_id.to_string();
         let stage = u32::try_from(stage_id).unwrap_or(u32::MAX);
-        let plan = self.placed(plan, work_dir)?;
+        let plan = self.placed(plan)?;
         // A filter that one side of a join gives the scan of the other is a task's own.
         let plan = if config.options().optimizer.enable_dynamic_filter_pushdown {
             plan
         } else {
             self.tables.joined(&job, stage, plan)?
         };
-        let tables = Arc::clone(&self.tables);
-        if let Some(writer) = Writer::of(&plan) {
-            return Ok(Arc::new(BlockTask {
-                job,
-                stage,
-                writer,
-                store: Arc::clone(&self.store),
-                tables,
-                account: Arc::clone(&self.account),
-            }));
-        }
-        let shuffle = Arc::clone(&plan);
-        let inner = self.inner.create_query_stage_exec(
-            job_id,
-            stage_id,
-            task_id,
-            global_output_partition_ids,
-            plan,
-            work_dir,
-            config,
-        )?;
-        let store = Arc::clone(&self.store);
-        Ok(Arc::new(ShuffleTask { job, stage, inner, plan: shuffle, tables, store }))
+        let Some(writer) = Writer::of(&plan) else {
+            return internal_err!(
+                "stage {stage} of job {job} ends with {}, which writes no blocks",
+                plan.name()
+            );
+        };
+        Ok(Arc::new(BlockTask {
+            job,
+            stage,
+            writer,
+            store: Arc::clone(&self.store),
+            tables: Arc::clone(&self.tables),
+            account: Arc::clone(&self.account),
+        }))
     }
 }
 
@@ -228,58 +210,6 @@ impl QueryStageExecutor for BlockTask {
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
         let mut found = vec![MetricsSet::new()];
         metrics(self.writer.input().as_ref(), &mut found);
-        found
-    }
-}
-
-/// A task of Ballista's, whose errors keep their kind.
-#[derive(Debug)]
-struct ShuffleTask {
-    job: String,
-    stage: u32,
-    store: Arc<BlockStore>,
-    tables: Arc<Tables>,
-    inner: Arc<dyn QueryStageExecutor>,
-    plan: Arc<dyn ExecutionPlan>,
-}
-
-impl fmt::Display for ShuffleTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-#[tonic::async_trait]
-impl QueryStageExecutor for ShuffleTask {
-    async fn execute_query_stage(
-        &self,
-        task_id: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<Vec<ShuffleWritePartition>> {
-        log_options(&context);
-        let used = self.tables.used(&self.job, self.stage);
-        let memory = Arc::clone(context.memory_pool());
-        let task = u32::try_from(task_id).unwrap_or(u32::MAX);
-        let run = async {
-            let mut files = ShuffleFiles::new(&self.store, &self.job, self.stage, task)?;
-            let work = self.inner.execute_query_stage(task_id, context);
-            let written = match files.count_while(work).await {
-                Ok(written) => written,
-                Err(error) => return Err(files.disk_error().map_or(error, DataFusionError::from)),
-            };
-            files.keep().await?;
-            Ok(written)
-        };
-        let written = run.await.map_err(status::sealed_failure)?;
-        used.ended_well(memory.as_ref());
-        Ok(written)
-    }
-
-    fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
-        // The writer that runs is one of Ballista's making, over the same operators.
-        let mut found = vec![MetricsSet::new()];
-        let children = self.plan.children().into_iter();
-        children.for_each(|child| metrics(child.as_ref(), &mut found));
         found
     }
 }

@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
@@ -32,7 +31,7 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-    StatisticsArgs, StatisticsContext, replace_children_if_necessary,
+    replace_children_if_necessary,
 };
 use forebay_engine::SpillingJoinExec;
 use parking_lot::Mutex;
@@ -47,7 +46,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// A side is built instead of the other one if it has less than one row for so many of that.
-const TIMES_FEWER: usize = 2;
+const TIMES_FEWER: u64 = 2;
 
 /// A join of a stage: the job, the stage, and which of the stage's joins it is.
 type Place = (String, u32, usize);
@@ -213,15 +212,9 @@ fn has_fewer_right(join: &HashJoinExec) -> bool {
 }
 
 /// Rows that a task reads of a hash shuffle.
-fn rows(plan: &Plan) -> Option<usize> {
-    if let Some(reader) = plan.downcast_ref::<BlockReaderExec>() {
-        let [blocks] = reader.partitions() else { return None };
-        let rows = blocks.iter().fold(0, |rows: u64, block| rows.saturating_add(block.rows));
-        return usize::try_from(rows).ok();
-    }
-    let reader = plan.downcast_ref::<ShuffleReaderExec>()?;
-    let read = StatisticsContext::new().compute(reader, &StatisticsArgs::new());
-    read.ok()?.num_rows.get_value().copied()
+fn rows(plan: &Plan) -> Option<u64> {
+    let [blocks] = plan.downcast_ref::<BlockReaderExec>()?.partitions() else { return None };
+    Some(blocks.iter().fold(0, |rows, block| rows.saturating_add(block.rows)))
 }
 
 fn hash_join(plan: &Plan) -> Result<&HashJoinExec> {

@@ -76,7 +76,6 @@ const OPTIONS: &[(&str, Allowed)] = &[
     ("forebay.resumable", Allowed::Anything),
     ("forebay.stage_models", Allowed::Anything),
     ("forebay.share_equal_inputs", Allowed::Anything),
-    ("forebay.shuffle", Allowed::Anything),
     ("forebay.stream_stages", Allowed::Anything),
     ("forebay.weight", Allowed::Number(1..=100)),
 ];

@@ -47,12 +47,6 @@ async fn with_tables(forebay: ForebayContext, folder: &TempDir) -> ForebayContex
     forebay
 }
 
-/// Hash shuffles are in blocks, unless a query's options say otherwise.
-pub(super) async fn in_blocks(forebay: &ForebayContext) {
-    let set = async { forebay.sql("SET forebay.shuffle = 'blocks'").await?.collect().await };
-    set.await.unwrap();
-}
-
 fn second() -> Option<Mutex<Second>> {
     is_long().then(Second::start).flatten().map(Mutex::new)
 }
@@ -88,7 +82,6 @@ fn on_a_cluster() {
         let here = builder().build().unwrap();
         tables::write(&here, folder.path()).await;
         let there = builder().standalone().await.unwrap();
-        in_blocks(&there).await;
         [with_tables(here, &folder).await, with_tables(there, &folder).await]
     });
     let results = Results::compute();

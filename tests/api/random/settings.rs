@@ -43,7 +43,6 @@ pub(in crate::api) const OF_CLUSTERS: &[Choice] = &[
     ("forebay.block_bytes", "300"),
     ("forebay.range_bytes", "1"),
     ("forebay.range_bytes", "300"),
-    ("forebay.shuffle", "ballista"),
     ("forebay.stream_stages", "false"),
     ("forebay.dynamic_blocks", "false"),
     ("forebay.edge_budget", "200"),

@@ -17,7 +17,7 @@ use forebay_testkit::cluster::Cluster;
 use tempfile::TempDir;
 
 use super::random::count::{Count, seeds};
-use super::random::{builder, in_blocks, runtime};
+use super::random::{builder, runtime};
 use models::Models;
 use oracle::World;
 use tables::Tables;
@@ -45,7 +45,6 @@ fn all_types_in_all_ways() {
         }
         let here = builder().build().unwrap();
         let there = builder().connect(cluster.address()).await.unwrap();
-        in_blocks(&there).await;
         for forebay in [&here, &there] {
             with_models(forebay).await;
             tables.create(forebay.session(), folder.path()).await;

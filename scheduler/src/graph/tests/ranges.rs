@@ -1,5 +1,7 @@
 //! Sorted runs, read range by range.
 
+use forebay_testkit::random::Random;
+
 use super::*;
 
 /// Stages: runs of two partitions, what reads them in ranges of so many bytes, and a client.
@@ -285,4 +287,50 @@ fn a_stage_reads_the_runs_of_one_order() {
     let spec = spec(vec![stage(1), stage(1), stage(0)], &[(0, 2, ranges), (1, 2, ranges)]);
     let error = JobGraph::try_new(spec).unwrap_err().to_string();
     assert!(error.contains("the runs of several stages"), "{error}");
+}
+
+/// What a task adds to the numbers of its rows: told by the graph, and counted where blocks begin before the range.
+#[test]
+fn rows_before_a_range_are_in_blocks_that_it_does_not_read_or_are_left_out() {
+    let mut random = Random::new(11);
+    let mut not_read = 0;
+    for _ in 0..300 {
+        let mut fixture = Fixture::new(spec_of(random.between(1, 80)));
+        let mut runs = vec![];
+        for index in 0..2 {
+            let mut rows: Vec<u8> = (0..random.below(40)).map(|_| random.below(9) as u8).collect();
+            rows.sort_unstable();
+            let mut blocks: Vec<Vec<u8>> = vec![];
+            for row in rows {
+                match blocks.last_mut().filter(|_| random.chance(70)) {
+                    Some(block) => block.push(row),
+                    None => blocks.push(vec![row]),
+                }
+            }
+            let mut reports = run_of(&blocks.iter().map(|block| block[0]).collect::<Vec<_>>());
+            reports.iter_mut().zip(&blocks).for_each(|(told, rows)| told.rows = rows.len() as u64);
+            if let (Some(told), Some(rows)) = (reports.last_mut(), blocks.last()) {
+                let end = rows.last().map(|row| key(*row));
+                told.run.as_mut().unwrap().end = end.filter(|_| random.chance(80));
+            }
+            let task = fixture.bind(unit(0, index), "a").task;
+            fixture.apply(Event::TaskFinished { task, blocks: reports });
+            runs.push(blocks);
+        }
+        let all = runs.iter().flatten().flatten();
+        assert_eq!(fixture.graph.rows_of(StageId(0)), all.clone().count() as u64);
+        for index in 0..fixture.graph.ranges(StageId(1)).unwrap() as u32 {
+            let (_, read, [from, to]) = fixture.bind_range(index);
+            let is_before = |row: &&u8| from.as_ref().is_some_and(|from| key(**row) < *from);
+            let rows = read.iter().flatten();
+            let rows = rows.flat_map(|block| &runs[block.unit.index as usize][block.seq as usize]);
+            let left_out = rows.filter(is_before).count() as u64;
+            let range = KeyRange { from: from.clone(), to };
+            let before = fixture.graph.rows_before(StageId(0), &range);
+            let expected = all.clone().filter(is_before).count() as u64;
+            assert_eq!(before + left_out, expected, "{runs:?} {range:?}");
+            not_read += before;
+        }
+    }
+    assert!(not_read > 0);
 }

@@ -10,12 +10,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_flight::flight_service_server::FlightServiceServer;
 use ballista_core::serde::protobuf::executor_grpc_server::ExecutorGrpcServer;
 use ballista_core::serde::protobuf::{ExecutorStoppedParams, TaskStatus};
 use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
 use ballista_executor::executor::Executor;
-use ballista_executor::flight_service::BallistaFlightService;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use tokio::net::TcpListener;
@@ -94,7 +92,7 @@ impl Bound {
         let (tasks, ends) =
             TaskService::new(its_executor, engine, its_store, its_account, &threads, stop);
         let reports = tasks.reports();
-        let routes = routes(tasks, Arc::clone(&store), &folder);
+        let routes = routes(tasks, Arc::clone(&store));
         let port = SpawnedTask::spawn(connection::serve(routes, port, worker.tls.clone()));
         let tidying = SpawnedTask::spawn(tables);
         let site = Site {
@@ -259,11 +257,9 @@ async fn tell_busy(mut meter: BusyMeter, to_scheduler: ToScheduler) {
 
 /// All that others may ask of a worker: the scheduler, to run tasks; other workers and sessions,
 /// what tasks wrote.
-fn routes(tasks: TaskService, store: Arc<BlockStore>, folder: &Folder) -> Router {
+fn routes(tasks: TaskService, store: Arc<BlockStore>) -> Router {
     let limit = session::MESSAGE_BYTES as usize;
-    let shuffles = FlightServiceServer::new(BallistaFlightService::new(folder.text()));
     create_grpc_server(&GrpcServerConfig::default())
-        .add_service(shuffles.max_decoding_message_size(limit).max_encoding_message_size(limit))
         .add_service(BlocksServer::new(store))
         .add_service(
             ExecutorGrpcServer::new(tasks)

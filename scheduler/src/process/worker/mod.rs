@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ballista_core::extension::SessionConfigExt;
 use ballista_core::serde::protobuf::executor_resource::Resource;
 use ballista_core::serde::protobuf::{
     ExecutorOperatingSystemSpecification, ExecutorRegistration, ExecutorResource,
@@ -29,7 +28,6 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use forebay_engine::Devices;
 use tokio::sync::oneshot;
 
-use crate::ballista::calls;
 use crate::ballista::session;
 use crate::block::BlockStore;
 use crate::functions::Functions;
@@ -60,7 +58,7 @@ pub struct Worker {
     pub work_dir: PathBuf,
     /// What tasks run models on.
     pub devices: Arc<Devices>,
-    /// Bytes of blocks and hash shuffles that may be kept at a time.
+    /// Bytes of blocks that may be kept at a time.
     pub work_limit: Option<u64>,
     /// Memory, disk and object stores of all tasks together.
     pub runtime: Arc<RuntimeEnv>,
@@ -230,14 +228,12 @@ impl Worker {
             self.functions.clone(),
         );
         let peers = Arc::new(Peers::new(self.tls.clone()));
-        let reads = calls::for_shuffles(self.tls.clone());
         let config = state
             .config()
             .clone()
             .with_extension(store)
             .with_extension(schedulers)
-            .with_extension(peers)
-            .with_ballista_override_create_grpc_client_endpoint(reads);
+            .with_extension(peers);
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);
         let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));

@@ -3,20 +3,16 @@
 use std::path::Path;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use arrow::datatypes::Schema;
-use ballista_core::serde::scheduler::{PartitionId, PartitionLocation, PartitionStats};
 use datafusion::common::NullEquality;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::execution::memory_pool::{GreedyMemoryPool, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::prelude::SessionConfig;
 use futures::TryStreamExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::ballista::wake;
 use crate::block::{BlockSize, BlockStore, BlockWriterExec};
 
 const ALL: [JoinType; 10] = [
@@ -224,51 +220,26 @@ async fn swapped_sides_give_the_same_rows_in_the_same_columns() {
 
 #[test]
 fn sides_are_swapped_by_what_a_task_reads() {
-    let stats = |rows: Option<u64>| PartitionStats::new(rows, None, Some(1));
-    let shuffle = |schema: Arc<Schema>, rows: Option<u64>| -> Plan {
-        let location = PartitionLocation {
-            map_partition_id: 0,
-            partition_id: PartitionId { job_id: "job".into(), stage_id: 1, partition_id: 0 },
-            executor_meta: wake::waker(),
-            partition_stats: stats(rows),
-            file_id: None,
-            is_sort_shuffle: true,
-        };
-        let parts = vec![vec![location.clone(), location]];
-        let partitioning = Partitioning::UnknownPartitioning(1);
-        Arc::new(ShuffleReaderExec::try_new(1, parts, schema, partitioning).unwrap())
-    };
-    let swaps = |left, right, kind, mode| {
-        let (left_schema, right_schema) =
-            (batch(["l", "a"], 1, 0).schema(), batch(["r", "b"], 1, 0).schema());
-        let planned =
-            join(shuffle(left_schema, left), shuffle(right_schema, right), kind, mode, None);
-        let run = Tables::default().joined("job", 1, planned).unwrap();
-        run.is::<RunJoin>()
-    };
-    let segments = |schema: Arc<Schema>, rows: &[u64]| -> Plan {
+    // Segments of so many rows each, or rows that nobody has counted.
+    let side = |columns: [&str; 2], rows: Option<&[u64]>| -> Plan {
+        let Some(rows) = rows else { return in_memory(batch(columns, 1, 0)) };
         let segment = |rows: &u64| {
             let segment_at = Some(7);
             BlockLocation { rows: *rows, segment_at, ..BlockLocation::default() }
         };
         let blocks = vec![rows.iter().map(segment).collect()];
-        Arc::new(BlockReaderExec::new(1, schema, blocks))
+        Arc::new(BlockReaderExec::new(1, batch(columns, 1, 0).schema(), blocks))
     };
-    let swaps_segments = |left, right| {
-        let schemas = (batch(["l", "a"], 1, 0).schema(), batch(["r", "b"], 1, 0).schema());
-        let (left, right) = (segments(schemas.0, left), segments(schemas.1, right));
-        let planned = join(left, right, JoinType::Inner, PartitionMode::Partitioned, None);
+    let swaps = |left, right, kind, mode| {
+        let planned = join(side(["l", "a"], left), side(["r", "b"], right), kind, mode, None);
         Tables::default().joined("job", 1, planned).unwrap().is::<RunJoin>()
     };
-    assert!(swaps_segments(&[5, 4], &[1, 3]));
-    assert!(swaps_segments(&[5, 4], &[]));
-    assert!(!swaps_segments(&[5, 4], &[2, 3]));
-    assert!(!swaps_segments(&[], &[2, 3]));
-    let by_hash = PartitionMode::Partitioned;
-    assert!(swaps(Some(10), Some(4), JoinType::Inner, by_hash));
-    assert!(swaps(Some(10), Some(0), JoinType::RightAnti, by_hash));
-    assert!(!swaps(Some(10), Some(5), JoinType::Inner, by_hash));
-    assert!(!swaps(Some(5), Some(10), JoinType::Inner, by_hash));
-    assert!(!swaps(Some(10), None, JoinType::Inner, by_hash));
-    assert!(!swaps(Some(10), Some(1), JoinType::Inner, PartitionMode::CollectLeft));
+    let (by_hash, inner) = (PartitionMode::Partitioned, JoinType::Inner);
+    assert!(swaps(Some(&[5, 4]), Some(&[1, 3]), inner, by_hash));
+    assert!(swaps(Some(&[5, 4]), Some(&[]), inner, by_hash));
+    assert!(swaps(Some(&[10, 10]), Some(&[0]), JoinType::RightAnti, by_hash));
+    assert!(!swaps(Some(&[5, 4]), Some(&[2, 3]), inner, by_hash));
+    assert!(!swaps(Some(&[]), Some(&[2, 3]), inner, by_hash));
+    assert!(!swaps(Some(&[20]), None, inner, by_hash));
+    assert!(!swaps(Some(&[20]), Some(&[1]), JoinType::Left, PartitionMode::CollectLeft));
 }
