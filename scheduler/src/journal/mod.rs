@@ -10,6 +10,8 @@
 //!   [flushed](Journal::flushed).
 //! - A record that was being written when the machine stopped is cut off, with a warning. Anything else that is
 //!   wrong with a file is an error, and nothing is changed.
+//! - Who must start something before it is on the disk can bound how much of it gets lost
+//!   ([`Journal::flushed_but`]).
 //! - One process has the state at a time ([`State::take`], [`Hold`]). The others wait until it is gone, which a lock
 //!   tells, or until it has not been heard of for too long. Whoever has the state later has a greater **term**; the
 //!   one before, should it go on, finds that out before it says that anything is written, and can be asked

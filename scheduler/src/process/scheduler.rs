@@ -170,7 +170,7 @@ impl Scheduler {
             tenure: tenure(journal.as_ref(), self.scheduler_timeout),
             unclaimed: Arc::default(),
         });
-        jobs.restore(&cluster, found.jobs).await;
+        jobs.restore(&cluster, found.jobs).await?;
         let its_jobs = Arc::clone(&jobs);
         let service = ClusterService::new(membership.clone(), its_jobs).with_tenure(jobs.tenure);
         let reports = WorkerReports { scheduler: scheduler.clone(), registry: registry.clone() };

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -322,6 +322,41 @@ struct Overtaken {
     /// By the other one.
     read: Option<Records>,
     calls: usize,
+}
+
+/// A disk may be slow.
+#[tokio::test]
+async fn who_needs_most_of_it_waits_for_a_disk_only_if_that_is_far_behind() {
+    let folder = TempDir::new().unwrap();
+    let hold = State::in_folder(folder.path()).take().await.unwrap();
+    let (power, is_stuck) = (Power::for_ever(), Arc::new(AtomicBool::new(false)));
+    let its = Arc::clone(&is_stuck);
+    let before = Box::new(move |_: usize| {
+        while its.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let disk = Interrupted { disk: Box::new(power.clone()), calls: AtomicUsize::new(0), before };
+    let (log, _) = Log::open(Box::new(disk), "state".to_owned(), VERSION, 1).unwrap();
+    let journal = Journal::start(log, hold).unwrap();
+    is_stuck.store(true, Ordering::Release);
+    for n in 0..5 {
+        journal.append("job", vec![n]);
+    }
+    for last in [5, 6] {
+        journal.flushed_but(last).await.unwrap();
+    }
+    let waits = journal.flushed_but(4);
+    tokio::pin!(waits);
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut waits).await.is_err());
+    is_stuck.store(false, Ordering::Release);
+    waits.await.unwrap();
+    // Nobody does anything more once it could not be written.
+    power.full_at(0);
+    journal.append("job", vec![5]);
+    journal.flushed().await.unwrap_err();
+    let failed = journal.flushed_but(1000).await.unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::ResourceExhausted);
 }
 
 /// A server writes on while another one claims the state before its call `claims`, and reads it before its call

@@ -119,7 +119,7 @@ pub struct TaskName {
     /// Its stage, by its place in the job.
     #[prost(uint32, tag = "2")]
     pub stage: u32,
-    /// Its place among all attempts of the stage.
+    /// Its number among all attempts of the stage.
     #[prost(uint32, tag = "3")]
     pub task: u32,
 }
