@@ -23,7 +23,7 @@
 //! begun. When most of it is of keys that have ended, the rest is copied to a new file, which is there as a whole
 //! or not at all: so its size is at most twice what is needed, and 16 MiB. That is also done at the start.
 //! `<term>.term` is the claim of the process that has this term: locked, and written anew as long as it lives
-//! (`claim` says why that is enough).
+//! (`claim` says why that is enough). `state.id` has the id of the state, which is the same for all terms ([`StateId`]).
 //!
 //! In an object store a journal is a folder, and each group of records an object in it; it is also copied when these
 //! have become many. There are no locks: who has ended unexpectedly is silent. A claim is an object that is written
@@ -38,6 +38,7 @@ mod documents;
 mod error;
 mod frame;
 mod hold;
+mod identity;
 mod log;
 mod names;
 mod objects;
@@ -54,6 +55,7 @@ use std::sync::Arc;
 pub use documents::Documents;
 pub use error::JournalError;
 pub use hold::Hold;
+pub use identity::StateId;
 pub use state::State;
 pub use writer::Journal;
 

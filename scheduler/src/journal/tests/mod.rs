@@ -1,5 +1,6 @@
 //! Machines that stop, files that are cut and damaged, and a state with two owners.
 
+mod identity;
 mod objects;
 mod owners;
 mod power;

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::journal::disk::RealDisk;
-use crate::journal::hold::{Hold, Moment};
+use crate::journal::hold::{Claimed, Hold, Moment};
+use crate::journal::identity::StateId;
 use crate::journal::place::Place;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -110,6 +111,10 @@ fn stopped(folder: &TempDir) -> (Arc<Place>, RealDisk, Claim) {
     (Arc::new(Place::Folder(folder.path().to_owned())), disk, claim)
 }
 
+fn claimed(term: u64, at: Moment) -> Claimed {
+    Claimed { id: StateId::new(), term, at, was_silent: false }
+}
+
 fn second(folder: &TempDir) -> State {
     let second = State::in_folder(folder.path()).with_who("the server at second:1");
     second.with_takeover_after(Some(Duration::from_secs(1)))
@@ -127,7 +132,7 @@ async fn a_server_that_is_there_and_silent_is_followed_and_learns_by_whom() {
     // It goes on.
     let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
     let long_ago = Moment { clock: long_ago, ..Moment::now() };
-    let first = Hold::start(place, Box::new(disk), claim, 1, long_ago, false).unwrap();
+    let first = Hold::start(place, Box::new(disk), claim, claimed(1, long_ago)).unwrap();
     assert!(!first.is_fresh());
     for lost in [first.confirm().await.unwrap_err(), first.lost().await] {
         let told = lost.to_string();
@@ -192,7 +197,7 @@ async fn a_server_of_another_release_takes_nothing_that_it_cannot_go_on_with() {
     // Whoever has it goes on.
     let (now, long) = (Moment::now(), Some(Duration::from_secs(3600)));
     let claim = Claim { takeover_after_ms: long.map(|long| long.as_millis() as u64), ..claim };
-    let first = Hold::start(place, Box::new(disk), claim, 1, now, false).unwrap();
+    let first = Hold::start(place, Box::new(disk), claim, claimed(1, now)).unwrap();
     first.check().await.unwrap();
     first.let_go().await;
     // Nor what nobody has.
@@ -216,7 +221,8 @@ async fn a_machine_that_has_slept_looks_before_it_says_anything() {
         let (term, claim) = (names::next_term(&names), Claim::new("first", Some(hour)));
         assert!(disk.claim(&names::claim(term), &claim.bytes()).unwrap());
         let (place, at) = (Place::Folder(folder.path().to_owned()), Moment { calendar, ..now });
-        let first = Hold::start(Arc::new(place), Box::new(disk), claim, term, at, false).unwrap();
+        let claimed = claimed(term, at);
+        let first = Hold::start(Arc::new(place), Box::new(disk), claim, claimed).unwrap();
         assert_eq!(first.is_fresh(), is_fresh, "{calendar:?}");
         first.confirm().await.unwrap();
         assert!(first.is_fresh());
@@ -301,6 +307,10 @@ impl Disk for Interrupted {
         self.disk.remove(name)
     }
 
+    fn create(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        self.disk.create(name, bytes)
+    }
+
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
         self.disk.claim(name, bytes)
     }
@@ -312,16 +322,6 @@ impl Disk for Interrupted {
     fn is_let_go(&self, name: &str) -> io::Result<bool> {
         self.disk.is_let_go(name)
     }
-}
-
-/// What came of it.
-struct Overtaken {
-    confirmed: usize,
-    begun: Vec<Vec<Record>>,
-    ended: Option<JournalError>,
-    /// By the other one.
-    read: Option<Records>,
-    calls: usize,
 }
 
 /// A disk may be slow.
@@ -357,6 +357,16 @@ async fn who_needs_most_of_it_waits_for_a_disk_only_if_that_is_far_behind() {
     journal.flushed().await.unwrap_err();
     let failed = journal.flushed_but(1000).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::ResourceExhausted);
+}
+
+/// What came of it.
+struct Overtaken {
+    confirmed: usize,
+    begun: Vec<Vec<Record>>,
+    ended: Option<JournalError>,
+    /// By the other one.
+    read: Option<Records>,
+    calls: usize,
 }
 
 /// A server writes on while another one claims the state before its call `claims`, and reads it before its call
