@@ -14,11 +14,11 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Step, TaskId};
-use crate::journal::{Journal, JournalError, Records};
+use crate::journal::{self, Journal, JournalError, Records};
 use crate::protocol::messages::RunRequest;
 
 /// Keys in the journal.
-const JOB: &str = "job/";
+const JOB: &str = journal::NEEDED;
 const WORKER: &str = "worker/";
 const TIME: &str = "time";
 

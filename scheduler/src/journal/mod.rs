@@ -1,7 +1,7 @@
 //! What a scheduler must not forget, in a folder: an append-only log of records, each under a key.
 //!
 //! Somebody else's record ends with its key: what is known of a job is a list of records under the
-//! job's key, and gone when the job is. What a record says is not known here.
+//! job's key, and gone when the job is. What a record says is not known here, but whether it is [needed](NEEDED).
 //!
 //! # What is promised
 //!
@@ -63,6 +63,10 @@ use log::Log;
 
 /// The version of this process, which must read what it wrote.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Records under keys that begin so are needed until they end: no other version can go on without them. Others are of
+/// use to the version that wrote them.
+pub const NEEDED: &str = "job/";
 
 /// The records of each key that has not ended, in their order.
 pub type Records = BTreeMap<String, Vec<Vec<u8>>>;

@@ -182,7 +182,7 @@ fn of_another_release(folder: &TempDir) {
     let (term, version) = (1, "0.0.1".to_owned());
     let mut bytes = Head { format: FORMAT, term, version }.encode();
     let mut group = vec![];
-    record("job", &[1]).found().encode(&mut group);
+    record("job/1", &[1]).found().encode(&mut group);
     bytes.extend(frame::frame(0, &group));
     std::fs::write(folder.path().join(names::journal(term, 0)), bytes).unwrap();
 }
