@@ -226,6 +226,36 @@ async fn a_full_disk_below_the_journal_ends_the_scheduler_with_one_message_and_l
     drop((stage, disk));
 }
 
+/// It has the address of the first one, and a higher term, which says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_goes_on_with_a_scheduler_of_another_state() {
+    let (state, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    for _ in 0..2 {
+        let folder = other.path().to_str().unwrap();
+        drop(Cluster::start(env!("CARGO_BIN_EXE_forebay"), &["--state", folder]));
+    }
+    let mut stage = stage(&state);
+    let id = |folder: &TempDir| fs::read_to_string(folder.path().join("state.id")).unwrap();
+    let both = [id(&state), id(&other)];
+    let are_named = |said: &str| both.iter().all(|id| said.contains(id.trim_end()));
+    let session = stage.session().await;
+    let running = stage.start(&session, QUERY);
+    stage.until_tasks_run(4).await;
+    assert!(!running.is_over(), "the query was over before the scheduler was killed");
+    stage.cluster.scheduler_mut().kill();
+    fs::remove_dir_all(state.path()).unwrap();
+    fs::rename(other.path(), state.path()).unwrap();
+    let successor = stage.cluster.successor();
+    stage.cluster.takes_over(successor);
+    let error = stage.end(running).await.unwrap_err().to_string();
+    assert!(error.contains("it is no successor of that") && are_named(&error), "{error}");
+    for worker in 0..3 {
+        assert_eq!(stage.cluster.worker(worker).wait(), Some(1));
+        let log = stage.cluster.worker(worker).log();
+        assert!(log.contains("it is no successor of that") && are_named(&log), "{log}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_ends_when_no_successor_comes_in_time() {
     let state = TempDir::new().unwrap();

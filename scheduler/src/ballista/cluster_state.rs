@@ -78,6 +78,12 @@ impl ForebayClusterState {
         let (mut running, problem) = cut(graph.as_ref());
         running.log_to(self.registry.log_of(running.id.as_ref()));
         running.write_cut();
+        if self.registry.take_over(&mut running)
+            && let Err(error) = self.registry.written().await
+        {
+            // Nothing of it starts: this process ends.
+            tracing::error!(job = %running.id, "{error}");
+        }
         let missing = {
             let attending = self.attending.lock();
             let workers = attending.fleet.workers();
@@ -103,6 +109,7 @@ impl ForebayClusterState {
         let mut running = running.with_name(&name, queued_ms);
         let problem = running.replay(lines).err();
         running.log_to(self.registry.log_of(running.id.as_ref()));
+        self.registry.take_over(&mut running);
         tracing::info!(job = %running.id, "goes on: {}", running.name);
         let running = self.put(&mut graph, running);
         match problem {
@@ -260,16 +267,15 @@ impl ClusterState for ForebayClusterState {
         self.inner.save_executor_metadata(metadata).await
     }
 
-    /// Asked when tasks that were bound go to a worker, each batch of them in a task of its own: so what must be on
-    /// the disk before that is waited for here, and the event loop goes on meanwhile. Those who ask for another
+    /// Asked when tasks that were bound go to a worker, each batch of them in a task of its own: so if the disk is too
+    /// far behind for that, it is waited for here, and the event loop goes on meanwhile. Those who ask for another
     /// reason do not wait ([`at_once`]).
     async fn get_executor_metadata(&self, executor_id: &str) -> Result<ExecutorMetadata> {
         if executor_id == wake::WAKER {
             return Ok(wake::waker());
         }
         if !is_at_once() {
-            // A successor gives their names to no other tasks.
-            let written = self.registry.written().await;
+            let written = self.registry.nearly_written().await;
             written.map_err(|error| BallistaError::General(error.to_string()))?;
         }
         self.inner.get_executor_metadata(executor_id).await

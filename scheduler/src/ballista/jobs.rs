@@ -36,8 +36,8 @@ use crate::owner::Owner;
 use crate::protocol::Answers;
 use crate::protocol::messages::run_update::News;
 use crate::protocol::messages::{
-    Accepted, Analysis, DealtAnswer, DealtRequest, Finished, ReadAnswer, ReadRequest, RunRequest,
-    RunUpdate, TableRequest, TableRows,
+    self, Accepted, Analysis, DealtAnswer, DealtRequest, Finished, ReadAnswer, ReadRequest,
+    RunRequest, RunUpdate, TableRequest, TableRows,
 };
 use crate::protocol::server::{Jobs, Tenure};
 use crate::tables::SystemTable;
@@ -142,8 +142,8 @@ impl BallistaJobs {
         states: mpsc::Receiver<JobStatus>,
     ) -> Answers<RunUpdate> {
         let id = guard.job.to_string();
-        let accepted =
-            News::Accepted(Accepted { job: id.clone(), patience_ms: self.tenure.patience_ms });
+        let (patience_ms, state) = (self.tenure.patience_ms, self.tenure.state());
+        let accepted = News::Accepted(Accepted { job: id.clone(), patience_ms, state });
         let (registry, watched) = (self.registry.clone(), self.registry.clone());
         let unattended = unattended(self.registry.clone(), id.clone(), self.patience);
         let given_up = stream::once(unattended).map(|error| News::Failed(error.into()));
@@ -189,6 +189,11 @@ impl BallistaJobs {
         inside: Inside,
     ) -> Result<Answers<RunUpdate>, Status> {
         let id = request.job.as_str();
+        let state = self.tenure.state();
+        if request.state != state {
+            let problem = messages::is_no_successor(&state, "the query", &request.state);
+            return Err(Status::aborted(problem));
+        }
         let mut unclaimed = self.unclaimed.lock();
         if unclaimed.get(id).is_none_or(|job| job.owner != request.owner) {
             return Err(no_job(id));
@@ -199,7 +204,7 @@ impl BallistaJobs {
             Outcome::Goes(states) => Ok(self.updates(self.client(id, inside), states)),
             Outcome::Lost(error) => {
                 self.registry.forget(id);
-                let accepted = Accepted { job: id.to_owned(), patience_ms: 0 };
+                let accepted = Accepted { job: id.to_owned(), patience_ms: 0, state };
                 let news = [News::Accepted(accepted), News::Failed(error.into())];
                 let news = news.map(|news| Ok(RunUpdate { news: Some(news) }));
                 Ok(Box::pin(stream::iter(news)))

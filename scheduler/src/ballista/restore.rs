@@ -14,6 +14,7 @@ use super::cluster_state::ForebayClusterState;
 use super::jobs::{BallistaJobs, Outcome, Unclaimed};
 use super::plan_parts;
 use crate::coordinator::book::FoundJob;
+use crate::journal::JournalError;
 use crate::no_panic::no_panic;
 
 /// How often it is looked whether Ballista has planned a job.
@@ -24,8 +25,15 @@ const PLANNED_WITHIN: Duration = Duration::from_secs(60);
 
 impl BallistaJobs {
     /// Takes up what an earlier scheduler wrote down. Before anybody can connect: a worker that reports what
-    /// became of a task must find its job.
-    pub(crate) async fn restore(&self, state: &ForebayClusterState, jobs: Vec<FoundJob>) {
+    /// became of a task must find its job, and nothing starts before it is on the disk under which names.
+    ///
+    /// # Errors
+    /// If nothing can be written down.
+    pub(crate) async fn restore(
+        &self,
+        state: &ForebayClusterState,
+        jobs: Vec<FoundJob>,
+    ) -> Result<(), JournalError> {
         for job in jobs {
             let (id, owner) = (job.id.clone(), job.document.request.owner.clone());
             let outcome = match self.restore_one(state, job).await {
@@ -37,6 +45,7 @@ impl BallistaJobs {
             };
             self.unclaimed.lock().insert(id, Unclaimed { owner, outcome });
         }
+        self.registry.written().await
     }
 
     async fn restore_one(

@@ -153,30 +153,30 @@ impl Cluster {
         }
     }
 
-    /// What becomes of a job, of a successor of the scheduler that had it.
+    /// What becomes of a job, of a successor of the scheduler that had it: `known` has the job's id, its owner, and the
+    /// state of that one.
     ///
     /// # Errors
     /// If none has come for so long, or it does not know the job as this owner's.
     pub(crate) async fn find_again(
         &self,
-        job: &str,
-        owner: &str,
+        known: RunRequest,
         patience: Duration,
     ) -> Result<Streaming<RunUpdate>> {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let known = RunRequest { protocol: PROTOCOL, version, is_known: true, ..known };
         let since = Instant::now();
         for turn in 0.. {
             tokio::time::sleep(ASK_AGAIN_AFTER).await;
-            let request = RunRequest {
-                protocol: PROTOCOL,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                owner: owner.to_owned(),
-                job: job.to_owned(),
-                is_known: true,
-                ..RunRequest::default()
-            };
+            let request = known.clone();
             let ask = |channel| async move { client(channel).run(request).await };
             match self.schedulers.ask(turn, ask).await {
                 Ok(updates) => return Ok(updates.into_inner()),
+                // Another one's scheduler, at one of several addresses.
+                Err(status)
+                    if status.code() == Code::Aborted
+                        && self.schedulers.are_several()
+                        && since.elapsed() < patience => {}
                 Err(status) if !is_broken(&status) => return Err(self.failed(&status)),
                 Err(_) if since.elapsed() < patience => {}
                 Err(_) => break,

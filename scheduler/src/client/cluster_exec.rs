@@ -101,6 +101,7 @@ impl ClusterExec {
             owner: owner.map(|owner| owner.name.clone()).unwrap_or_default(),
             job: given.and_then(|given| given.take()).unwrap_or_default(),
             is_known: false,
+            state: String::new(),
         })
     }
 }

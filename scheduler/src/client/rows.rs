@@ -67,12 +67,12 @@ impl Reading {
         let request = std::mem::take(&mut self.request);
         let owner = request.owner.clone();
         let mut updates = self.cluster.run(request).await?;
-        let Accepted { job, patience_ms } = self.accepted(&mut updates).await?;
+        let Accepted { job, patience_ms, state } = self.accepted(&mut updates).await?;
         self.run.job.set(job.clone()).ok();
         let (judge, mut verdict) = oneshot::channel();
         let patience = Duration::from_millis(patience_ms);
         let (cluster, run) = (self.cluster.clone(), Arc::clone(&self.run));
-        let watched = Watched { cluster, job: job.clone(), owner, patience, run };
+        let watched = Watched { cluster, job: job.clone(), owner, state, patience, run };
         let _watching = SpawnedTask::spawn(watched.watch(updates, judge));
         let mut read = Read::default();
         let mut done = None;
@@ -232,6 +232,8 @@ struct Watched {
     cluster: Cluster,
     job: String,
     owner: String,
+    /// What its scheduler has, and a successor must have.
+    state: String,
     /// For how long a successor is waited for.
     patience: Duration,
     run: Arc<Run>,
@@ -247,7 +249,13 @@ impl Watched {
                 Err(broken) => broken,
             };
             tracing::warn!("{broken}; job {} waits for its successor", self.job);
-            match self.cluster.find_again(&self.job, &self.owner, self.patience).await {
+            let known = RunRequest {
+                job: self.job.clone(),
+                owner: self.owner.clone(),
+                state: self.state.clone(),
+                ..RunRequest::default()
+            };
+            match self.cluster.find_again(known, self.patience).await {
                 Ok(found) => updates = found,
                 Err(error) => break Err(error),
             }

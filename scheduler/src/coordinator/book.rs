@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::Step;
-use crate::journal::{Journal, JournalError, Records};
+use crate::graph::{Step, TaskId};
+use crate::journal::{self, Journal, JournalError, Records};
 use crate::protocol::messages::RunRequest;
 
 /// Keys in the journal.
-const JOB: &str = "job/";
+const JOB: &str = journal::NEEDED;
 const WORKER: &str = "worker/";
 const TIME: &str = "time";
 
@@ -163,14 +163,17 @@ pub(crate) struct Book {
     journal: Journal,
     /// Jobs that are written down.
     jobs: Arc<Mutex<BTreeSet<String>>>,
+    /// Those of them that were when this process began.
+    found: BTreeSet<String>,
     is_closing: AtomicBool,
 }
 
 impl Book {
     /// What was `found` in the journal stays in it.
     pub(crate) fn new(journal: Journal, found: &Found) -> Self {
-        let jobs = found.jobs.iter().map(|job| job.id.clone()).collect();
-        Self { journal, jobs: Arc::new(Mutex::new(jobs)), is_closing: AtomicBool::new(false) }
+        let found: BTreeSet<_> = found.jobs.iter().map(|job| job.id.clone()).collect();
+        let jobs = Arc::new(Mutex::new(found.clone()));
+        Self { journal, jobs, found, is_closing: AtomicBool::new(false) }
     }
 
     /// Graphs' time begins at this moment, in milliseconds since 1970.
@@ -182,6 +185,11 @@ impl Book {
     pub(crate) fn begin(&self, id: &str, document: &JobDocument) {
         self.jobs.lock().insert(id.to_owned());
         self.journal.append(&format!("{JOB}{id}"), document.encode_to_vec());
+    }
+
+    /// Whether an earlier process has begun the job.
+    pub(crate) fn has_found(&self, id: &str) -> bool {
+        self.found.contains(id)
     }
 
     /// Where the job is written down, if it is.
@@ -226,5 +234,10 @@ impl Book {
     /// Waits until all of that is on the disk.
     pub(crate) async fn written(&self) -> Result<(), JournalError> {
         self.journal.flushed().await
+    }
+
+    /// The same, of all but so many lines at the end.
+    pub(crate) async fn nearly_written(&self, last: u64) -> Result<(), JournalError> {
+        self.journal.flushed_but(last).await
     }
 }

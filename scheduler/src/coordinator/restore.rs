@@ -157,12 +157,17 @@ mod tests {
     const JOB: &str = "038FYY9SHE000";
 
     fn job(registry: &Registry) -> RunningJob {
+        let mut job = unlogged();
+        job.log_to(registry.log_of(JOB));
+        job
+    }
+
+    /// As it is before what was written down of it is done again.
+    fn unlogged() -> RunningJob {
         let stages = vec![StageSpec::new("s", Need::cpus(1000), 4)];
         let graph = JobGraph::try_new(JobSpec { stages, ..JobSpec::default() }).unwrap();
         let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
-        let mut job = RunningJob::new(JobId::new(JOB), String::new(), config, plans, graph);
-        job.log_to(registry.log_of(JOB));
-        job
+        RunningJob::new(JobId::new(JOB), String::new(), config, plans, graph)
     }
 
     /// A scheduler on this folder, and what it found there.
@@ -213,8 +218,7 @@ mod tests {
         assert!(second.now() >= before, "time goes on");
         let found_job = found.jobs.remove(0);
         assert_eq!((found_job.id.as_str(), &found_job.document), (JOB, &document));
-        let mut restored = job(&second);
-        restored.log_to(None);
+        let mut restored = unlogged();
         restored.replay(found_job.lines).unwrap();
         restored.log_to(second.log_of(JOB));
         second.submit(&JobId::new(JOB), waits());
@@ -241,6 +245,52 @@ mod tests {
         }
         drop((second, shared));
         assert!(scheduler(&folder).await.1.jobs.is_empty(), "what is over and left is forgotten");
+    }
+
+    /// What a scheduler on this folder goes on with.
+    async fn goes_on(folder: &TempDir) -> (Registry, Shared) {
+        let (registry, mut found) = scheduler(folder).await;
+        let mut restored = unlogged();
+        restored.replay(found.jobs.remove(0).lines).unwrap();
+        restored.log_to(registry.log_of(JOB));
+        assert!(registry.take_over(&mut restored));
+        registry.written().await.unwrap();
+        registry.submit(&JobId::new(JOB), waits());
+        let shared = registry.add(restored);
+        (registry, shared)
+    }
+
+    fn bind(registry: &Registry, job: &Shared, unit: u32) -> TaskId {
+        let (work, worker) = (Work::Unit(StageId(0).unit(unit)), WorkerId::new("w"));
+        job.lock().graph.bind(work, &worker, Lease::default(), registry.now()).unwrap().task
+    }
+
+    /// Each scheduler starts tasks that are not on the disk when it dies.
+    #[tokio::test]
+    async fn no_task_has_the_name_of_one_that_was_lost_with_its_scheduler() {
+        let folder = TempDir::new().unwrap();
+        let (first, _) = scheduler(&folder).await;
+        let document = JobDocument { request: RunRequest::default(), queued_ms: 7 };
+        first.begin(JOB, &document).await.unwrap();
+        let mut begun = job(&first);
+        assert!(!first.take_over(&mut begun), "it is its own");
+        let shared = first.add(begun);
+        shared.lock().write_cut();
+        first.apply(&shared, Event::Started);
+        let mut given = vec![bind(&first, &shared, 0)];
+        shared.lock().write_down();
+        given.extend([1, 2].map(|unit| bind(&first, &shared, unit)));
+        first.nearly_written().await.unwrap();
+        drop((first, shared));
+        for _ in 0..2 {
+            let (next, shared) = goes_on(&folder).await;
+            let is_held = |task| shared.lock().graph.is_held(task);
+            assert!(is_held(given[0]) && !given[1..].iter().any(|task| is_held(*task)));
+            given.extend([1, 2, 3].map(|unit| bind(&next, &shared, unit)));
+            drop((next, shared));
+        }
+        let different: BTreeSet<_> = given.iter().collect();
+        assert_eq!(different.len(), given.len(), "{given:?}");
     }
 
     #[tokio::test]

@@ -232,7 +232,7 @@ impl JobGraph {
         let (skip, expected_left, expected_here) = self.left_to_write(id, worker);
         let unread_milli = self.unread_milli_of(id.stage, now);
         let stage = &mut self.stages[id.stage.at()];
-        let task = stage.id.task(stage.tasks.len() as u32);
+        let task = stage.id.task(stage.tasks.next_number());
         let unit = &mut stage.units[id.index as usize];
         unit.attempts += 1;
         let attempt = unit.attempts;

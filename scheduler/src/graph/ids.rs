@@ -40,12 +40,12 @@ pub struct UnitId {
     pub index: u32,
 }
 
-/// One attempt at one unit. Every attempt has a new number within its stage.
+/// One attempt at one unit. Every attempt has a new number within its stage, also under another scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId {
     /// The stage that it is a part of.
     pub stage: StageId,
-    /// Its place among all attempts of the stage.
+    /// Its number among all attempts of the stage, in the order in which they were bound.
     pub index: u32,
 }
 

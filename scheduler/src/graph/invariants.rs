@@ -127,7 +127,7 @@ fn ready_is_exact(graph: &JobGraph) -> Result<(), Broken> {
 
 fn one_attempt_runs(graph: &JobGraph) -> Result<(), Broken> {
     for stage in &graph.stages {
-        for (index, task) in (0..).zip(&stage.tasks) {
+        for (index, task) in stage.tasks.numbered() {
             let runs = task.state == TaskState::Running;
             let state = stage.units[task.unit as usize].state;
             let id = stage.id.task(index);

@@ -322,11 +322,11 @@ impl JobGraph {
     }
 
     pub(super) fn task(&self, task: TaskId) -> &Task {
-        &self.stages[task.stage.at()].tasks[task.index as usize]
+        &self.stages[task.stage.at()].tasks[task.index]
     }
 
     pub(super) fn task_mut(&mut self, task: TaskId) -> &mut Task {
-        &mut self.stages[task.stage.at()].tasks[task.index as usize]
+        &mut self.stages[task.stage.at()].tasks[task.index]
     }
 
     /// Whether an attempt runs: what it reports counts.
@@ -355,7 +355,7 @@ impl JobGraph {
     }
 
     fn find_task(&self, task: TaskId) -> Option<&Task> {
-        self.stages.get(task.stage.at())?.tasks.get(task.index as usize)
+        self.stages.get(task.stage.at())?.tasks.get(task.index)
     }
 
     /// Asked of every report: it may be late, or name what this job never had.

@@ -108,7 +108,9 @@
 //! # Steps
 //!
 //! Events, bindings and waits that are over alone change a graph, so it is what these [`Step`]s make of its job's
-//! spec: whoever keeps them can make it again ([`JobGraph::replay`]).
+//! spec: whoever keeps them can make it again ([`JobGraph::replay`]). The last ones may be lost with who kept them,
+//! though workers were given tasks by then. So whoever goes on [passes over](JobGraph::pass_over) the numbers that these
+//! may have: what is done and told under one of those is of no task, and counts for nothing.
 
 mod action;
 mod bind;
@@ -139,6 +141,7 @@ mod segments;
 mod spec;
 mod stage;
 mod step;
+mod tasks;
 mod transition;
 mod unit;
 mod work;

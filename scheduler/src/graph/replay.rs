@@ -1,6 +1,7 @@
 //! A graph made again from its steps.
 
 use super::bind::{BindError, Bound};
+use super::ids::Millis;
 use super::job::JobGraph;
 use super::step::Step;
 
@@ -32,6 +33,10 @@ impl JobGraph {
                 }
                 Ok(None)
             }
+            Step::PassedOver { numbers, now } => {
+                self.pass_over(numbers, now);
+                Ok(None)
+            }
             Step::Ranges { stage, borders, .. } => {
                 self.check_ranges(stage, &borders)?;
                 Ok(None)
@@ -40,6 +45,15 @@ impl JobGraph {
                 self.bind(work, &worker, lease, now).map(Some)
             }
         }
+    }
+
+    /// Whoever goes on in place of another one gives none of the next numbers to a task: of so many tasks, at each
+    /// stage, the other one may not have written down that it bound them, and workers have done something under
+    /// their names.
+    pub fn pass_over(&mut self, numbers: u32, now: Millis) {
+        self.stages.iter_mut().for_each(|stage| stage.tasks.pass_over(numbers));
+        let step = self.is_recorded().then_some(Step::PassedOver { numbers, now });
+        self.record(step);
     }
 
     pub(super) fn is_recorded(&self) -> bool {

@@ -118,8 +118,8 @@ impl JobGraph {
     /// All attempts, by stage and in the order in which they were bound. Not the client's.
     pub fn task_rows(&self) -> impl Iterator<Item = TaskRow<'_>> {
         self.stages.iter().filter(|stage| !stage.spec.is_client).flat_map(|stage| {
-            (0..).zip(&stage.tasks).map(|(index, task)| TaskRow {
-                id: stage.id.task(index),
+            stage.tasks.numbered().map(|(number, task)| TaskRow {
+                id: stage.id.task(number),
                 unit: stage.id.unit(task.unit),
                 input: &stage.units[task.unit as usize].input,
                 attempt: task.attempt,

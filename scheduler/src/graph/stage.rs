@@ -7,7 +7,8 @@ use super::learned::Learned;
 use super::ready::Ready;
 use super::row_key::RowKey;
 use super::spec::{EdgeKind, EdgeSpec, Granularity, JobSpec, StageSpec};
-use super::unit::{Task, Unit, UnitInput, UnitState};
+use super::tasks::Tasks;
+use super::unit::{Unit, UnitInput, UnitState};
 
 /// Where a stage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(super) struct Stage {
     pub(super) is_block_wise: bool,
     pub(super) units: Vec<Unit>,
     /// All attempts, in the order in which they were bound.
-    pub(super) tasks: Vec<Task>,
+    pub(super) tasks: Tasks,
     pub(super) running: BTreeSet<u32>,
     pub(super) ready: Ready,
     /// Where the ranges begin that it reads, but for the first, once that is known. Never changed then.
@@ -73,7 +74,7 @@ impl Stage {
             outputs: outputs.into_iter().map(|(edge, _)| edge).collect(),
             is_block_wise,
             units: vec![],
-            tasks: vec![],
+            tasks: Tasks::default(),
             running: BTreeSet::new(),
             ready: Ready::default(),
             borders: None,

@@ -36,6 +36,13 @@ pub enum Step {
         /// When.
         now: Millis,
     },
+    /// [`pass_over`](super::JobGraph::pass_over).
+    PassedOver {
+        /// How many numbers of each stage.
+        numbers: u32,
+        /// When.
+        now: Millis,
+    },
     /// What followed from the step before: runs were cut into ranges. It follows again, and is written down as
     /// another build may choose otherwise.
     Ranges {
@@ -63,6 +70,7 @@ impl Step {
             Self::Event { now, .. }
             | Self::Bind { now, .. }
             | Self::Advance { now, .. }
+            | Self::PassedOver { now, .. }
             | Self::Ranges { now, .. } => *now,
         }
     }

@@ -290,7 +290,7 @@ impl JobGraph {
     pub(super) fn end_draining(&mut self, id: TaskId, now: Millis) {
         self.history.stale_reports += 1;
         let stage = self.stages.get_mut(id.stage.at());
-        let Some(task) = stage.and_then(|stage| stage.tasks.get_mut(id.index as usize)) else {
+        let Some(task) = stage.and_then(|stage| stage.tasks.get_mut(id.index)) else {
             return;
         };
         if task.holds_lease && task.state == TaskState::Canceled {

@@ -32,8 +32,10 @@ pub(super) trait Disk: Send {
     fn sync(&mut self, name: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: &str) -> io::Result<()>;
-    /// Writes a file that is not there yet; says whether that is so. As long as this value lives, others may be
-    /// able to see that somebody has it.
+    /// Writes a file that is not there yet, as a whole or not at all; says whether that is so. It survives a loss of
+    /// power.
+    fn create(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool>;
+    /// The same. As long as this value lives, others may be able to see that somebody has it.
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool>;
     /// Whether a file is there by a call of [`Self::claim`] whose answer was lost, and is had here.
     fn is_claimed(&self, _name: &str, _bytes: &[u8]) -> io::Result<bool> {
@@ -71,6 +73,29 @@ impl RealDisk {
             self.open.insert(name.to_owned(), file);
         }
         self.open.get_mut(name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Writes a file that is not there yet, with something to be done before anybody can see it. Nothing if it is there.
+    fn write_new(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        before: impl FnOnce(&File) -> io::Result<()>,
+    ) -> io::Result<Option<File>> {
+        let mut file = NamedTempFile::new_in(&self.folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        before(file.as_file())?;
+        match file.persist_noclobber(self.folder.join(name)) {
+            Ok(file) => {
+                self.sync_names()?;
+                Ok(Some(file))
+            }
+            Err(PersistError { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(None)
+            }
+            Err(PersistError { error, .. }) => Err(error),
+        }
     }
 
     /// Lets the names in the folder survive a loss of power.
@@ -122,31 +147,27 @@ impl Disk for RealDisk {
         removed
     }
 
+    fn create(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        Ok(self.write_new(name, bytes, |_| Ok(()))?.is_some())
+    }
+
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
-        let mut file = NamedTempFile::new_in(&self.folder)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        // Before anybody can see it.
-        match file.as_file().try_lock() {
-            Ok(()) => {}
+        let lock = |file: &File| match file.try_lock() {
+            Ok(()) => Ok(()),
             Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
-                return Err(error);
+                Err(error)
             }
-            Err(error) => tracing::warn!(
-                "{} keeps no locks ({error}): should this process end unexpectedly, others notice that only when \
-                 it has been silent for long enough",
-                self.folder.display()
-            ),
-        }
-        let file = match file.persist_noclobber(self.folder.join(name)) {
-            Ok(file) => file,
-            Err(PersistError { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Ok(false);
+            Err(error) => {
+                tracing::warn!(
+                    "{} keeps no locks ({error}): should this process end unexpectedly, others notice that only \
+                     when it has been silent for long enough",
+                    self.folder.display()
+                );
+                Ok(())
             }
-            Err(PersistError { error, .. }) => return Err(error),
         };
         // If that fails nobody has it: its lock goes with the file.
-        self.sync_names()?;
+        let Some(file) = self.write_new(name, bytes, lock)? else { return Ok(false) };
         self.claimed = Some(file);
         Ok(true)
     }

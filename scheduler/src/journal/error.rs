@@ -46,6 +46,15 @@ pub enum JournalError {
         /// The file.
         file: String,
     },
+    /// The file that says which state it is says nothing.
+    #[error(
+        "{file} does not have the id of a state, which is 32 hexadecimal digits: restore it; without it the state gets \
+         another id, with which workers and sessions of the server before do not go on"
+    )]
+    NoId {
+        /// The file.
+        file: String,
+    },
     /// Another release wrote it.
     #[error(
         "the scheduler's journal {file} was written by forebay {found} (format {format}), and its jobs can be \
@@ -112,9 +121,10 @@ impl JournalError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { kind, .. } => *kind,
-            Self::Damaged { .. } | Self::NoJournal { .. } | Self::OtherVersion { .. } => {
-                ErrorKind::FailedPrecondition
-            }
+            Self::Damaged { .. }
+            | Self::NoJournal { .. }
+            | Self::NoId { .. }
+            | Self::OtherVersion { .. } => ErrorKind::FailedPrecondition,
             Self::Fenced { .. } | Self::LetGo { .. } => ErrorKind::Unavailable,
             Self::TooLarge { .. } => ErrorKind::ResourceExhausted,
         }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::claim::{self, Claim};
 use super::disk::Disk;
 use super::error::JournalError;
+use super::identity::StateId;
 use super::names;
 use super::place::Place;
 
@@ -23,6 +24,7 @@ pub struct Hold(Arc<Held>);
 /// What those have in common who hold it; the thread has only what is below it.
 struct Held {
     place: Arc<Place>,
+    id: StateId,
     term: u64,
     was_silent: bool,
     /// For how long what was found out last is relied on. Nothing is for ever.
@@ -62,6 +64,17 @@ impl Moment {
     }
 }
 
+/// What a process has claimed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claimed {
+    pub(super) id: StateId,
+    pub(super) term: u64,
+    /// Before that it was looked.
+    pub(super) at: Moment,
+    /// Whether from one who was silent.
+    pub(super) was_silent: bool,
+}
+
 #[derive(Clone)]
 struct Known {
     /// The state was this process' then, and others have seen it live.
@@ -73,15 +86,14 @@ struct Known {
 }
 
 impl Hold {
-    /// What was claimed on this disk at that time.
+    /// What was claimed on this disk.
     pub(super) fn start(
         place: Arc<Place>,
         disk: Box<dyn Disk>,
         claim: Claim,
-        term: u64,
-        at: Moment,
-        was_silent: bool,
+        claimed: Claimed,
     ) -> Result<Self, JournalError> {
+        let Claimed { id, term, at, was_silent } = claimed;
         let takeover_after = claim.takeover_after_ms.map(Duration::from_millis);
         let (known, _) = watch::channel(Known { at, answered: 0, lost: None, is_let_go: false });
         let shared = Arc::new(Shared { asked: Mutex::default(), called: Condvar::new(), known });
@@ -102,11 +114,16 @@ impl Hold {
         let thread = thread::Builder::new().name("state".to_owned()).spawn(run);
         thread.map_err(|error| JournalError::of_io(text, "use", &error))?;
         let fresh_for = takeover_after.map(|limit| limit / 2);
-        Ok(Self(Arc::new(Held { place, term, was_silent, fresh_for, shared })))
+        Ok(Self(Arc::new(Held { place, id, term, was_silent, fresh_for, shared })))
     }
 
     pub(super) fn place(&self) -> &Arc<Place> {
         &self.0.place
+    }
+
+    /// Which state it is: the same for all who have it in turn.
+    pub fn id(&self) -> StateId {
+        self.0.id
     }
 
     /// Greater than that of any who had the state before.

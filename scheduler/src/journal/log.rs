@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::Records;
 use super::claim;
 use super::disk::Disk;
 use super::error::JournalError;
 use super::frame::{self, FORMAT, Found, HEAD_BYTES, Head, Record};
 use super::names;
+use super::{NEEDED, Records};
+
 /// A frame has no more bytes, unless one record has.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 
@@ -60,7 +61,11 @@ impl Log {
             Some(bytes) => bytes,
             None => Head { format: FORMAT, term: 0, version: version.to_owned() }.encode(),
         };
-        let kept = log.kept(&bytes)?;
+        let kept = match Head::decode(&bytes) {
+            // Nobody needs it, or this process would not be here.
+            Some(head) if head.is_other(version) => vec![],
+            _ => log.kept(&bytes)?,
+        };
         log.write_copy(&kept)?;
         let mut records = Records::new();
         for record in kept {
@@ -247,13 +252,16 @@ pub(super) fn check_readable(
 }
 
 /// Whether a process of this version can go on with the bytes of a file: what another one has written it cannot, if
-/// something of it has not ended.
+/// something that is needed has not ended.
 fn check_version(file: &str, version: &str, bytes: &[u8]) -> Result<(), JournalError> {
     let Some(head) = Head::decode(bytes) else {
         return Err(JournalError::NoJournal { file: file.to_owned() });
     };
     let is_unread = head.format != FORMAT && bytes.len() != HEAD_BYTES;
-    let is_needed = || Ok(!without_ended(read(file, bytes)?.records).is_empty());
+    let is_needed = || -> Result<bool, JournalError> {
+        let left = without_ended(read(file, bytes)?.records);
+        Ok(left.iter().any(|record| record.key.starts_with(NEEDED)))
+    };
     if is_unread || (head.is_other(version) && is_needed()?) {
         return Err(JournalError::OtherVersion {
             file: file.to_owned(),

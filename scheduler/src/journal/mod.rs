@@ -1,7 +1,7 @@
 //! What a scheduler must not forget, in a folder: an append-only log of records, each under a key.
 //!
 //! Somebody else's record ends with its key: what is known of a job is a list of records under the
-//! job's key, and gone when the job is. What a record says is not known here.
+//! job's key, and gone when the job is. What a record says is not known here, but whether it is [needed](NEEDED).
 //!
 //! # What is promised
 //!
@@ -10,6 +10,8 @@
 //!   [flushed](Journal::flushed).
 //! - A record that was being written when the machine stopped is cut off, with a warning. Anything else that is
 //!   wrong with a file is an error, and nothing is changed.
+//! - Who must start something before it is on the disk can bound how much of it gets lost
+//!   ([`Journal::flushed_but`]).
 //! - One process has the state at a time ([`State::take`], [`Hold`]). The others wait until it is gone, which a lock
 //!   tells, or until it has not been heard of for too long. Whoever has the state later has a greater **term**; the
 //!   one before, should it go on, finds that out before it says that anything is written, and can be asked
@@ -21,7 +23,7 @@
 //! begun. When most of it is of keys that have ended, the rest is copied to a new file, which is there as a whole
 //! or not at all: so its size is at most twice what is needed, and 16 MiB. That is also done at the start.
 //! `<term>.term` is the claim of the process that has this term: locked, and written anew as long as it lives
-//! (`claim` says why that is enough).
+//! (`claim` says why that is enough). `state.id` has the id of the state, which is the same for all terms ([`StateId`]).
 //!
 //! In an object store a journal is a folder, and each group of records an object in it; it is also copied when these
 //! have become many. There are no locks: who has ended unexpectedly is silent. A claim is an object that is written
@@ -36,6 +38,7 @@ mod documents;
 mod error;
 mod frame;
 mod hold;
+mod identity;
 mod log;
 mod names;
 mod objects;
@@ -52,6 +55,7 @@ use std::sync::Arc;
 pub use documents::Documents;
 pub use error::JournalError;
 pub use hold::Hold;
+pub use identity::StateId;
 pub use state::State;
 pub use writer::Journal;
 
@@ -59,6 +63,10 @@ use log::Log;
 
 /// The version of this process, which must read what it wrote.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Records under keys that begin so are needed until they end: no other version can go on without them. Others are of
+/// use to the version that wrote them.
+pub const NEEDED: &str = "job/";
 
 /// The records of each key that has not ended, in their order.
 pub type Records = BTreeMap<String, Vec<Vec<u8>>>;

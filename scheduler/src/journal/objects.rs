@@ -228,9 +228,13 @@ impl Disk for ObjectDisk {
         Ok(())
     }
 
+    fn create(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        self.objects.create(&self.objects.path(name), bytes)
+    }
+
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
         // It may be there by a first try of its own, whose answer was lost.
-        Ok(self.objects.create(&self.objects.path(name), bytes)? || self.is_claimed(name, bytes)?)
+        Ok(self.create(name, bytes)? || self.is_claimed(name, bytes)?)
     }
 
     /// Stores say that an object is there also where several write it at a time, of whom none may have come to.

@@ -14,10 +14,10 @@ use tokio::runtime::Handle;
 use super::claim::{Claim, Found, Watch};
 use super::disk::Disk;
 use super::error::JournalError;
-use super::hold::{Hold, Moment};
+use super::hold::{Claimed, Hold, Moment};
 use super::objects::Objects;
 use super::place::{Place, blocking};
-use super::{VERSION, log, names};
+use super::{VERSION, identity, log, names};
 
 /// What a server must not forget, for one server at a time.
 #[derive(Clone, Debug)]
@@ -95,9 +95,11 @@ impl State {
             };
             let (again, taken) = blocking(&place, look).await?;
             taker = again;
-            if let Some(Taken { term, at, was_silent }) = taken? {
+            if let Some(claimed) = taken? {
                 let Taker { disk, state, claim, .. } = taker;
-                return Hold::start(state.place, disk, claim, term, at, was_silent);
+                let (id, term) = (claimed.id, claimed.term);
+                tracing::info!("this server has the state {id} in {} (term {term})", state.place);
+                return Hold::start(state.place, disk, claim, claimed);
             }
             tokio::time::sleep(pause).await;
         }
@@ -120,19 +122,12 @@ struct Taker {
     watch: Watch,
     /// The same for each term: it tells which claims are this server's.
     claim: Claim,
-    /// The term that was claimed last, and whether from one who was silent. It may have come to it.
-    tried: Option<(u64, bool)>,
+    /// What was claimed last. It may have come to it.
+    tried: Option<Claimed>,
     told: Told,
     is_checked: bool,
     /// Whether the place could be used once.
     has_looked: bool,
-}
-
-/// The term that was claimed, before which it was looked, and whether from one who was silent.
-struct Taken {
-    term: u64,
-    at: Moment,
-    was_silent: bool,
 }
 
 /// What people were told last.
@@ -146,7 +141,7 @@ enum Told {
 
 impl Taker {
     /// What cannot be used at first is said to whoever has given it; later others rely on it that this server waits.
-    fn try_take(&mut self) -> Result<Option<Taken>, JournalError> {
+    fn try_take(&mut self) -> Result<Option<Claimed>, JournalError> {
         match self.try_once() {
             Err(error) if self.has_looked && error.kind() == ErrorKind::Unavailable => {
                 if std::mem::replace(&mut self.told, Told::CannotLook) != Told::CannotLook {
@@ -162,7 +157,7 @@ impl Taker {
         JournalError::of_io(&self.state.place, "use", error)
     }
 
-    fn try_once(&mut self) -> Result<Option<Taken>, JournalError> {
+    fn try_once(&mut self) -> Result<Option<Claimed>, JournalError> {
         let at = Moment::now();
         let found = self.look(at.clock).map_err(|error| self.failed(&error))?;
         self.has_looked = true;
@@ -174,15 +169,17 @@ impl Taker {
         };
         let place = self.state.place.to_string();
         log::check_readable(self.disk.as_ref(), &place, VERSION)?;
-        self.tried = Some((term, was_silent));
-        let claimed = self.disk.claim(&names::claim(term), &self.claim.bytes());
-        if !claimed.map_err(|error| self.failed(&error))? {
+        let id = identity::find_or_make(self.disk.as_mut(), &place)?;
+        let claimed = Claimed { id, term, at, was_silent };
+        self.tried = Some(claimed);
+        let is_claimed = self.disk.claim(&names::claim(term), &self.claim.bytes());
+        if !is_claimed.map_err(|error| self.failed(&error))? {
             return Ok(None);
         }
         // Others may have come and gone since this one looked.
         let names = self.disk.list().map_err(|error| self.failed(&error))?;
         let is_newest = names::newest_claim(&names) == Some(term);
-        Ok(is_newest.then_some(Taken { term, at, was_silent }))
+        Ok(is_newest.then_some(claimed))
     }
 
     fn look(&mut self, at: Instant) -> io::Result<Found> {
@@ -195,14 +192,15 @@ impl Taker {
     }
 
     /// It may be this server that has it, whose own claim was there before it was told so.
-    fn taken(&mut self, who: &str, at: Moment) -> Result<Option<Taken>, JournalError> {
-        if let Some((term, was_silent)) = self.tried {
+    fn taken(&mut self, who: &str, at: Moment) -> Result<Option<Claimed>, JournalError> {
+        if let Some(claimed) = self.tried {
+            let term = claimed.term;
             let (name, bytes) = (names::claim(term), self.claim.bytes());
             let is_claimed = self.disk.is_claimed(&name, &bytes).and_then(|is_claimed| {
                 Ok(is_claimed && names::newest_claim(&self.disk.list()?) == Some(term))
             });
             if is_claimed.map_err(|error| self.failed(&error))? {
-                return Ok(Some(Taken { term, at, was_silent }));
+                return Ok(Some(Claimed { at, ..claimed }));
             }
         }
         if !matches!(self.told, Told::Waits | Told::PortsAreTaken) {

@@ -101,15 +101,27 @@ impl Journal {
     /// # Errors
     /// If it could not be written: nothing will be any more.
     pub async fn flushed(&self) -> Result<(), JournalError> {
+        self.flushed_but(0).await
+    }
+
+    /// The same of all but the last records, of which so many may be on their way to the disk: if there are no more,
+    /// nobody waits for it.
+    ///
+    /// # Errors
+    /// As [`Self::flushed`].
+    pub async fn flushed_but(&self, last: u64) -> Result<(), JournalError> {
         let shared = &self.0.shared;
-        let appended = {
-            let mut waiting = shared.waiting.lock();
-            waiting.is_urgent = true;
-            shared.called.notify_one();
-            waiting.appended
-        };
         let mut written = shared.written.subscribe();
-        let is_done = |written: &Written| written.failure.is_some() || written.records >= appended;
+        let needed = {
+            let mut waiting = shared.waiting.lock();
+            let needed = waiting.appended.saturating_sub(last);
+            if written.borrow().records < needed {
+                waiting.is_urgent = true;
+                shared.called.notify_one();
+            }
+            needed
+        };
+        let is_done = |written: &Written| written.failure.is_some() || written.records >= needed;
         // The sender is held here.
         let written = written.wait_for(is_done).await.map(|found| found.clone());
         match written.unwrap_or_default().failure {

@@ -170,7 +170,7 @@ impl Scheduler {
             tenure: tenure(journal.as_ref(), self.scheduler_timeout),
             unclaimed: Arc::default(),
         });
-        jobs.restore(&cluster, found.jobs).await;
+        jobs.restore(&cluster, found.jobs).await?;
         let its_jobs = Arc::clone(&jobs);
         let service = ClusterService::new(membership.clone(), its_jobs).with_tenure(jobs.tenure);
         let reports = WorkerReports { scheduler: scheduler.clone(), registry: registry.clone() };
@@ -211,7 +211,8 @@ fn grace(hold: Option<&Hold>) -> Duration {
 fn tenure(journal: Option<&Journal>, patience: Duration) -> Tenure {
     let Some(journal) = journal else { return Tenure::default() };
     let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    Tenure { term: journal.hold().term(), patience_ms }
+    let hold = journal.hold();
+    Tenure { state: Some(hold.id()), term: hold.term(), patience_ms }
 }
 
 impl Drop for RunningScheduler {
@@ -449,9 +450,9 @@ mod tests {
         }
     }
 
-    /// A client that comes back.
-    fn known(owner: &str) -> RunRequest {
-        RunRequest { plan: vec![], is_known: true, ..request(owner) }
+    /// A client that comes back from a scheduler with this state.
+    fn known(owner: &str, state: &str) -> RunRequest {
+        RunRequest { plan: vec![], is_known: true, state: state.to_owned(), ..request(owner) }
     }
 
     async fn accepted(client: &mut ClusterClient<Channel>, request: RunRequest) -> bool {
@@ -490,13 +491,20 @@ mod tests {
             fs::copy(file.path(), again.path().join(file.file_name())).unwrap();
         }
         let (_second, mut client) = scheduler(Some(again.path())).await;
+        let state = fs::read_to_string(again.path().join("state.id")).unwrap();
+        let state = state.trim_end();
         for other in ["", "bob"] {
-            let refused = client.run(known(other)).await.unwrap_err();
+            let refused = client.run(known(other, state)).await.unwrap_err();
             assert_eq!(refused.code(), Code::NotFound, "{refused}");
         }
+        // Another scheduler may have had a job of this id.
+        let other = "0123456789abcdef0123456789abcdef";
+        let refused = client.run(known("ada", other)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Aborted, "{refused}");
+        assert!([state, other].iter().all(|id| refused.message().contains(id)), "{refused}");
         // It is still there, and its id with it.
         let refused = client.run(request("bob")).await.unwrap_err();
         assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
-        assert!(accepted(&mut client, known("ada")).await);
+        assert!(accepted(&mut client, known("ada", state)).await);
     }
 }

@@ -18,7 +18,7 @@ use super::messages::{
     FromWorker, Hello, Holds, ReadAnswer, ReadRequest, RunRequest, RunUpdate, Sealed, TableRequest,
     TableRows, ToWorker, Welcome, Worker, from_worker, to_worker,
 };
-use crate::journal::Hold;
+use crate::journal::{Hold, StateId};
 
 /// Bytes of the id of a worker, which is written down.
 const WORKER_ID_MAX: usize = 256;
@@ -273,6 +273,8 @@ pub struct ClusterService {
 /// Of whom the scheduler is the successor, and what is to be done should it be gone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tenure {
+    /// The state of which it has the journal, if it has one.
+    pub state: Option<StateId>,
     /// Greater than that of every scheduler before it that had the same journal; 0 if it has none.
     pub term: u64,
     /// For how many milliseconds workers and clients are to wait for a successor.
@@ -280,9 +282,15 @@ pub struct Tenure {
 }
 
 impl Tenure {
+    /// The id of the state, or nothing.
+    pub(crate) fn state(self) -> String {
+        self.state.map(|id| id.to_string()).unwrap_or_default()
+    }
+
     fn welcome(self) -> Welcome {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Welcome { version, term: self.term, patience_ms: self.patience_ms }
+        let (term, patience_ms, state) = (self.term, self.patience_ms, self.state());
+        Welcome { version, term, patience_ms, state }
     }
 
     /// Whether a worker that comes from another scheduler may attend here.
@@ -292,6 +300,11 @@ impl Tenure {
             _ if self.term == 0 => Err(Status::not_found(
                 "this scheduler has no journal, and knows nothing of what the worker did before",
             )),
+            _ if hello.state != self.state() => Err(Status::not_found(messages::is_no_successor(
+                &self.state(),
+                "the worker",
+                &hello.state,
+            ))),
             term if term == self.term => {
                 Err(Status::aborted("the line broke, and the worker counts as lost"))
             }
@@ -515,17 +528,26 @@ mod tests {
 
     #[tokio::test]
     async fn workers_of_an_earlier_term_are_let_in_and_others_are_told_what_is_wrong() {
-        let refused = |own: u64, term: u64| {
-            let hello = Hello { term, ..Hello::new(worker("w")) };
-            let tenure = Tenure { term: own, patience_ms: 1 };
+        let (state, other) = (StateId::new(), StateId::new());
+        let refused_of = |own: u64, term: u64, of: StateId| {
+            let hello = Hello { term, state: of.to_string(), ..Hello::new(worker("w")) };
+            let tenure = Tenure { state: (own > 0).then_some(state), term: own, patience_ms: 1 };
             tenure
                 .check(&hello)
                 .err()
                 .map(|status| format!("{:?} {}", status.code(), status.message()))
         };
+        let refused = |own, term| refused_of(own, term, state);
         for (own, term) in [(0, 0), (3, 0), (3, 2)] {
             assert_eq!(refused(own, term), None);
         }
+        for term in [2, 3, 4] {
+            let refused = refused_of(3, term, other).unwrap();
+            let both = [state, other].map(|id| id.to_string());
+            assert!(refused.starts_with("NotFound"), "{refused}");
+            assert!(both.iter().all(|id| refused.contains(id)), "{refused}");
+        }
+        assert_eq!(refused_of(3, 0, other), None, "it has worked for nobody");
         for (own, term, code, said) in [
             (0, 3, "NotFound", "has no journal"),
             (3, 3, "Aborted", "counts as lost"),

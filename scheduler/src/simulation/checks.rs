@@ -153,7 +153,8 @@ impl World {
     }
 
     /// What really runs on a worker fits there, with what was canceled and has not stopped. Not
-    /// known of a worker that was given up and came back: it still runs what is forgotten here.
+    /// known of a worker that was given up and came back: it still runs what is forgotten here. Nor of
+    /// tasks that were lost with the scheduler that gave them: they are stopped when their worker comes.
     pub(super) fn check_seats(&self, worker: &WorkerId) -> Checked {
         let found = &self.workers[worker];
         if !found.is_alive || found.paused_until > 0 {
@@ -161,7 +162,7 @@ impl World {
         }
         let mut state = found.state.clone();
         for (task, running) in &self.tasks {
-            if running.worker == *worker && !running.is_stopped {
+            if running.worker == *worker && !running.is_stopped && !running.is_forgotten {
                 let need = &self.scenario.spec.stages[task.stage.0 as usize].need;
                 state.take(need, &running.lease);
             }

@@ -36,8 +36,8 @@ struct Ended {
     troubles: u64,
     /// How often the scheduler was another one.
     restarts: u64,
-    /// How much of what was written down was lost with one.
-    lost: u64,
+    /// How much of what was written down was lost with one, and how many tasks that had begun.
+    lost: (u64, u64),
     /// How many tasks began early, and how many of these were in the way.
     early: (u64, u64),
 }
@@ -56,7 +56,7 @@ fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
             is_finished: *world.graph.status() == JobStatus::Finished,
             troubles: world.troubles,
             restarts: world.restarted,
-            lost: world.lost,
+            lost: (world.lost, world.lost_tasks),
             early: (world.early, world.displaced),
         }),
         Err(broken) => Err(format!("{trace}\n{broken}")),
@@ -70,6 +70,7 @@ struct Sum {
     troubles: u64,
     restarts: u64,
     lost: u64,
+    lost_tasks: u64,
     early: u64,
     displaced: u64,
 }
@@ -91,7 +92,8 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
                 sum.finished += u64::from(ended.is_finished);
                 sum.troubles += ended.troubles;
                 sum.restarts += ended.restarts;
-                sum.lost += ended.lost;
+                sum.lost += ended.lost.0;
+                sum.lost_tasks += ended.lost.1;
                 sum.early += ended.early.0;
                 sum.displaced += ended.early.1;
             }
@@ -107,12 +109,16 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
 fn quarter(test: &str, number: u64) {
     let seeds = number * HISTORIES..(number + 1) * HISTORIES;
     let Some(sum) = histories(test, World::random, seeds) else { return };
-    let Sum { finished, troubles, restarts, lost, early, displaced } = sum;
+    let Sum { finished, troubles, restarts, lost, lost_tasks, early, displaced } = sum;
     // A simulation in which nothing goes wrong, or nothing gets done, proves nothing.
     assert!(finished * 10 > HISTORIES * 8, "{finished} of {HISTORIES} jobs finished");
     assert!(troubles > HISTORIES / 4, "{troubles} workers lost in {HISTORIES} histories");
     assert!(restarts > HISTORIES / 4, "{restarts} other schedulers in {HISTORIES} histories");
     assert!(lost > HISTORIES / 16, "{lost} steps lost in {HISTORIES} histories");
+    assert!(
+        lost_tasks > HISTORIES / 64,
+        "{lost_tasks} tasks lost with their schedulers in {HISTORIES} histories"
+    );
     assert!(early > HISTORIES / 64, "{early} tasks began early in {HISTORIES} histories");
     assert!(displaced > 10, "{displaced} of {early} tasks that began early were in the way");
 }

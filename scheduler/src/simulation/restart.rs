@@ -1,13 +1,16 @@
 //! The scheduler ends, and another one goes on with what was written down.
 //!
 //! Some end in order, and the graph must be the same then. Others crash: of what was written down since somebody
-//! was last told anything, the last steps are lost. What workers and the client were told before that stays: a
+//! was last told anything, the last steps are lost. Tasks are given to workers while only a few steps are not on the
+//! disk; if one of these was theirs, the new scheduler stops them, and gives their numbers to no other. What workers and the client were told before that stays: a
 //! block may have been deleted that the new scheduler takes to be there, and a task stopped that it takes to run.
 //! Others have sealed, or ended, what it does not know of. As workers do, these tell it what they have. To a job it
 //! is the same whether the scheduler has crashed or was taken for dead: what it says later is written down nowhere. But
 //! it may stop tasks that its successor goes on with.
 
-use crate::graph::{Action, Event, Failure, FailureKind, JobGraph, Step, TaskId, UnitId, WorkerId};
+use crate::graph::{
+    Action, Event, Failure, FailureKind, JobGraph, Millis, Step, TaskId, UnitId, WorkerId,
+};
 
 use crate::journal::tests::cut_somewhere;
 use crate::placement::Fleet;
@@ -22,6 +25,9 @@ const RESTARTS_PERCENT: u64 = 1;
 /// How many of a hundred end by crashing.
 const CRASHES_PERCENT: u64 = 40;
 
+/// So many steps may be lost that tasks were given away after.
+const AHEAD_MAX: u32 = 3;
+
 /// How many of a hundred tasks the one before stops when another one goes on with them: it was not dead, and had
 /// found out just before it was stopped itself that nobody had followed it.
 const STOPPED_LATE_PERCENT: u64 = 3;
@@ -34,12 +40,24 @@ fn through_json(step: &Step) -> Step {
 }
 
 impl World {
-    /// What has changed the graph is written down. Before anybody is told what follows, it is on the disk.
+    /// What has changed the graph is written down. Before anybody is told what follows, it is on the disk; before a
+    /// worker is given a task, most of it.
     pub(super) fn write_down(&mut self) {
         self.written.extend(self.graph.take_steps());
+        if std::mem::take(&mut self.has_given) {
+            let most = self.written.len().saturating_sub(AHEAD_MAX as usize);
+            self.synced = self.synced.max(most);
+        }
         if std::mem::take(&mut self.has_told) {
             self.synced = self.written.len();
         }
+    }
+
+    /// The numbers of tasks that may have been lost are nobody's, and that is on the disk before there are others.
+    fn pass_over(&mut self) {
+        self.graph.pass_over(AHEAD_MAX, Millis(self.now));
+        self.has_told = true;
+        self.write_down();
     }
 
     /// Another scheduler goes on, perhaps.
@@ -63,6 +81,7 @@ impl World {
             ensure(again == before, || format!("{again}\nin place of\n{before}"))?;
         }
         self.graph = graph;
+        self.pass_over();
         Ok(())
     }
 
@@ -86,6 +105,7 @@ impl World {
         self.synced = self.written.len();
         let mut reference = Reference::new(self.scenario.spec.clone());
         self.graph = self.made_again(Some(&mut reference))?;
+        self.pass_over();
         self.fleet = Fleet::default();
         self.reference = reference;
         self.forget_deletions();
@@ -95,6 +115,7 @@ impl World {
             }
         }
         self.lose_tasks();
+        self.forget_tasks();
         self.come_back();
         self.check(true)?;
         self.wakeup = None;
@@ -162,6 +183,15 @@ impl World {
             if is_new && self.restarts.chance(NEVER_GIVEN_PERCENT) {
                 task.is_stopped = true;
             }
+        }
+    }
+
+    /// Tasks that were given to their workers, and not written down.
+    fn forget_tasks(&mut self) {
+        for (id, task) in &mut self.tasks {
+            let is_unknown = self.graph.worker_of(*id).is_none();
+            self.lost_tasks += u64::from(is_unknown && !task.is_forgotten);
+            task.is_forgotten |= is_unknown;
         }
     }
 

@@ -84,6 +84,7 @@ impl World {
             worker: worker.clone(),
             lease,
             is_begun: false,
+            is_forgotten: false,
             is_stopped: false,
             sealed: vec![],
             ended: None,
@@ -92,7 +93,9 @@ impl World {
             streamed: vec![],
             bound,
         };
-        self.tasks.insert(task, running);
+        // Whatever is told of one, and lies on a worker under its name, must not be taken for another one's.
+        let earlier = self.tasks.insert(task, running);
+        ensure(earlier.is_none(), || format!("there has been another task {task}: {earlier:?}"))?;
         if self.workers[&worker].is_alive {
             let paused = self.workers[&worker].paused_until.saturating_sub(self.now);
             let late = paused + self.rng.below(10);

@@ -76,6 +76,8 @@ pub(super) struct Running {
     pub(super) lease: Lease,
     /// It has been at work.
     pub(super) is_begun: bool,
+    /// The scheduler does not know that it was given to its worker.
+    pub(super) is_forgotten: bool,
     pub(super) is_stopped: bool,
     /// What its worker tells another scheduler of it.
     pub(super) sealed: Vec<BlockReport>,
@@ -115,14 +117,16 @@ pub(super) struct World {
     /// Tasks that began early, and those that were in the way.
     pub(super) early: u64,
     pub(super) displaced: u64,
-    /// Steps that were lost with it.
+    /// Steps that were lost with it, and tasks that had been given to workers by then.
     pub(super) lost: u64,
+    pub(super) lost_tasks: u64,
     /// What it has written down.
     pub(super) written: Vec<Step>,
     /// How much of that is on the disk for certain: somebody has been told what followed from it.
     pub(super) synced: usize,
-    /// Somebody was told something since that was noted.
+    /// Somebody was told something since that was noted, or was given a task.
     pub(super) has_told: bool,
+    pub(super) has_given: bool,
 }
 
 pub(super) type Checked = Result<(), String>;
@@ -208,9 +212,11 @@ impl World {
             early: 0,
             displaced: 0,
             lost: 0,
+            lost_tasks: 0,
             written: vec![],
             synced: 0,
             has_told: false,
+            has_given: false,
             rng,
         };
         world.graph.record_steps();
@@ -369,7 +375,8 @@ impl World {
             self.displace(task)?;
         }
         let has_read = self.let_client_read()?;
-        self.has_told |= has_bound || has_read;
+        self.has_given |= has_bound;
+        self.has_told |= has_read;
         if has_bound || has_read {
             self.check(false)?;
         }

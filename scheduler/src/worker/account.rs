@@ -117,7 +117,7 @@ impl Account {
         (tasks.running.keys().cloned().collect(), ended.collect())
     }
 
-    /// There is no scheduler. The next one may call another task as this one did one that it canceled.
+    /// There is no scheduler. The next one may not know what this one canceled, and go on with it.
     pub(crate) fn detached(&self) {
         self.tasks.lock().unwanted.clear();
         self.attached.send_replace(false);
@@ -215,7 +215,7 @@ mod tests {
         account.ends(&end(1));
         account.cancels(name(1));
         assert!(account.tasks.lock().unwanted.is_empty());
-        // Another scheduler has other tasks under these names.
+        // Another scheduler may go on with what this one canceled.
         account.cancels(name(2));
         account.detached();
         assert!(!account.begins(name(2)).is_cancelled());

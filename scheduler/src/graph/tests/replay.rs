@@ -50,6 +50,36 @@ fn events_and_bindings_make_the_same_graph_again() {
 }
 
 #[test]
+fn what_is_said_of_numbers_that_were_passed_over_counts_for_nothing() {
+    let (spec, mut fixture) = recorded();
+    fixture.run(unit(0, 0), "a", 1);
+    let steps = fixture.graph.take_steps();
+    // Its successor does not know of this one.
+    let lost = fixture.bind(unit(0, 1), "a").task;
+    let mut again = again(&spec, steps);
+    again.graph.pass_over(5, NOW);
+    assert!(!again.graph.runs(lost) && !again.graph.is_held(lost));
+    assert_eq!(again.graph.worker_of(lost), None);
+    for event in [
+        Event::TaskEnded { task: lost },
+        Event::TaskFinished { task: lost, blocks: vec![] },
+        Event::TaskFailed { task: lost, failure: Failure::new(FailureKind::Passing, "late") },
+    ] {
+        assert_eq!(again.apply(event), []);
+        check(&again.graph).unwrap();
+    }
+    again.seal(lost, 0);
+    assert_eq!(again.graph.block_rows().count(), 1);
+    let task = again.bind(unit(0, 1), "b").task;
+    assert_eq!(task.index, lost.index + 5);
+    again.finish(task, 1);
+    assert_eq!(again.graph.task_rows().map(|row| row.id).last(), Some(task));
+    check(&again.graph).unwrap();
+    let steps = again.graph.take_steps();
+    assert!(matches!(steps[0], Step::PassedOver { numbers: 5, .. }), "{steps:?}");
+}
+
+#[test]
 fn a_step_that_does_not_follow_is_refused() {
     let (spec, mut fixture) = recorded();
     fixture.run(unit(0, 0), "a", 1);

@@ -1,5 +1,6 @@
 //! Machines that stop, files that are cut and damaged, and a state with two owners.
 
+mod identity;
 mod objects;
 mod owners;
 mod power;
@@ -209,13 +210,19 @@ fn a_damaged_byte_before_the_last_group_is_an_error_and_never_a_gap() {
 
 #[test]
 fn another_release_is_named_unless_nothing_is_left_to_do() {
-    let (name, bytes, _) = three_groups();
-    let refused = |format, version: &str, rest: &[u8]| {
+    let opened = |format, version: &str, rest: &[u8]| {
         let head = Head { format, term: 1, version: version.to_owned() };
-        let file = [&head.encode(), rest].concat();
-        open(&Power::with(&name, file)).err().map(|error| error.to_string())
+        open(&Power::with(&names::journal(1, 0), [&head.encode(), rest].concat()))
     };
-    let rest = &bytes[HEAD_BYTES..];
+    let refused = |format, version: &str, rest: &[u8]| {
+        opened(format, version, rest).err().map(|error| error.to_string())
+    };
+    let framed = |records: &[Record]| {
+        let mut group = vec![];
+        records.iter().for_each(|record| record.found().encode(&mut group));
+        frame::frame(0, &group)
+    };
+    let rest = &framed(&[record("time", b"7"), record("job/1", b"plan")]);
     assert_eq!(refused(FORMAT, VERSION, rest), None);
     let of_release = refused(FORMAT, "9.9.9", rest).unwrap();
     assert!(of_release.contains("forebay 9.9.9") && of_release.contains(VERSION), "{of_release}");
@@ -224,6 +231,10 @@ fn another_release_is_named_unless_nothing_is_left_to_do() {
     for (format, version) in [(FORMAT, "9.9.9"), (FORMAT + 1, "9.9.9")] {
         assert_eq!(refused(format, version, &[]), None, "an empty journal is anyone's");
     }
+    // And one whose jobs have ended: what else is there is not for others.
+    let ended = framed(&[record("time", b"7"), record("job/1", b"plan"), end("job/1")]);
+    assert_eq!(opened(FORMAT, "9.9.9", &ended).unwrap().1, Records::new());
+    assert_eq!(opened(FORMAT, VERSION, &ended).unwrap().1, naive(&[record("time", b"7")]));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 
 use super::owners::{Disks, check_takeovers};
 use super::*;
+use crate::journal::identity::find_or_make;
 use crate::journal::objects::{ObjectDisk, Objects};
 
 /// A store of which a process is cut off.
@@ -281,7 +282,21 @@ async fn a_claim_that_is_answered_as_if_there_was_one_is_made_again_if_there_is_
         let left = store.list(None).collect::<Vec<_>>().await;
         let names = left.into_iter().map(|object| object.unwrap().location.to_string());
         let names: Vec<String> = names.collect();
-        assert!(names.iter().all(|name| name.ends_with(".term")), "{names:?}");
+        let is_ours = |name: &String| name.ends_with(".term") || name.ends_with("/state.id");
+        assert!(names.iter().all(is_ours), "{names:?}");
+    }
+}
+
+#[test]
+fn an_id_that_is_answered_as_if_there_was_one_is_what_is_there_in_the_end() {
+    let runtime = Runtime::new().unwrap();
+    for does_it in [false, true] {
+        let store = Arc::new(InMemory::new());
+        let says_taken = Arc::new(AtomicUsize::new(3));
+        let mut conflicting = disk(Faulty { says_taken, does_it, ..Faulty::new(&store) }, &runtime);
+        let id = find_or_make(conflicting.as_mut(), "state").unwrap();
+        let mut other = disk(Faulty::new(&store), &runtime);
+        assert_eq!(find_or_make(other.as_mut(), "state").unwrap(), id);
     }
 }
 

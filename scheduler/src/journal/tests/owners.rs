@@ -2,13 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use super::*;
 use crate::journal::disk::RealDisk;
-use crate::journal::hold::{Hold, Moment};
+use crate::journal::hold::{Claimed, Hold, Moment};
+use crate::journal::identity::StateId;
 use crate::journal::place::Place;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -110,6 +111,10 @@ fn stopped(folder: &TempDir) -> (Arc<Place>, RealDisk, Claim) {
     (Arc::new(Place::Folder(folder.path().to_owned())), disk, claim)
 }
 
+fn claimed(term: u64, at: Moment) -> Claimed {
+    Claimed { id: StateId::new(), term, at, was_silent: false }
+}
+
 fn second(folder: &TempDir) -> State {
     let second = State::in_folder(folder.path()).with_who("the server at second:1");
     second.with_takeover_after(Some(Duration::from_secs(1)))
@@ -127,7 +132,7 @@ async fn a_server_that_is_there_and_silent_is_followed_and_learns_by_whom() {
     // It goes on.
     let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
     let long_ago = Moment { clock: long_ago, ..Moment::now() };
-    let first = Hold::start(place, Box::new(disk), claim, 1, long_ago, false).unwrap();
+    let first = Hold::start(place, Box::new(disk), claim, claimed(1, long_ago)).unwrap();
     assert!(!first.is_fresh());
     for lost in [first.confirm().await.unwrap_err(), first.lost().await] {
         let told = lost.to_string();
@@ -177,7 +182,7 @@ fn of_another_release(folder: &TempDir) {
     let (term, version) = (1, "0.0.1".to_owned());
     let mut bytes = Head { format: FORMAT, term, version }.encode();
     let mut group = vec![];
-    record("job", &[1]).found().encode(&mut group);
+    record("job/1", &[1]).found().encode(&mut group);
     bytes.extend(frame::frame(0, &group));
     std::fs::write(folder.path().join(names::journal(term, 0)), bytes).unwrap();
 }
@@ -192,7 +197,7 @@ async fn a_server_of_another_release_takes_nothing_that_it_cannot_go_on_with() {
     // Whoever has it goes on.
     let (now, long) = (Moment::now(), Some(Duration::from_secs(3600)));
     let claim = Claim { takeover_after_ms: long.map(|long| long.as_millis() as u64), ..claim };
-    let first = Hold::start(place, Box::new(disk), claim, 1, now, false).unwrap();
+    let first = Hold::start(place, Box::new(disk), claim, claimed(1, now)).unwrap();
     first.check().await.unwrap();
     first.let_go().await;
     // Nor what nobody has.
@@ -216,7 +221,8 @@ async fn a_machine_that_has_slept_looks_before_it_says_anything() {
         let (term, claim) = (names::next_term(&names), Claim::new("first", Some(hour)));
         assert!(disk.claim(&names::claim(term), &claim.bytes()).unwrap());
         let (place, at) = (Place::Folder(folder.path().to_owned()), Moment { calendar, ..now });
-        let first = Hold::start(Arc::new(place), Box::new(disk), claim, term, at, false).unwrap();
+        let claimed = claimed(term, at);
+        let first = Hold::start(Arc::new(place), Box::new(disk), claim, claimed).unwrap();
         assert_eq!(first.is_fresh(), is_fresh, "{calendar:?}");
         first.confirm().await.unwrap();
         assert!(first.is_fresh());
@@ -301,6 +307,10 @@ impl Disk for Interrupted {
         self.disk.remove(name)
     }
 
+    fn create(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        self.disk.create(name, bytes)
+    }
+
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
         self.disk.claim(name, bytes)
     }
@@ -312,6 +322,41 @@ impl Disk for Interrupted {
     fn is_let_go(&self, name: &str) -> io::Result<bool> {
         self.disk.is_let_go(name)
     }
+}
+
+/// A disk may be slow.
+#[tokio::test]
+async fn who_needs_most_of_it_waits_for_a_disk_only_if_that_is_far_behind() {
+    let folder = TempDir::new().unwrap();
+    let hold = State::in_folder(folder.path()).take().await.unwrap();
+    let (power, is_stuck) = (Power::for_ever(), Arc::new(AtomicBool::new(false)));
+    let its = Arc::clone(&is_stuck);
+    let before = Box::new(move |_: usize| {
+        while its.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let disk = Interrupted { disk: Box::new(power.clone()), calls: AtomicUsize::new(0), before };
+    let (log, _) = Log::open(Box::new(disk), "state".to_owned(), VERSION, 1).unwrap();
+    let journal = Journal::start(log, hold).unwrap();
+    is_stuck.store(true, Ordering::Release);
+    for n in 0..5 {
+        journal.append("job", vec![n]);
+    }
+    for last in [5, 6] {
+        journal.flushed_but(last).await.unwrap();
+    }
+    let waits = journal.flushed_but(4);
+    tokio::pin!(waits);
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut waits).await.is_err());
+    is_stuck.store(false, Ordering::Release);
+    waits.await.unwrap();
+    // Nobody does anything more once it could not be written.
+    power.full_at(0);
+    journal.append("job", vec![5]);
+    journal.flushed().await.unwrap_err();
+    let failed = journal.flushed_but(1000).await.unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::ResourceExhausted);
 }
 
 /// What came of it.

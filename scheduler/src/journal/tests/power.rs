@@ -176,6 +176,27 @@ impl Disk for Power {
         Ok(())
     }
 
+    fn create(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
+        let stopped = self.operate().err();
+        let mut state = self.0.lock();
+        if stopped.is_some() && state.operations > state.stops_at + 1 {
+            return Err(io::Error::other("the power is off"));
+        }
+        if state.files.contains_key(name) {
+            return stopped.map_or(Ok(false), Err);
+        }
+        let before = state.files.clone();
+        let file = File { bytes: bytes.to_vec(), synced: bytes.len() };
+        state.files.insert(name.to_owned(), file);
+        if let Some(error) = stopped {
+            // Between the new name and the wait for it.
+            state.before.push(before);
+            return Err(error);
+        }
+        state.before.clear();
+        Ok(true)
+    }
+
     fn claim(&mut self, name: &str, bytes: &[u8]) -> io::Result<bool> {
         let mut state = self.operate()?;
         if state.files.contains_key(name) {

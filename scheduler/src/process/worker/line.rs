@@ -47,17 +47,18 @@ impl Way {
     /// # Errors
     /// If nobody answers, or the worker is refused.
     pub(super) async fn attach_first(&self) -> Result<ControlStream, Status> {
-        let control = self.open(self.schedulers.channel(), 0).await?;
+        let control = self.open(self.schedulers.channel(), &Welcome::default()).await?;
         self.register().await?;
         Ok(control)
     }
 
-    /// Tells a scheduler that this worker is there, and what it has, if it has worked for one of this term.
-    async fn open(&self, channel: Channel, term: u64) -> Result<ControlStream, Status> {
+    /// Tells a scheduler that this worker is there, and what it has, if it has worked for another one before.
+    async fn open(&self, channel: Channel, before: &Welcome) -> Result<ControlStream, Status> {
         let (running, ended) = self.handler.account.names();
         let jobs = self.handler.store.jobs();
         let holds = Holds { running, ended, jobs };
-        let hello = Hello { term, holds, ..Hello::new(self.description.clone()) };
+        let (term, state) = (before.term, before.state.clone());
+        let hello = Hello { term, holds, state, ..Hello::new(self.description.clone()) };
         let to_scheduler = self.handler.account.to_scheduler().clone();
         let outbox = (to_scheduler.clone(), to_scheduler.renewed());
         ControlStream::open(channel, hello, outbox, self.handler.clone()).await
@@ -73,13 +74,11 @@ impl Way {
         Ok(())
     }
 
-    /// The next one in turn that may be a successor of a scheduler of this term, if it is.
-    async fn attach(&self, turn: usize, term: u64) -> Result<ControlStream, Status> {
+    /// The next one in turn that may be a successor of this scheduler, if it is.
+    async fn attach(&self, turn: usize, before: &Welcome) -> Result<ControlStream, Status> {
         let open = |channel| async move {
-            let control = self.open(channel, term).await?;
-            if control.welcome().term <= term {
-                return Err(Status::unavailable("it is of an earlier term"));
-            }
+            let control = self.open(channel, before).await?;
+            follows(control.welcome(), before)?;
             Ok(control)
         };
         let control = self.schedulers.ask(turn, open).await?;
@@ -106,7 +105,7 @@ impl Way {
         let mut turn = 0;
         loop {
             tokio::time::sleep(CALL_AGAIN_AFTER).await;
-            let problem = match self.attach(turn, before.term).await {
+            let problem = match self.attach(turn, before).await {
                 Ok(control) => return Ok(control),
                 Err(status) if is_final(&status, self.schedulers.are_several()) => {
                     return Err(said(&status));
@@ -119,6 +118,18 @@ impl Way {
             }
         }
     }
+}
+
+/// Whether a scheduler is a successor of another one, as it says itself: that need not be looked at there.
+fn follows(welcome: &Welcome, before: &Welcome) -> Result<(), Status> {
+    if welcome.state != before.state {
+        let problem = messages::is_no_successor(&welcome.state, "the worker", &before.state);
+        return Err(Status::not_found(problem));
+    }
+    if welcome.term <= before.term {
+        return Err(Status::unavailable("it is of an earlier term"));
+    }
+    Ok(())
 }
 
 /// Whether somebody has answered who will not change their mind; who knows nothing of a worker may be another one's
@@ -164,6 +175,24 @@ mod tests {
         for others in [false, true] {
             assert!(is_final(&Status::aborted("the worker counts as lost"), others));
             assert!(!is_final(&Status::unavailable("it is of an earlier term"), others));
+        }
+    }
+
+    #[test]
+    fn a_scheduler_of_another_state_is_no_successor_whatever_its_term() {
+        let welcome = |state: &str, term| {
+            let state = state.to_owned();
+            Welcome { state, term, ..Welcome::default() }
+        };
+        let before = welcome("one", 3);
+        assert!(follows(&welcome("one", 4), &before).is_ok());
+        let earlier = follows(&welcome("one", 3), &before).unwrap_err();
+        assert!(!is_final(&earlier, false), "a later one may come");
+        for term in [2, 3, 400] {
+            let other = follows(&welcome("other", term), &before).unwrap_err();
+            assert!(is_final(&other, false) && !is_final(&other, true), "{other}");
+            let said = other.message();
+            assert!(said.contains("state other") && said.contains("state one"), "{said}");
         }
     }
 }

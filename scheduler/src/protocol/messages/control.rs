@@ -86,13 +86,17 @@ pub struct Hello {
     /// What it has of that one's jobs.
     #[prost(message, required, tag = "5")]
     pub holds: Holds,
+    /// The [`Welcome::state`] of that one.
+    #[prost(string, tag = "6")]
+    pub state: String,
 }
 
 impl Hello {
     /// Of this process, which works for nobody yet.
     pub fn new(worker: Worker) -> Self {
         let (protocol, version) = (PROTOCOL, VERSION.to_owned());
-        Self { protocol, version, worker, term: 0, holds: Holds::default() }
+        let (term, holds, state) = (0, Holds::default(), String::new());
+        Self { protocol, version, worker, term, holds, state }
     }
 }
 
@@ -119,7 +123,7 @@ pub struct TaskName {
     /// Its stage, by its place in the job.
     #[prost(uint32, tag = "2")]
     pub stage: u32,
-    /// Its place among all attempts of the stage.
+    /// Its number among all attempts of the stage.
     #[prost(uint32, tag = "3")]
     pub task: u32,
 }
@@ -186,6 +190,9 @@ pub struct Welcome {
     /// For how many milliseconds a successor is to be waited for, should it be gone.
     #[prost(uint64, tag = "3")]
     pub patience_ms: u64,
+    /// The id of the state that a successor has, too; nothing if there can be none.
+    #[prost(string, tag = "4")]
+    pub state: String,
 }
 
 /// Asks for what has been dealt out to a partition since a task was told last, once there is something.

@@ -33,9 +33,12 @@ pub struct RunRequest {
     /// The id that the job has already, if its client was told one before.
     #[prost(string, tag = "8")]
     pub job: String,
-    /// It runs already, and its client has lost the line: nothing but `job` and `owner` is said.
+    /// It runs already, and its client has lost the line: nothing but `job`, `owner` and `state` is said.
     #[prost(bool, tag = "9")]
     pub is_known: bool,
+    /// With that, the [`Accepted::state`] of the scheduler that had it.
+    #[prost(string, tag = "10")]
+    pub state: String,
 }
 
 /// A session option that is not at its default.
@@ -87,6 +90,9 @@ pub struct Accepted {
     /// the job is gone with it.
     #[prost(uint64, tag = "2")]
     pub patience_ms: u64,
+    /// The id of the state that a successor has, too; nothing if there can be none.
+    #[prost(string, tag = "3")]
+    pub state: String,
 }
 
 /// How far a job is.

@@ -30,6 +30,18 @@ pub const PROTOCOL: u32 = 10;
 /// The version of this process, which travels for people beside [`PROTOCOL`].
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Why a scheduler with the state `own`, or none, cannot go on for `whom`, whose scheduler had the state `before`.
+pub(crate) fn is_no_successor(own: &str, whom: &str, before: &str) -> String {
+    let own = match own {
+        "" => "no state".to_owned(),
+        id => format!("the state {id}"),
+    };
+    format!(
+        "this scheduler has {own}, and {whom} belongs to one with the state {before}: it is no successor of that; start \
+         one with that --state at this address, or begin {whom} anew with this one"
+    )
+}
+
 /// Refuses a caller of another protocol: `who`, which said so of itself, calls `callee`.
 pub(crate) fn check_protocol(
     who: &str,
