@@ -160,16 +160,17 @@ impl World {
         Ok(graph)
     }
 
-    /// Blocks that were deleted for a reason that is lost are missed when they are read.
+    /// Blocks that were deleted for a reason that is lost are missed when they are read: the new scheduler takes them to
+    /// be there, or will when their worker tells of them again.
     fn forget_deletions(&mut self) {
         let reference = &self.reference;
-        let is_there = |unit: UnitId, seq: u32, writer: TaskId, worker: &WorkerId| {
+        let is_known_gone = |unit: UnitId, seq: u32, writer: TaskId| {
             let copy = reference.units.get(&unit).and_then(|unit| unit.blocks.get(&seq));
-            copy.is_some_and(|(task, place)| *task == writer && place.as_ref() == Some(worker))
+            copy.is_some_and(|(task, place)| *task == writer && place.is_none())
         };
-        for (id, worker) in &mut self.workers {
+        for worker in self.workers.values_mut() {
             worker.store.retain(|(block, writer), stored| {
-                !stored.is_freed || !is_there(block.unit, block.seq, *writer, id)
+                !stored.is_freed || is_known_gone(block.unit, block.seq, *writer)
             });
         }
     }
