@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::{Step, TaskId};
+use crate::graph::Step;
 use crate::journal::{self, Journal, JournalError, Records};
 use crate::protocol::messages::RunRequest;
 
