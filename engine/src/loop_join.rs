@@ -5,7 +5,7 @@
 //! begins anew for that: the side is made once more, and each partition of the other side goes by itself. That is
 //! right where the side is read from files, and of what it holds nothing is given by what has met *no* row.
 //! Elsewhere an operator would be run twice that cannot be, or such rows would come once for each partition. There the
-//! join ends with an error that says what to do.
+//! join ends with an error that says what to do, as `CROSS JOIN` does, which has no such way.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytesize::ByteSize;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::common::utils::memory::get_record_batch_memory_size;
 use datafusion::common::{
     DataFusionError, JoinType, Result, Statistics, internal_err, resources_datafusion_err,
 };
@@ -37,14 +38,12 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
-use crate::weight;
-
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// Such a join under a limit of memory. To everybody who looks at a plan it is DataFusion's.
 ///
 /// - Rows, columns, partitions, order: that join's.
-/// - Memory: that join's. Disk: both sides, if memory is short and that is right.
+/// - Memory: that join's. Disk: that join's, where it is right.
 /// - Errors: the inputs', the disk's; and that the side which is held does not fit, with its size.
 #[derive(Debug)]
 pub struct LoopJoinExec {
@@ -75,15 +74,13 @@ impl LoopJoinExec {
         let [left, right] = join.children()[..] else {
             return internal_err!("{} has {} inputs", join.name(), join.children().len());
         };
-        let may_spill = can_run_twice(left) && (!keeps_held(kind) || is_one_partition(right));
+        let is_right = can_run_twice(left) && (!keeps_held(kind) || is_one_partition(right));
+        let may_spill = is_right && !join.is::<CrossJoinExec>();
         let held = Arc::new(AtomicUsize::new(0));
         let left: Plan =
             Arc::new(SideExec { input: Arc::clone(left), held: Some(Arc::clone(&held)) });
         let right: Plan = Arc::new(SideExec { input: Arc::clone(right), held: None });
-        let limited = match join.is::<CrossJoinExec>() && may_spill {
-            true => Arc::new(NestedLoopJoinExec::try_new(left, right, None, &kind, None)?) as Plan,
-            false => replace_children_if_necessary(Arc::clone(&join), vec![left, right])?,
-        };
+        let limited = replace_children_if_necessary(Arc::clone(&join), vec![left, right])?;
         Ok(Self { join, limited, may_spill, held })
     }
 
@@ -315,7 +312,8 @@ impl ExecutionPlan for SideExec {
         held.store(0, Ordering::Relaxed);
         let schema = rows.schema();
         let rows = rows.inspect_ok(move |batch| {
-            held.fetch_add(weight::bytes(batch), Ordering::Relaxed);
+            // As the join counts it.
+            held.fetch_add(get_record_batch_memory_size(batch), Ordering::Relaxed);
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows.boxed())))
     }
