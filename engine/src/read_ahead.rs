@@ -42,12 +42,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_ones_are_read_without_being_asked_for_and_no_more_than_may_be() {
-        let (told, mut read) = mpsc::unbounded_channel();
+        let (told, mut read) = mpsc::channel(8);
         let reads = stream::iter(0..5).map(move |number| {
             let told = told.clone();
             async move {
                 tokio::task::yield_now().await;
-                told.send(number).unwrap();
+                told.send(number).await.unwrap();
                 Ok(number)
             }
         });
@@ -67,7 +67,7 @@ mod tests {
 
     #[tokio::test]
     async fn reads_end_with_their_stream() {
-        let (told, mut read) = mpsc::unbounded_channel::<()>();
+        let (told, mut read) = mpsc::channel::<()>(1);
         let reads = stream::iter(0..2).map(move |number| {
             let told = told.clone();
             async move {

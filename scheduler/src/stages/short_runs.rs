@@ -108,7 +108,8 @@ mod tests {
     #[tokio::test]
     async fn compressed_files_are_cut_by_what_their_rows_take_in_memory() {
         let folder = TempDir::new().unwrap();
-        let config = SessionConfig::new().with_target_partitions(2);
+        let config =
+            SessionConfig::new().with_target_partitions(2).with_repartition_file_min_size(1);
         let session = SessionContext::new_with_config(config);
         let path = folder.path().join("t.parquet").display().to_string();
         let rows = "SELECT concat(repeat('x', 100), value) AS word, value FROM range(200000)";

@@ -4,6 +4,7 @@ use arrow::array::Float64Array;
 use arrow::compute::SortOptions;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::functions_window::rank::rank_udwf;
 use datafusion::functions_window::row_number::row_number_udwf;
@@ -192,7 +193,7 @@ fn what_is_no_number_is_refused() {
     let input = MemorySourceConfig::try_new_exec(&rows, schema, None).unwrap();
     for at in [0, 7] {
         let columns = vec![(at, OverAll::Counted)];
-        RangeWindowExec::try_new(input.clone(), 0, columns).unwrap_err();
+        RangeWindowExec::try_new(Arc::<DataSourceExec>::clone(&input), 0, columns).unwrap_err();
     }
     let input = windows(input);
     RangeWindowExec::try_new(Arc::clone(&input), 0, vec![(3, OverAll::PercentRank)]).unwrap_err();

@@ -17,6 +17,7 @@ pub struct FromWorker {
 pub mod from_worker {
     /// One of these, in the order in which they were said.
     #[derive(Clone, PartialEq, prost::Oneof)]
+    #[allow(clippy::large_enum_variant, reason = "the largest is said once")]
     pub enum Say {
         /// The first message, and only that: who it is.
         #[prost(message, tag = "1")]
