@@ -156,15 +156,14 @@ async fn joins_without_keys_finish_where_their_side_can_be_read_again() {
     let session = session(folder.path(), LIMIT).await;
     without_reordering(&plain).await;
     without_reordering(session.session()).await;
+    // Nothing above them that holds memory: what is on disk of them leaves none.
     for query in [
-        format!("SELECT count(*), max(a.text || few_text) FROM a JOIN {FEW} ON a.text < few_text"),
-        format!(
-            "SELECT count(*), max(a.text || few_text) FROM a RIGHT JOIN {FEW} ON a.id > few_id * 3"
-        ),
+        format!("SELECT a.id, few_id FROM a JOIN {FEW} ON a.text < few_text"),
+        format!("SELECT a.id, few_id FROM a RIGHT JOIN {FEW} ON a.text > few_text"),
     ] {
-        let found = text(&rows(&session, &query).await, true);
+        let found = text(&rows(&session, &query).await, false);
         let expected = plain.sql(&query).await.unwrap().collect().await.unwrap();
-        assert_eq!(found, text(&expected, true), "{query}");
+        assert!(found == text(&expected, false), "{query}: {} rows", found.len());
         let analyzed = text(&rows(&session, &format!("EXPLAIN ANALYZE {query}")).await, true);
         let joins = |line: &&String| line.contains("Join") && line.contains("spill_count=");
         let join = analyzed.iter().find(joins).unwrap_or_else(|| panic!("{analyzed:#?}"));
@@ -180,7 +179,6 @@ async fn what_cannot_go_to_disk_names_the_operator_its_size_and_the_option() {
     tables(folder.path()).await;
     let session = session(folder.path(), LIMIT).await;
     without_reordering(session.session()).await;
-    let grouped = "(SELECT key, max(text) AS text FROM a GROUP BY key) AS a";
     for (query, join) in [
         (
             "SELECT max(a.text || b.text) FROM a LEFT JOIN b ON a.text < b.text".to_owned(),
@@ -191,12 +189,6 @@ async fn what_cannot_go_to_disk_names_the_operator_its_size_and_the_option() {
             "NestedLoopJoinExec",
         ),
         (format!("SELECT max(a.text || few_text) FROM a CROSS JOIN {FEW}"), "CrossJoinExec"),
-        (
-            format!(
-                "SELECT max(a.text || few_text) FROM {grouped} JOIN {FEW} ON a.text < few_text"
-            ),
-            "NestedLoopJoinExec",
-        ),
     ] {
         let error = session.sql(&query).await.unwrap().collect().await.unwrap_err();
         assert_eq!(ErrorKind::of(&error), ErrorKind::ResourceExhausted, "{query}: {error}");
