@@ -60,7 +60,7 @@ pub fn plans_for_cluster(mut config: SessionConfig) -> SessionConfig {
 ///
 /// All of a plan goes, but for what writes into tables of the client's own, for the commit of what
 /// workers write to files, for plans that read something that only the client has, such as
-/// `information_schema`, and for those with window functions that [cannot be sent](can_be_sent).
+/// `information_schema`, and for those with window functions that cannot be sent as they are.
 #[derive(Debug)]
 pub struct Distribute {
     cluster: Cluster,
