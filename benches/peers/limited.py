@@ -1,6 +1,7 @@
 """A cluster of Forebay's processes on this machine: a scheduler, and a worker per core that has so much memory."""
 
 import contextlib
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -43,3 +44,9 @@ def shell(binary: Path, folder: Path, memory: int) -> Iterator[list[str]]:
 def forebay_environment(scratch: Path) -> dict[str, str]:
     """Of its processes, whose temporary files are in `scratch`."""
     return {**environment("forebay"), "TMPDIR": str(scratch)}
+
+
+def clear(scratch: Path) -> None:
+    """What engines leave."""
+    for path in scratch.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()

@@ -35,7 +35,7 @@ import limited
 import measure
 import records
 from engines import settings
-from run import environment, machine
+from run import environment, machine, say
 
 MEMORY = 1_000_000_000
 NAMES = {"forebay": "Forebay", "duckdb": "DuckDB", "spark": "PySpark", "ray_data": "Ray Data"}
@@ -175,7 +175,7 @@ def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
             except (measure.RunError, ValueError) as error:
                 found["error"] = str(error).strip().splitlines()[-1][:300]
                 say(f"{engine:10} failed: {error}")
-            clear(options.scratch)
+            limited.clear(options.scratch)
     return {"records": count, "is_skewed": is_skewed, "engines": engines}
 
 
@@ -185,12 +185,6 @@ def check(found: records.Summary, expected: records.Summary) -> None:
         raise ValueError("the records are not in order")
     if (found.records, found.total) != (expected.records, expected.total):
         raise ValueError(f"{found} is not the sum of {expected}")
-
-
-def clear(scratch: Path) -> None:
-    """What engines leave."""
-    for path in scratch.iterdir():
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def table(results: list[dict], rates: dict[str, float]) -> str:
@@ -209,11 +203,6 @@ def table(results: list[dict], rates: dict[str, float]) -> str:
             ratio = f"{took / statistics.median(own):.2f}" if own else ""
             lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {limit / took:.2f} |")
     return "\n".join(lines)
-
-
-def say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse() -> argparse.Namespace:

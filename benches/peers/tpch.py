@@ -27,8 +27,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import limited
 from engines import settings
-from run import environment, machine
+from run import environment, machine, say
 from tpch_run import ENGINES, QUERIES, TABLES
 
 NAMES = {"forebay": "Forebay", "duckdb": "DuckDB", "spark": "PySpark"}
@@ -100,6 +101,8 @@ def differs(one: Path, other: Path) -> str | None:
 def compare(options: argparse.Namespace) -> dict[str, dict]:
     """All rounds of all engines; results are compared with DuckDB's."""
     found = {engine: {"rounds": [], "wrong": {}} for engine in options.engine or ENGINES}
+    if "duckdb" not in found:
+        say("results are compared with nothing: DuckDB is not among the engines")
     for at in range(options.rounds):
         names = list(found)
         # The one that others are compared with is first in the first round.
@@ -108,19 +111,13 @@ def compare(options: argparse.Namespace) -> dict[str, dict]:
             say(f"{engine}, round {at}")
             output = options.results_of / f"{engine}-{at}"
             found[engine]["rounds"].append(measured(engine, options, output))
-            clear(options.scratch)
+            limited.clear(options.scratch)
             for number in QUERIES:
                 ours, theirs = output / f"{number}.csv", options.results_of / f"duckdb-0/{number}.csv"
                 if ours.exists() and theirs.exists() and (why := differs(ours, theirs)):
                     found[engine]["wrong"][number] = why
                     say(f"{engine}, query {number}: {why}")
     return found
-
-
-def clear(scratch: Path) -> None:
-    """What engines leave."""
-    for path in scratch.iterdir():
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def table(found: dict[str, dict]) -> str:
@@ -139,11 +136,6 @@ def table(found: dict[str, dict]) -> str:
         lines.append(f"| {number} | {' | '.join(cells)} |")
     lines.append(f"| all that each did | {' | '.join(f'{total:.1f}' for total in sums.values())} |")
     return "\n".join(lines)
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -174,7 +166,8 @@ def main() -> int:
     path = options.results / f"{today}-tpch-{options.scale:g}-cpu-{settings.CORES}-cores.json"
     path.write_text(json.dumps(about, indent=1) + "\n")
     print(table(found))
-    return 1 if any(of["wrong"] for of in found.values()) else 0
+    failed = any(isinstance(s, str) for of in found.values() for run in of["rounds"] for s in run.values())
+    return 1 if failed or any(of["wrong"] for of in found.values()) else 0
 
 
 if __name__ == "__main__":
