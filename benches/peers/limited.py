@@ -1,49 +1,107 @@
-"""A cluster of Forebay's processes on this machine: a scheduler, and a worker per core that has so much memory."""
+"""Engines with so much memory: a cluster of Forebay's processes on this machine, which are a scheduler and a worker per
+core, and PySpark."""
 
 import contextlib
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engines import settings
 from run import environment
 
 
-@contextlib.contextmanager
-def shell(binary: Path, folder: Path, memory: int) -> Iterator[list[str]]:
-    """The command of a shell that runs its statements there, with as much memory; what processes write to the disk is
-    in `folder`. Run it with `forebay_environment`."""
-    started: list[subprocess.Popen] = []
-    scratch = Path(tempfile.mkdtemp(dir=folder))
-    own = forebay_environment(scratch)
+@dataclass
+class Cluster:
+    """What processes write to the disk is in `scratch`."""
 
-    def start(*arguments: str) -> str:
-        log = open(scratch / f"{len(started)}.log", "wb")
+    binary: Path
+    scratch: Path
+    memory: int
+    scheduler: str = ""
+    processes: list[subprocess.Popen] = field(default_factory=list)
+    workers: list[subprocess.Popen] = field(default_factory=list)
+
+    @property
+    def limit(self) -> tuple[str, ...]:
+        """Of each process that has one."""
+        return ("--memory-limit", str(self.memory))
+
+    @property
+    def shell(self) -> list[str]:
+        """The command of a shell that runs its statements there. Run it with `forebay_environment`."""
+        return [str(self.binary), "shell", "--quiet", "--connect", self.scheduler, *self.limit]
+
+    def start(self, *arguments: str) -> tuple[subprocess.Popen, str]:
+        """A process, and the last word of its first line: where it listens, if it does."""
+        log = open(self.scratch / f"{len(self.processes)}.log", "wb")
+        own = forebay_environment(self.scratch)
         pipes = {"stdout": subprocess.PIPE, "stderr": log, "env": own}
-        started.append(subprocess.Popen([str(binary), *arguments], **pipes))
-        return started[-1].stdout.readline().decode().split()[-1]
+        process = subprocess.Popen([str(self.binary), *arguments], **pipes)
+        self.processes.append(process)
+        return process, process.stdout.readline().decode().split()[-1]
 
-    limit = ("--memory-limit", str(memory))
-    try:
-        free = "127.0.0.1:0"
-        scheduler = start("serve", "--bind", free, "--flight-sql", free, "--catalog", str(scratch))
-        for core in range(settings.CORES):
-            work = scratch / f"work-{core}"
-            work.mkdir()
-            worker = ("worker", "--scheduler", scheduler, "--work-dir", str(work), *limit)
-            start(*worker, "--gpus", "none", "--cpus", "1")
-        yield [str(binary), "shell", "--quiet", "--connect", scheduler, *limit]
-    finally:
-        for process in reversed(started):
+    def start_scheduler(self) -> None:
+        """On free ports."""
+        free = ("--bind", "127.0.0.1:0", "--flight-sql", "127.0.0.1:0")
+        _, self.scheduler = self.start("serve", *free, "--catalog", str(self.scratch))
+
+    def start_worker(self) -> None:
+        """With one core, and a folder of its own."""
+        work = Path(tempfile.mkdtemp(prefix="work-", dir=self.scratch))
+        worker = ("worker", "--scheduler", self.scheduler, "--work-dir", str(work), *self.limit)
+        process, _ = self.start(*worker, "--gpus", "none", "--cpus", "1")
+        self.workers.append(process)
+
+    def lose_worker(self) -> None:
+        """Kills a worker; another one comes in its place, without what that had."""
+        self.workers.pop(0).kill()
+        self.start_worker()
+
+    def end(self) -> None:
+        """All processes."""
+        for process in reversed(self.processes):
             process.terminate()
             process.wait()
+
+
+@contextlib.contextmanager
+def cluster(binary: Path, folder: Path, memory: int) -> Iterator[Cluster]:
+    """With a worker per core."""
+    own = Cluster(binary, Path(tempfile.mkdtemp(dir=folder)), memory)
+    try:
+        own.start_scheduler()
+        for _ in range(settings.CORES):
+            own.start_worker()
+        yield own
+    finally:
+        own.end()
 
 
 def forebay_environment(scratch: Path) -> dict[str, str]:
     """Of its processes, whose temporary files are in `scratch`."""
     return {**environment("forebay"), "TMPDIR": str(scratch)}
+
+
+def spark(scratch: Path, memory: int, options: dict[str, str] | None = None) -> "SparkSession":  # noqa: F821
+    """A session of PySpark, which has come up: one process with all cores and so much heap."""
+    from pyspark.sql import SparkSession
+
+    own = {
+        **(options or {}),
+        "spark.driver.memory": f"{memory // 1_000_000}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(scratch),
+    }
+    builder = SparkSession.builder.master(f"local[{settings.CORES}]")
+    for key, value in own.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.range(1000).count()
+    return session
 
 
 def clear(scratch: Path) -> None:

@@ -157,6 +157,11 @@ def run(
 def apart(command: Sequence[str], environment: dict[str, str]) -> str:
     """The last line that a process of its own prints, whose descendants end with it: daemons of a
     cluster would outlive their run, and be found by the next one."""
+    return watched(command, environment)[0]
+
+
+def watched(command: Sequence[str], environment: dict[str, str]) -> tuple[str, int]:
+    """The same, and the peak of the memory of all of them, shared pages counted once."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, env=environment, **pipes)
     sampler = Sampler(psutil.Process(process.pid))
@@ -172,7 +177,7 @@ def apart(command: Sequence[str], environment: dict[str, str]) -> str:
     if process.returncode != 0 or not said.strip():
         told = problem.decode(errors="replace")[-2000:]
         raise RunError(f"exit status {process.returncode} of: {' '.join(command)[:300]}\n{told}")
-    return said.decode().splitlines()[-1]
+    return said.decode().splitlines()[-1], sampler.pss_peak
 
 
 def end(processes: set[psutil.Process]) -> None:

@@ -52,8 +52,8 @@ def on_forebay(source: Path, output: Path, options: argparse.Namespace) -> float
         "OPTIONS ('format.compression' 'uncompressed', 'format.dictionary_enabled' 'false');"
     )
     own = limited.forebay_environment(options.scratch)
-    with limited.shell(options.forebay, options.scratch, MEMORY) as shell:
-        command = [*shell, "-c", text]
+    with limited.cluster(options.forebay, options.scratch, MEMORY) as cluster:
+        command = [*cluster.shell, "-c", text]
         return timed(lambda: subprocess.run(command, check=True, stdout=sys.stderr, env=own))
 
 
@@ -81,19 +81,7 @@ def on_duckdb(source: Path, output: Path, options: argparse.Namespace) -> float:
 
 def on_spark(source: Path, output: Path, options: argparse.Namespace) -> float:
     """One process."""
-    from pyspark.sql import SparkSession
-
-    own = {
-        "spark.driver.memory": f"{settings.CORES * MEMORY // 1_000_000}m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(options.scratch),
-    }
-    builder = SparkSession.builder.master(f"local[{settings.CORES}]")
-    for key, value in own.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.range(1000).count()
+    session = limited.spark(options.scratch, settings.CORES * MEMORY)
     rows = session.read.parquet(str(source)).orderBy("key").write.option("compression", "none")
     return timed(lambda: rows.parquet(str(output)))
 

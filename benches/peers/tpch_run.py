@@ -56,10 +56,10 @@ def on_forebay(task: Task) -> None:
         for table in TABLES
     )
     own = limited.forebay_environment(task.scratch)
-    with limited.shell(task.forebay, task.scratch, MEMORY) as shell:
+    with limited.cluster(task.forebay, task.scratch, MEMORY) as cluster:
 
         def rows(query: str) -> Rows:
-            command = [*shell, "--format", "csv", "-c", tables + query]
+            command = [*cluster.shell, "--format", "csv", "-c", tables + query]
             limit = {"env": own, "timeout": LIMIT_S, "capture_output": True, "text": True}
             done = subprocess.run(command, **limit)
             if done.returncode != 0:
@@ -83,19 +83,10 @@ def on_duckdb(task: Task) -> None:
 
 def on_spark(task: Task) -> None:
     """One process."""
-    from pyspark.sql import SparkSession
+    import limited
 
-    own = {
-        "spark.driver.memory": f"{settings.CORES * MEMORY // 1_000_000}m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(task.scratch),
-        "spark.sql.shuffle.partitions": str(8 * settings.CORES),
-    }
-    builder = SparkSession.builder.master(f"local[{settings.CORES}]")
-    for key, value in own.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    partitions = {"spark.sql.shuffle.partitions": str(8 * settings.CORES)}
+    session = limited.spark(task.scratch, settings.CORES * MEMORY, partitions)
     for table in TABLES:
         session.read.parquet(str(task.source / table)).createOrReplaceTempView(table)
     each(task, lambda query: plain(session.sql(query).collect()))
