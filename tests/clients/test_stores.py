@@ -33,12 +33,30 @@ MANY = 1203
 
 
 class Store:
-    """An S3 server that checks keys, and a user who may do anything."""
+    """An S3 server that checks keys, and a user who may do anything: moto, or the one at FOREBAY_TEST_S3, whose keys
+    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are."""
 
     def __init__(self) -> None:
-        self.server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        self.server.start()
-        self.url = "http://{}:{}".format(*self.server.get_host_and_port())
+        self.url = os.environ.get("FOREBAY_TEST_S3")
+        self.is_moto = self.url is None
+        if self.is_moto:
+            self.server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+            self.server.start()
+            self.url = "http://{}:{}".format(*self.server.get_host_and_port())
+            self.key, self.secret = self.user()
+        else:
+            self.key = os.environ["AWS_ACCESS_KEY_ID"]
+            self.secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+        self.s3 = self.client("s3", self.key, self.secret)
+        self.files = fs.S3FileSystem(
+            access_key=self.key,
+            secret_key=self.secret,
+            endpoint_override=self.url,
+            region=REGION,
+        )
+
+    def user(self) -> tuple[str, str]:
+        """The keys of one that moto is told of."""
         # What moto holds belongs to this process, so a server before this one left it.
         self.check_keys(False)
         requests.post(f"{self.url}/moto-api/reset", timeout=10).raise_for_status()
@@ -49,19 +67,17 @@ class Store:
         policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
         iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=policy)
         self.check_keys(True)
-        self.key, self.secret = key["AccessKeyId"], key["SecretAccessKey"]
-        self.s3 = self.client("s3", self.key, self.secret)
-        self.files = fs.S3FileSystem(
-            access_key=self.key,
-            secret_key=self.secret,
-            endpoint_override=self.url,
-            region=REGION,
-        )
+        return key["AccessKeyId"], key["SecretAccessKey"]
 
     def check_keys(self, checks: bool) -> None:
-        unchecked = b"0" if checks else b"inf"
-        response = requests.post(f"{self.url}/moto-api/reset-auth", data=unchecked, timeout=10)
-        response.raise_for_status()
+        if self.is_moto:
+            unchecked = b"0" if checks else b"inf"
+            response = requests.post(f"{self.url}/moto-api/reset-auth", data=unchecked, timeout=10)
+            response.raise_for_status()
+
+    def stop(self) -> None:
+        if self.is_moto:
+            self.server.stop()
 
     def client(self, service: str, key: str, secret: str):
         return boto3.client(
@@ -73,6 +89,12 @@ class Store:
         )
 
     def bucket(self, name: str) -> None:
+        """An empty one."""
+        if not self.is_moto and name in {each["Name"] for each in self.s3.list_buckets()["Buckets"]}:
+            for page in self.s3.get_paginator("list_objects_v2").paginate(Bucket=name):
+                for each in page.get("Contents", []):
+                    self.s3.delete_object(Bucket=name, Key=each["Key"])
+            return
         self.s3.create_bucket(
             Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION}
         )
@@ -81,8 +103,11 @@ class Store:
         self.s3.put_object(Bucket=bucket, Key=key, Body=content)
 
     def keep(self, bucket: str, key: str, content: bytes) -> None:
-        """As `put`, without a request."""
-        s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
+        """As `put`, without a request if possible."""
+        if self.is_moto:
+            s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
+        else:
+            self.put(bucket, key, content)
 
     def environment(self, **more: str | None) -> dict[str, str]:
         """Of a process that may read all; None takes a variable away."""
@@ -105,7 +130,7 @@ def store():
     for name in ("data", "other", "photos", "models"):
         store.bucket(name)
     yield store
-    store.server.stop()
+    store.stop()
 
 
 class Shell:
