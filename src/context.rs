@@ -199,6 +199,7 @@ pub struct ForebayBuilder {
     memory_limit: Option<usize>,
     functions: Functions,
     tls: Option<Tls>,
+    is_in_schedulers_process: bool,
 }
 
 impl ForebayBuilder {
@@ -271,6 +272,14 @@ impl ForebayBuilder {
         self
     }
 
+    /// The scheduler to which [`Self::connect`] connects runs in this process. A successor of it hears nothing of the
+    /// session's queries: nobody could come back for their rows.
+    #[must_use]
+    pub fn in_schedulers_process(mut self) -> Self {
+        self.is_in_schedulers_process = true;
+        self
+    }
+
     /// The session.
     ///
     /// # Errors
@@ -294,7 +303,10 @@ impl ForebayBuilder {
     /// If no scheduler answers, or one of both does not believe the other, or the catalog's folder
     /// is not one.
     pub async fn connect(mut self, scheduler: &str) -> Result<ForebayContext> {
-        let cluster = Cluster::connect(scheduler, self.tls.take()).await?;
+        let mut cluster = Cluster::connect(scheduler, self.tls.take()).await?;
+        if self.is_in_schedulers_process {
+            cluster = cluster.in_schedulers_process();
+        }
         self.on(cluster, None).await
     }
 

@@ -138,6 +138,7 @@ async fn serve_cluster(
     let address = format!("{own}:{}", scheduler.address().port());
     let runtime = worker::runtime(args.resources.memory_limit)?;
     let builder = builder(catalog)?.without_url_tables().with_runtime(runtime);
+    let builder = builder.in_schedulers_process();
     let context = match tls {
         Some(tls) => builder.with_tls(tls).connect(&address).await?,
         None => builder.connect(&address).await?,

@@ -39,7 +39,7 @@ TARGETS = {
 def store():
     store = Store()
     yield store
-    store.server.stop()
+    store.stop()
 
 
 def rows(cursor, statement: str) -> list[tuple]:
@@ -102,20 +102,25 @@ class Job:
             assert state in ("queued", "running"), state
             time.sleep(0.02)
 
+    def killed_half_way(self, mode: list[str], to: str, query: str) -> str:
+        """The id of a job whose server was killed when half of its parts were there."""
+        server = self.serve(*mode)
+        with session(server) as cursor:
+            for option in ["resumable = true", "stage_models = true", "part_bytes = 1"]:
+                cursor.execute(f"SET forebay.{option}")
+            copy = f"COPY ({query}) TO 's3://{self.bucket}/{to}' STORED AS PARQUET"
+            [(name,)] = rows(cursor, f"SUBMIT {copy}")
+            self.until_complete(cursor, name, FILES // 2)
+        server.process.kill()
+        server.process.wait()
+        return name
+
 
 @pytest.mark.parametrize("kind", TARGETS)
 def test_a_job_goes_on_in_another_server(store, tmp_path, kind):
     to, query, expected = TARGETS[kind]
     job = Job(store, tmp_path, kind)
-    server = job.serve(*EMBEDDED)
-    with session(server) as cursor:
-        for option in ["resumable = true", "stage_models = true", "part_bytes = 1"]:
-            cursor.execute(f"SET forebay.{option}")
-        copy = f"COPY ({query}) TO 's3://{job.bucket}/{to}' STORED AS PARQUET"
-        [(name,)] = rows(cursor, f"SUBMIT {copy}")
-        job.until_complete(cursor, name, FILES // 2)
-    server.process.kill()
-    server.process.wait()
+    name = job.killed_half_way(EMBEDDED, to, query)
     assert job.visible() == []
     # Another one may go on with it, for a week.
     assert "resumable" in job.clean()
@@ -143,6 +148,21 @@ def test_a_job_goes_on_in_another_server(store, tmp_path, kind):
     assert sorted(table["n"].to_pylist()) == list(range(expected))
     assert len(set(table["digest"].to_pylist())) == expected
     assert (kind == "file") == (job.visible() == ["out/all.parquet"])
+
+
+def test_parts_of_a_server_that_was_killed_are_not_in_the_way(store, tmp_path):
+    """Their rows would come to a session that is gone."""
+    to, query, expected = TARGETS["folder"]
+    job = Job(store, tmp_path, "not-in-the-way")
+    name = job.killed_half_way(CLUSTER, to, query)
+    server = job.serve(*CLUSTER)
+    with session(server) as cursor:
+        others = f"SELECT name FROM forebay.jobs WHERE job_id <> '{name}'"
+        assert rows(cursor, others) == []
+        assert rows(cursor, f"RESUME JOB '{name}'") == [(name,)]
+        [(_, state, written, _)] = rows(cursor, f"WAIT FOR JOB '{name}'")
+        assert (state, written) == ("finished", expected)
+    server.stop()
 
 
 def test_an_input_that_is_written_again_is_noticed(store, tmp_path):

@@ -195,7 +195,15 @@ impl Stage {
         let took = since.elapsed();
         assert_eq!(rows.len(), self::rows());
         assert_eq!(rows, run(&self.local().await, QUERY).await.unwrap());
+        self.nothing_ran_again(session).await;
         Undisturbed { rows, took, tasks: self.cluster.tasks_begun() - begun }
+    }
+
+    /// Nobody was lost, so nothing that was done was done again: if it was, a worker was taken for gone that only
+    /// was not heard in time.
+    pub(super) async fn nothing_ran_again(&self, session: &ForebayContext) {
+        let again = run(session, "SELECT * FROM forebay.recomputed").await.unwrap();
+        assert!(again.is_empty(), "{again:?}\n{}", self.cluster.said());
     }
 
     /// Starts a query, to be disturbed.

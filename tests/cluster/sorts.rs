@@ -176,6 +176,7 @@ async fn rows_of_some_megabytes_are_sorted_and_written() {
     assert_eq!(run(&session, &copy).await.unwrap(), ["15"]);
     let expected: Vec<_> = (0..15).map(|at| (at * 400 + 3).to_string()).collect();
     assert_eq!(written(&folder, "id").await.concat(), expected);
+    sorts.stage.nothing_ran_again(&session).await;
 }
 
 /// The files of a folder in the order of their names.

@@ -62,4 +62,5 @@ async fn all_queries_give_what_plain_datafusion_gives() {
     }
     assert!(empty.is_empty(), "the data are too few for queries {empty:?}");
     assert!(stage.cluster.tasks_begun() - begun > 2 * tpch::QUERIES, "the workers did it");
+    stage.nothing_ran_again(&cluster).await;
 }

@@ -41,6 +41,7 @@ pub struct Cluster {
     schedulers: Arc<Schedulers>,
     /// The workers, who hold the rows.
     peers: Arc<Peers>,
+    is_in_schedulers_process: bool,
 }
 
 impl Cluster {
@@ -52,7 +53,20 @@ impl Cluster {
     pub async fn connect(scheduler: &str, tls: Option<Tls>) -> Result<Self> {
         let addresses = scheduler.strip_prefix("http://").unwrap_or(scheduler);
         let schedulers = Schedulers::reach(addresses, tls.as_ref(), Seeker::Session).await?;
-        Ok(Self { schedulers: Arc::new(schedulers), peers: Arc::new(Peers::new(tls)) })
+        let peers = Arc::new(Peers::new(tls));
+        Ok(Self { schedulers: Arc::new(schedulers), peers, is_in_schedulers_process: false })
+    }
+
+    /// The same, of a session in the process of the scheduler: neither outlives the other, so what it asks for is not
+    /// written down for a successor.
+    #[must_use]
+    pub fn in_schedulers_process(self) -> Self {
+        Self { is_in_schedulers_process: true, ..self }
+    }
+
+    /// Whether it ends with the scheduler.
+    pub(crate) fn ends_with_scheduler(&self) -> bool {
+        self.is_in_schedulers_process
     }
 
     /// `host:port` of the scheduler.

@@ -102,6 +102,7 @@ impl ClusterExec {
             job: given.and_then(|given| given.take()).unwrap_or_default(),
             is_known: false,
             state: String::new(),
+            ends_with_scheduler: self.cluster.ends_with_scheduler(),
         })
     }
 }

@@ -39,6 +39,9 @@ pub struct RunRequest {
     /// With that, the [`Accepted::state`] of the scheduler that had it.
     #[prost(string, tag = "10")]
     pub state: String,
+    /// Its client is in the scheduler's own process: a successor need not know of it.
+    #[prost(bool, tag = "11")]
+    pub ends_with_scheduler: bool,
 }
 
 /// A session option that is not at its default.
