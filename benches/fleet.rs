@@ -125,6 +125,9 @@ async fn job(scheduler: String) -> usize {
     let parts: Vec<_> = (0..TASKS_PER_JOB).map(part).collect();
     let table = MemTable::try_new(parts[0][0].schema(), parts).unwrap();
     session.session().register_table("t", Arc::new(table)).unwrap();
+    // Of outputs that nobody knows yet, all slots' are to have room.
+    let budget = format!("SET forebay.edge_budget = {}", 1_u64 << 50);
+    session.sql(&budget).await.unwrap().collect().await.unwrap();
     let rows = session.sql("SELECT id FROM t WHERE id >= 0").await.unwrap();
     rows.collect().await.unwrap().iter().map(RecordBatch::num_rows).sum()
 }

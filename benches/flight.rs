@@ -5,7 +5,7 @@
 //! - load: 64 clients for a minute: metadata, predictions for one row, and one that reads all of a
 //!   large table; how long predictions take, and what the server's memory does. The first error ends it
 //! - shuffle: a stream of 8 million rows in Parquet files, of which all are shuffled together, or in windows; when the
-//!   first batch comes, and the last one
+//!   first batch comes, and the last one. And the same to four readers, beside shuffling all into files that they read then
 //!
 //! `cargo bench --bench flight`, or one of them: `cargo bench --bench flight -- load`
 
@@ -363,7 +363,7 @@ async fn shuffle() {
     ] {
         context.sql(&statement).await.unwrap().collect().await.unwrap();
     }
-    let server = FlightServer::new(context).bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let server = FlightServer::new(context.clone()).bind(([127, 0, 0, 1], 0).into()).await.unwrap();
     let address = server.address().to_string();
     for round in 0..ROUNDS {
         for window in ["null", "\"16 MiB\"", "\"64 MiB\""] {
@@ -373,24 +373,82 @@ async fn shuffle() {
                  \"shuffle_window\": {window}}}"
             );
             let start = Instant::now();
-            let mut client = FlightClient::new(channel(&address).await);
-            let path = vec!["forebay.stream".to_owned(), definition];
-            let flight = client.get_flight_info(FlightDescriptor::new_path(path)).await.unwrap();
-            let mut rows = client.do_get(flight.endpoint[0].ticket.clone().unwrap()).await.unwrap();
-            let (mut found, mut first) = (0, None);
-            while let Some(batch) = rows.try_next().await.unwrap() {
-                first.get_or_insert_with(|| start.elapsed().as_secs_f64());
-                found += batch.num_rows();
-            }
+            let (found, first) = read_stream(address.clone(), definition).await;
             assert_eq!(found, ROWS);
             println!(
                 "{{\"name\": \"flight, shuffle\", \"window\": {window}, \"seconds_to_first_batch\": {:.3}, \
                  \"seconds\": {:.3}}}",
-                first.unwrap(),
+                first.duration_since(start).as_secs_f64(),
                 start.elapsed().as_secs_f64()
             );
         }
+        ingest(&context, &address, round, ROWS).await;
     }
+}
+
+/// Four readers of shuffled rows, from the same server: as they are shuffled in windows, and from files that were
+/// shuffled as a whole before.
+async fn ingest(context: &ForebayContext, address: &str, round: usize, rows: usize) {
+    let streamed = {
+        let definition = format!(
+            "{{\"name\": \"ingest {round}\", \"query\": \"SELECT * FROM t\", \"readers\": 4, \
+             \"shuffle\": {round}, \"shuffle_window\": \"16 MiB\"}}"
+        );
+        four_readers(address, &definition, Instant::now(), rows).await
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let start = Instant::now();
+    for statement in [
+        format!(
+            "COPY (SELECT * FROM t ORDER BY row_hash({round}, id)) TO '{at}/' STORED AS PARQUET"
+        ),
+        format!("CREATE OR REPLACE EXTERNAL TABLE shuffled STORED AS PARQUET LOCATION '{at}/'"),
+    ] {
+        context.sql(&statement).await.unwrap().collect().await.unwrap();
+    }
+    let definition = format!(
+        "{{\"name\": \"materialised {round}\", \"query\": \"SELECT * FROM shuffled\", \"readers\": 4}}"
+    );
+    let materialised = four_readers(address, &definition, start, rows).await;
+    println!(
+        "{{\"name\": \"flight, shuffled ingest of four readers\", \"seconds_to_first_batch\": {:.3}, \
+         \"seconds\": {:.3}, \"seconds_to_first_batch_materialised\": {:.3}, \"seconds_materialised\": {:.3}, \
+         \"ratio\": {:.2}}}",
+        streamed[0],
+        streamed[1],
+        materialised[0],
+        materialised[1],
+        materialised[1] / streamed[1]
+    );
+}
+
+/// Seconds from the start to the first batch and to the last one, of all readers.
+async fn four_readers(address: &str, definition: &str, start: Instant, rows: usize) -> [f64; 2] {
+    let read = |_| SpawnedTask::spawn(read_stream(address.to_owned(), definition.to_owned()));
+    let readers: Vec<_> = (0..4).map(read).collect();
+    let (mut found, mut firsts) = (0, vec![]);
+    for reader in readers {
+        let (rows, first) = reader.join().await.unwrap();
+        found += rows;
+        firsts.push(first.duration_since(start).as_secs_f64());
+    }
+    assert_eq!(found, rows);
+    [firsts.into_iter().fold(f64::INFINITY, f64::min), start.elapsed().as_secs_f64()]
+}
+
+/// Reads a stream to its end: its rows, and when the first of them came.
+async fn read_stream(address: String, definition: String) -> (usize, Instant) {
+    let mut client = FlightClient::new(channel(&address).await);
+    let path = vec!["forebay.stream".to_owned(), definition];
+    let flight = client.get_flight_info(FlightDescriptor::new_path(path)).await.unwrap();
+    let mut rows = client.do_get(flight.endpoint[0].ticket.clone().unwrap()).await.unwrap();
+    let (mut found, mut first) = (0, None);
+    while let Some(batch) = rows.try_next().await.unwrap() {
+        first.get_or_insert_with(Instant::now);
+        found += batch.num_rows();
+    }
+    (found, first.unwrap_or_else(Instant::now))
 }
 
 fn median(values: &[f64]) -> f64 {

@@ -391,6 +391,8 @@ def test_folders_of_the_same_name(store, here):
 
 def test_files_of_equal_paths_sizes_and_times(store, here):
     """Of two buckets; a store's times are seconds, and a script that writes to both takes less."""
+    if not store.is_moto:
+        pytest.skip("no other server lets anybody say when an object was written")
     found = []
     for bucket, number in (("data", 1), ("other", 2)):
         path = f"{bucket}/equal/1.parquet"
@@ -455,7 +457,9 @@ def test_what_is_wrong_is_said(store, here):
 
     said("there is no such bucket", url="s3://nowhere/there.csv")
     said("access denied", "AWS_SECRET_ACCESS_KEY", AWS_SECRET_ACCESS_KEY="wrong")
-    said("access denied", "AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="unknown")
+    # Versity's gateway says then that there is no such object.
+    if store.is_moto:
+        said("access denied", "AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="unknown")
     said("no answer: ", "AWS_ENDPOINT_URL", AWS_ENDPOINT_URL="http://127.0.0.1:9")
     said("AWS_ALLOW_HTTP=true", AWS_ALLOW_HTTP=None)
     text = here.fails("FROM read_files('s3://data/*')", AWS_SECRET_ACCESS_KEY="wrong")

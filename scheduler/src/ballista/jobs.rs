@@ -243,9 +243,7 @@ impl Jobs for BallistaJobs {
             )));
         }
         let client = self.client(&id, inside);
-        if !document.request.ends_with_scheduler {
-            self.registry.begin(&id, &document).await.map_err(unwritten)?;
-        }
+        self.registry.begin(&id, &document).await.map_err(unwritten)?;
         let states = self.submit(&id, &document, session, plan).await?;
         Ok(self.updates(client, states))
     }

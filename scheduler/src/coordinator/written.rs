@@ -10,12 +10,13 @@ use crate::journal::JournalError;
 const AHEAD_MAX: u32 = 4096;
 
 impl Registry {
-    /// Writes down a job before anybody is told that there is one.
+    /// Writes down a job before anybody is told that there is one, unless nobody could come back for it.
     ///
     /// # Errors
     /// If it could not be written.
     pub(crate) async fn begin(&self, id: &str, document: &JobDocument) -> Result<(), JournalError> {
-        if let Some(book) = &self.book {
+        let outlives = !document.request.ends_with_scheduler;
+        if let Some(book) = self.book.as_ref().filter(|_| outlives) {
             book.begin(id, document);
         }
         self.written().await
