@@ -1,12 +1,13 @@
 """A worker that is killed half-way: how much longer a query takes, and whether its rows are the same.
 
-    benches/peers/python benches/peers/lost.py path/to/forebay [--rounds 3] [--scale 1]
+    benches/peers/python benches/peers/lost.py path/to/forebay [--rounds 3] [--scale 1] [--scheduler]
 
 The workload is `accelerator`, on a cluster of two workers of a core each and one emulated device, on
 this machine: Forebay, Ray (`ray.cluster_utils`) and Spark (`local-cluster`). Each engine runs it
 undisturbed, then again and loses a CPU worker to `kill -9` after half of that time. Time is from the
-query's start to its last row written; the cluster is there before. Prints a table, and writes one JSON
-object to benches/results/.
+query's start to its last row written; the cluster is there before. With `--scheduler` it is Forebay's scheduler, which
+has a journal on disk and is started again at once, that is lost, and nobody else takes part: the others have nothing of the
+kind. Prints a table, and writes one JSON object to benches/results/.
 """
 
 import argparse
@@ -66,6 +67,7 @@ class ForebayCluster:
     scheduler: str
     flight: str
     worker: subprocess.Popen
+    lose_scheduler: Callable[[], None]
 
 
 @contextlib.contextmanager
@@ -84,15 +86,21 @@ def forebay_cluster(binary: Path, *serve: str) -> Iterator[ForebayCluster]:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             free = "127.0.0.1:0"
-            at = ("--bind", free, "--flight-sql", free, "--catalog", scratch)
-            scheduler = start("serve", *at, *serve)
+            serve = ("serve", "--catalog", scratch, *serve)
+            scheduler = start(*serve, "--bind", free, "--flight-sql", free)
             flight = listening(started[-1])
+
+            def lose_scheduler() -> None:
+                started[0].kill()
+                started[0].wait()
+                start(*serve, "--bind", scheduler, "--flight-sql", flight)
+
             worker = ("worker", "--scheduler", scheduler, "--work-dir", scratch, "--gpus", "none")
             for _ in range(NODES):
                 start(*worker, "--cpus", "1")
             lost = started[-1]
             start(*worker, "--cpus", "1", "--emulated-accelerators", "1")
-            yield ForebayCluster(scheduler, flight, lost)
+            yield ForebayCluster(scheduler, flight, lost, lose_scheduler)
         finally:
             for process in reversed(started):
                 process.terminate()
@@ -102,12 +110,30 @@ def forebay_cluster(binary: Path, *serve: str) -> Iterator[ForebayCluster]:
 def on_forebay(run: Run, binary: Path, after_s: float | None) -> float:
     """A session that is part of the cluster."""
     with forebay_cluster(binary) as cluster:
-        shell = forebay.command(binary, run)
-        # The device is the worker's, not the shell's.
-        at = shell.index("--emulated-accelerators")
-        shell[at : at + 2] = ["--connect", cluster.scheduler]
-        quiet = {"stdout": subprocess.DEVNULL, "check": True, "timeout": LIMIT_S}
-        return timed(lambda: subprocess.run(shell, **quiet), cluster.worker.kill, after_s)
+        return in_session(run, binary, cluster, cluster.worker.kill, after_s)
+
+
+def on_journal(run: Run, binary: Path, after_s: float | None) -> float:
+    """The same, of a scheduler that is killed and started again."""
+    state = run.output.with_suffix(".state")
+    with forebay_cluster(binary, "--state", str(state)) as cluster:
+        return in_session(run, binary, cluster, cluster.lose_scheduler, after_s)
+
+
+def in_session(
+    run: Run,
+    binary: Path,
+    cluster: ForebayCluster,
+    lose: Callable[[], None],
+    after_s: float | None,
+) -> float:
+    """Seconds of the shell that runs the query."""
+    shell = forebay.command(binary, run)
+    # The device is the worker's, not the shell's.
+    at = shell.index("--emulated-accelerators")
+    shell[at : at + 2] = ["--connect", cluster.scheduler]
+    quiet = {"stdout": subprocess.DEVNULL, "check": True, "timeout": LIMIT_S}
+    return timed(lambda: subprocess.run(shell, **quiet), lose, after_s)
 
 
 def ray_cluster() -> list[object]:
@@ -174,6 +200,7 @@ def is_executor(process: psutil.Process) -> bool:
 
 
 CLUSTERS = {"forebay": on_forebay, "ray_data": on_ray, "spark": on_spark}
+WITH_JOURNAL = {"with a journal": on_journal}
 
 
 def measured(engine: str, run: Run, binary: Path, after_s: float | None) -> float:
@@ -188,7 +215,8 @@ def compare(options: argparse.Namespace) -> dict[str, object]:
     """All rounds of all engines."""
     rows = WORKLOADS[WORKLOAD].scaled(options.scale)
     folder = data.make(WORKLOAD, rows, options.data)
-    engines = {engine: {"undisturbed_s": [], "disturbed_s": []} for engine in CLUSTERS}
+    names = WITH_JOURNAL if options.scheduler else CLUSTERS
+    engines = {engine: {"undisturbed_s": [], "disturbed_s": []} for engine in names}
     with tempfile.TemporaryDirectory(prefix="forebay-peers-") as scratch:
         reference = None
         for at in range(options.rounds):
@@ -203,15 +231,16 @@ def compare(options: argparse.Namespace) -> dict[str, object]:
                     times.append(round(took, 3))
                     after_s = took / 2
                     print(f"{engine:10} {kind:14} {took:8.2f} s", file=sys.stderr, flush=True)
-    return {"name": "a worker killed half-way", "rows": rows, "engines": engines}
+    what = "a scheduler" if options.scheduler else "a worker"
+    return {"name": f"{what} killed half-way", "rows": rows, "engines": engines}
 
 
 def table(result: dict) -> str:
     """Medians."""
-    lines = ["| engine | undisturbed, s | a worker lost, s | ratio |", "|---|---|---|---|"]
+    lines = ["| engine | undisturbed, s | disturbed, s | ratio |", "|---|---|---|---|"]
     for engine, found in result["engines"].items():
         plain, lost = (statistics.median(times) for times in found.values())
-        lines.append(f"| {ENGINES[engine]} | {plain:.2f} | {lost:.2f} | {lost / plain:.2f} |")
+        lines.append(f"| {ENGINES.get(engine, engine)} | {plain:.2f} | {lost:.2f} | {lost / plain:.2f} |")
     return "\n".join(lines)
 
 
@@ -238,18 +267,20 @@ def keep(name: str, result: dict, options: argparse.Namespace) -> None:
 
 def main() -> int:
     """Runs the command line; returns the exit code."""
-    asked = parser(__doc__.splitlines()[0], CLUSTERS)
+    asked = parser(__doc__.splitlines()[0], CLUSTERS | WITH_JOURNAL)
     asked.add_argument("--kill-after", type=float, help=argparse.SUPPRESS)
+    asked.add_argument("--scheduler", action="store_true", help="what is lost is the scheduler")
     options = asked.parse_args()
     options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
     if options.engine:
         run = Run(WORKLOAD, options.data, options.output, False)
-        took = CLUSTERS[options.engine](run, options.forebay, options.kill_after)
+        query = (CLUSTERS | WITH_JOURNAL)[options.engine]
+        took = query(run, options.forebay, options.kill_after)
         print(took, flush=True)
         # Without the engine's own way out, which waits for who was killed.
         os._exit(0)
     result = compare(options)
-    keep("lost", result, options)
+    keep("lost-scheduler" if options.scheduler else "lost", result, options)
     print(table(result))
     return 0
 
