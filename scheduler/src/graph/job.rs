@@ -62,6 +62,8 @@ pub struct JobGraph {
     pub(super) worn_out: Option<UnitId>,
     /// Attempts that have ended well.
     pub(super) finished_tasks: u64,
+    /// When it finished or failed.
+    pub(super) ended: Option<Millis>,
     /// What the event at hand leads to.
     pub(super) actions: Vec<Action>,
     /// What has changed it since somebody asked, if anybody does.
@@ -74,24 +76,8 @@ impl JobGraph {
         let order = spec.check()?;
         let stages = (0..spec.stages.len() as u32).map(|id| Stage::new(StageId(id), &spec));
         let edges = (0..spec.edges.len() as u32).map(|id| Edge::new(EdgeId(id), &spec));
-        let mut graph = Self {
-            stages: stages.collect(),
-            edges: edges.collect(),
-            limits: spec.limits,
-            order,
-            status: JobStatus::Running,
-            holdings: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            changed_slots: BTreeSet::new(),
-            changed_holdings: BTreeSet::new(),
-            kept: Kept::default(),
-            history: History::default(),
-            broken_disks: BTreeSet::new(),
-            worn_out: None,
-            finished_tasks: 0,
-            actions: vec![],
-            steps: None,
-        };
+        let (stages, edges) = (stages.collect(), edges.collect());
+        let mut graph = Self { stages, edges, limits: spec.limits, order, ..Self::nothing() };
         for stage in graph.order.clone() {
             for partition in 0..graph.stages[stage.at()].spec.partitions {
                 let input = super::unit::UnitInput::Partition(partition);
@@ -119,6 +105,7 @@ impl JobGraph {
             broken_disks: BTreeSet::new(),
             worn_out: None,
             finished_tasks: 0,
+            ended: None,
             actions: vec![],
             steps: None,
         }
@@ -190,6 +177,11 @@ impl JobGraph {
     /// Where the job stands.
     pub fn status(&self) -> &JobStatus {
         &self.status
+    }
+
+    /// When it finished or failed.
+    pub fn ended(&self) -> Option<Millis> {
+        self.ended
     }
 
     /// Whether it neither has finished nor failed.
@@ -347,6 +339,11 @@ impl JobGraph {
     /// Whether an attempt has ended well.
     pub fn has_finished(&self, task: TaskId) -> bool {
         self.find_task(task).is_some_and(|task| task.state == TaskState::Finished)
+    }
+
+    /// The unit that an attempt is at.
+    pub fn unit_of(&self, task: TaskId) -> Option<UnitId> {
+        self.find_task(task).map(|found| task.stage.unit(found.unit))
     }
 
     /// The worker that was given an attempt.
