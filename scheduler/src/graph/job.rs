@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::action::{Action, JobFailure};
 use super::block::Kept;
 use super::event::Event;
@@ -16,7 +18,7 @@ use super::unit::{Task, TaskState, Unit, UnitState};
 use crate::resources::Lease;
 
 /// Where a job stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobStatus {
     /// It runs, or waits for workers.
     Running,
@@ -27,7 +29,7 @@ pub enum JobStatus {
 }
 
 /// The blocks of one job that lie on one worker.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holding {
     pub(super) blocks: BTreeSet<BlockId>,
     /// Of all of them.
@@ -37,7 +39,7 @@ pub(super) struct Holding {
 }
 
 /// One job: see the [module](super).
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobGraph {
     pub(super) limits: Limits,
     pub(super) stages: Vec<Stage>,
@@ -67,6 +69,7 @@ pub struct JobGraph {
     /// What the event at hand leads to.
     pub(super) actions: Vec<Action>,
     /// What has changed it since somebody asked, if anybody does.
+    #[serde(skip)]
     pub(super) steps: Option<Vec<Step>>,
 }
 
