@@ -12,12 +12,12 @@ use forebay_engine::RemoteError;
 use forebay_planner::ForebayConfig;
 use tokio::sync::Notify;
 
-use crate::coordinator::book::{JobLog, Line};
+use crate::coordinator::book::JobLog;
 use crate::coordinator::fleet;
 use crate::coordinator::stage_metrics::StageMetrics;
 use crate::graph::{
     Action, EdgeSpec, Event, Failure, FailureKind, Input, JobFailure, JobGraph, JobStatus, Millis,
-    StageId, TaskId, WorkerId,
+    Snapshot, StageId, TaskId, WorkerId,
 };
 use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
@@ -114,7 +114,7 @@ impl RunningJob {
     /// Writes down how it was cut: its graph can be made again of the same stages only.
     pub(crate) fn write_cut(&self) {
         if let Some(log) = &self.log {
-            log.write(&Line::Cut(self.cut()));
+            log.begin(&Snapshot::new(self.cut(), self.plans.spec.clone()));
         }
     }
 
@@ -126,7 +126,7 @@ impl RunningJob {
     /// Writes down what has changed its graph since that was done last.
     pub(crate) fn write_down(&mut self) {
         if let Some(log) = &self.log {
-            self.graph.take_steps().into_iter().for_each(|step| log.write(&Line::Step(step)));
+            self.graph.take_steps().iter().for_each(|step| log.step(step));
         }
     }
 
