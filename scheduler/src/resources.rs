@@ -9,7 +9,7 @@ use thiserror::Error;
 pub const WHOLE: u32 = 1000;
 
 /// What one task takes of its worker while it runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// Thousandths of a core. 0 takes none: the task waits for its accelerator only.
     pub cpus_milli: u32,
@@ -43,7 +43,7 @@ impl Need {
 }
 
 /// What one task takes of accelerators.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceleratorNeed {
     kind: Option<String>,
     milli: u32,

@@ -49,6 +49,9 @@ pub(crate) struct ServeArgs {
     /// Seconds that workers keep what they have, and clients wait, for a server to go on with --state
     #[arg(long, default_value_t = 60, value_name = "SECONDS", requires = "state")]
     pub(crate) scheduler_timeout: u64,
+    /// Bytes from which on the journal in --state is copied without what is not needed: for tests, in which it has few
+    #[arg(long, value_name = "BYTES", requires = "state", hide = true)]
+    pub(crate) journal_copied_from: Option<u64>,
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
     #[command(flatten)]

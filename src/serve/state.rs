@@ -43,6 +43,10 @@ pub(super) async fn take(
         StatePlace::Store(url) => in_store(url)?,
     };
     let state = state.with_who(who).with_ports(ports).with_takeover_after(silence);
+    let state = match args.journal_copied_from {
+        Some(bytes) => state.with_copied_from(bytes),
+        None => state,
+    };
     Ok(Some(state.take().await?))
 }
 

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::ballista::execution_graph::{ForebayGraph, queued_at};
 use crate::ballista::plan_parts;
 use crate::ballista::wake;
-use crate::coordinator::book::Line;
+use crate::coordinator::book::Begun;
 use crate::coordinator::fleet;
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::coordinator::registry::Registry;
@@ -101,13 +101,13 @@ impl ForebayClusterState {
     }
 
     /// A job of which this was written down goes on from there.
-    pub(crate) async fn restore(&self, job: &JobInfoCache, lines: Vec<Line>, queued_ms: u64) {
+    pub(crate) async fn restore(&self, job: &JobInfoCache, begun: Begun, queued_ms: u64) {
         let mut graph = job.execution_graph.write().await;
         // If it could not be cut, that was written down, too.
         let (running, _) = cut(graph.as_ref());
         let name = running.name.clone();
         let mut running = running.with_name(&name, queued_ms);
-        let problem = running.replay(lines).err();
+        let problem = running.replay(begun).err();
         running.log_to(self.registry.log_of(running.id.as_ref()));
         self.registry.take_over(&mut running);
         tracing::info!(job = %running.id, "goes on: {}", running.name);

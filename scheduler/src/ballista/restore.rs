@@ -53,7 +53,7 @@ impl BallistaJobs {
         state: &ForebayClusterState,
         job: FoundJob,
     ) -> Result<mpsc::Receiver<JobStatus>, RemoteError> {
-        let FoundJob { id, document, lines } = job;
+        let FoundJob { id, document, begun } = job;
         let session = Arc::new(self.session(&document.request));
         let plan =
             no_panic(|| plan_parts::decode(&document.request.plan, session.task_ctx().as_ref()));
@@ -62,14 +62,14 @@ impl BallistaJobs {
         let mut states = submitted
             .map_err(|status| RemoteError::new(ErrorKind::Unavailable, status.message()))?;
         // One that waited for the first worker waits again.
-        if !lines.is_empty() {
+        if let Some(begun) = begun {
             let job = JobId::new(&id);
             let planned = self.planned(&job, &mut states);
             let planned = tokio::time::timeout(PLANNED_WITHIN, planned).await;
             let planned = planned.unwrap_or_else(|_| Err("it was not planned again".to_owned()));
             let planned =
                 planned.map_err(|problem| RemoteError::new(ErrorKind::Internal, problem))?;
-            state.restore(&planned, lines, document.queued_ms).await;
+            state.restore(&planned, begun, document.queued_ms).await;
         }
         Ok(states)
     }

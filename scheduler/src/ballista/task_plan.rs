@@ -26,12 +26,11 @@ use crate::stages::{PlannedStage, Reads, StagedPlan, dealt};
 impl RunningJob {
     /// What Ballista sends to the worker.
     pub(crate) fn task(
-        &mut self,
+        &self,
         bound: &Bound,
         devices: &[Device],
         addresses: &Addresses,
     ) -> Result<TaskDescription> {
-        self.units.insert(bound.task, bound.unit);
         let plan = TaskPlan { job: self, plans: &self.plans, bound, devices, addresses };
         let plan = plan.build()?;
         Ok(TaskDescription {

@@ -145,7 +145,7 @@ fn event(job: &mut RunningJob, worker: &str, report: TaskStatus) -> Option<Event
             Some(Event::TaskFinished { task, blocks })
         }
         Ended::Failed(reason) => {
-            let unit_of = |stage, task| job.unit_of(StageId(stage).task(task));
+            let unit_of = |stage, task| job.graph.unit_of(StageId(stage).task(task));
             Some(match status::failure(reason, unit_of) {
                 Some(failure) => failed(job, worker, task, failure),
                 None => Event::TaskEnded { task },

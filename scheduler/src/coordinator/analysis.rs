@@ -19,7 +19,7 @@ pub(crate) fn of(job: &RunningJob, now: Millis) -> Analysis {
     let stages: Vec<StageTimes<'_>> =
         job.graph.stage_rows().map(|row| StageTimes::of(job, row, now)).collect();
     let began = stages.iter().filter_map(|stage| stage.row.started).min().unwrap_or(now);
-    let ended = job.ended.unwrap_or(now);
+    let ended = job.graph.ended().unwrap_or(now);
     let texts: Vec<String> =
         stages.iter().map(|stage| stage.heading(job, &stages, began) + &stage.plan(job)).collect();
     let verdict = verdict(job, &stages, ended.since(began));

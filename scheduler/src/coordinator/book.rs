@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::graph::Step;
-use crate::journal::{self, Journal, JournalError, Records};
+use crate::graph::{Millis, Snapshot, SnapshotError, Step};
+use crate::journal::{self, Journal, JournalError, KeyRecords, Records};
 use crate::protocol::messages::RunRequest;
 
 /// Keys in the journal.
@@ -30,15 +30,6 @@ pub(crate) struct JobDocument {
     /// Milliseconds since 1970 at which the scheduler had it.
     #[prost(uint64, tag = "2")]
     pub(crate) queued_ms: u64,
-}
-
-/// What is written down of a job after that.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Line {
-    /// It was cut into stages, in the way that has this checksum.
-    Cut(u32),
-    /// Its graph changed.
-    Step(Step),
 }
 
 /// Where a worker is reached.
@@ -59,16 +50,50 @@ pub(crate) struct JobLog {
 }
 
 impl JobLog {
-    /// Nothing once the job has ended: tasks that were canceled report their ends after that, and a line without
-    /// its job could not be read.
-    pub(crate) fn write(&self, line: &Line) {
-        let line = json(line);
+    /// The job was cut into stages.
+    pub(crate) fn begin(&self, snapshot: &Snapshot) {
+        let bytes = snapshot.to_bytes();
+        #[expect(clippy::expect_used, reason = "numbers, words and lists of them")]
+        let bytes = bytes.expect("a plan's stages have a form in bytes");
+        self.write(|journal, key| journal.append(key, bytes));
+    }
+
+    /// Its graph has changed.
+    pub(crate) fn step(&self, step: &Step) {
+        let step = json(step);
+        self.write(|journal, key| journal.append_step(key, step));
+    }
+
+    /// Nothing once the job has ended: tasks that were canceled report their ends after that, and what is written
+    /// without its job could not be read.
+    fn write(&self, write: impl FnOnce(&Journal, &str)) {
         // Held meanwhile, so that nothing comes behind the end.
         let jobs = self.jobs.lock();
         if jobs.contains(&self.id) {
-            self.journal.append(&format!("{JOB}{}", self.id), line);
+            write(&self.journal, &format!("{JOB}{}", self.id));
         }
     }
+}
+
+/// What is written down of a job in few records: a snapshot in place of the one before it and the steps since. What it is
+/// made from is in the journal, so nothing waits for it, and it is what a successor would come to.
+pub(crate) fn fold(key: &str, stays: &[&[u8]], steps: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
+    let id = key.strip_prefix(JOB)?;
+    let [document, .., snapshot] = stays else { return None };
+    match folded(snapshot, steps) {
+        Ok(snapshot) => Some(vec![document.to_vec(), snapshot]),
+        Err(problem) => {
+            tracing::warn!(job = %id, "all that was written down of it stays in the journal: {problem}");
+            None
+        }
+    }
+}
+
+fn folded(snapshot: &[u8], steps: &[&[u8]]) -> Result<Vec<u8>, SnapshotError> {
+    let steps: Result<Vec<Step>, serde_json::Error> =
+        steps.iter().map(|step| serde_json::from_slice(step)).collect();
+    let steps = steps.map_err(|error| SnapshotError::Bytes(error.to_string()))?;
+    Snapshot::from_bytes(snapshot)?.after(steps)?.to_bytes()
 }
 
 #[expect(clippy::expect_used, reason = "numbers, words and lists of them")]
@@ -81,7 +106,16 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 pub(crate) struct FoundJob {
     pub(crate) id: String,
     pub(crate) document: JobDocument,
-    pub(crate) lines: Vec<Line>,
+    /// Nothing if it was not cut into stages yet.
+    pub(crate) begun: Option<Begun>,
+}
+
+/// What is known of a job that was cut into stages.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) snapshot: Snapshot,
+    /// What has changed its graph since.
+    pub(crate) steps: Vec<Step>,
 }
 
 /// What was found in a journal.
@@ -104,7 +138,7 @@ impl Found {
                 found.jobs.push(FoundJob::read(id, &records).ok_or_else(|| unread(&key))?);
                 continue;
             }
-            let last = records.last().map(Vec::as_slice).unwrap_or_default();
+            let last = records.stays.last().map(Vec::as_slice).unwrap_or_default();
             if key == TIME {
                 found.epoch_ms = Some(serde_json::from_slice(last).map_err(|_| unread(&key))?);
             } else {
@@ -115,26 +149,29 @@ impl Found {
         Ok(found)
     }
 
-    /// The latest time that a step has.
-    pub(crate) fn last_time(&self) -> u64 {
-        let lines = self.jobs.iter().flat_map(|job| &job.lines);
-        let times = lines.filter_map(|line| match line {
-            Line::Step(step) => Some(step.time().0),
-            Line::Cut(_) => None,
-        });
-        times.max().unwrap_or(0)
+    /// The latest time that a graph knows.
+    pub(crate) fn last_time(&self) -> Millis {
+        let begun = self.jobs.iter().filter_map(|job| job.begun.as_ref());
+        let times = begun
+            .flat_map(|begun| begun.steps.iter().map(Step::time).chain([begun.snapshot.time()]));
+        times.max().unwrap_or_default()
     }
 }
 
 impl FoundJob {
-    fn read(id: &str, records: &[Vec<u8>]) -> Option<Self> {
-        let (document, lines) = records.split_first()?;
-        let lines = lines.iter().map(|line| serde_json::from_slice(line).ok());
-        Some(Self {
-            id: id.to_owned(),
-            document: JobDocument::decode(document.as_slice()).ok()?,
-            lines: lines.collect::<Option<_>>()?,
-        })
+    fn read(id: &str, records: &KeyRecords) -> Option<Self> {
+        let steps = records.steps.iter().map(|step| serde_json::from_slice(step).ok());
+        let steps: Vec<_> = steps.collect::<Option<_>>()?;
+        let (document, begun) = match records.stays.as_slice() {
+            [document] if steps.is_empty() => (document, None),
+            // One that could not be restored in time was cut again.
+            [document, .., snapshot] => {
+                (document, Some(Begun { snapshot: Snapshot::from_bytes(snapshot).ok()?, steps }))
+            }
+            _ => return None,
+        };
+        let document = JobDocument::decode(document.as_slice()).ok()?;
+        Some(Self { id: id.to_owned(), document, begun })
     }
 }
 

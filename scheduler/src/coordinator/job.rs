@@ -12,12 +12,12 @@ use forebay_engine::RemoteError;
 use forebay_planner::ForebayConfig;
 use tokio::sync::Notify;
 
-use crate::coordinator::book::{JobLog, Line};
+use crate::coordinator::book::JobLog;
 use crate::coordinator::fleet;
 use crate::coordinator::stage_metrics::StageMetrics;
 use crate::graph::{
     Action, EdgeSpec, Event, Failure, FailureKind, Input, JobFailure, JobGraph, JobStatus, Millis,
-    StageId, TaskId, UnitId, WorkerId,
+    Snapshot, StageId, TaskId, WorkerId,
 };
 use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
@@ -41,7 +41,6 @@ pub(crate) struct RunningJob {
     pub(crate) plans: StagedPlan,
     /// The last stage that runs a model, if one does: producers come first.
     pub(crate) last_model: Option<StageId>,
-    pub(crate) units: HashMap<TaskId, UnitId>,
     /// Whether its end has been told.
     pub(crate) end_is_told: bool,
     /// Since when no worker has what one of its stages needs.
@@ -50,7 +49,6 @@ pub(crate) struct RunningJob {
     pub(crate) name: String,
     /// Milliseconds since 1970 at which the scheduler had it.
     pub(crate) queued_ms: i64,
-    pub(crate) ended: Option<Millis>,
     /// Of stages, by what their tasks' operators measured.
     pub(crate) measured: HashMap<StageId, StageMetrics>,
     /// Whether its client has gone, with its rows or without.
@@ -86,12 +84,10 @@ impl RunningJob {
             paper: PaperBudget::default(),
             plans,
             last_model: last_model.map(|stage| StageId(stage as u32)),
-            units: HashMap::new(),
             end_is_told: false,
             lacks_since: None,
             name: String::new(),
             queued_ms: 0,
-            ended: None,
             measured: HashMap::new(),
             is_forgotten: false,
             changed: Arc::default(),
@@ -118,7 +114,7 @@ impl RunningJob {
     /// Writes down how it was cut: its graph can be made again of the same stages only.
     pub(crate) fn write_cut(&self) {
         if let Some(log) = &self.log {
-            log.write(&Line::Cut(self.cut()));
+            log.begin(&Snapshot::new(self.cut(), self.plans.spec.clone()));
         }
     }
 
@@ -130,7 +126,7 @@ impl RunningJob {
     /// Writes down what has changed its graph since that was done last.
     pub(crate) fn write_down(&mut self) {
         if let Some(log) = &self.log {
-            self.graph.take_steps().into_iter().for_each(|step| log.write(&Line::Step(step)));
+            self.graph.take_steps().iter().for_each(|step| log.step(step));
         }
     }
 
@@ -156,9 +152,6 @@ impl RunningJob {
         self.write_down();
         self.changed.notify_one();
         self.dealt.notify_waiters();
-        if !self.graph.is_running_job() {
-            self.ended.get_or_insert(now);
-        }
         actions.into_iter().filter_map(|action| self.message(action)).collect()
     }
 
@@ -232,10 +225,6 @@ impl RunningJob {
         is_held
     }
 
-    pub(crate) fn unit_of(&self, task: TaskId) -> Option<UnitId> {
-        self.units.get(&task).copied()
-    }
-
     /// Where it stands, in a word.
     pub(crate) fn state(&self) -> &'static str {
         match self.graph.status() {
@@ -296,7 +285,7 @@ impl RunningJob {
             return Some(Event::TaskFinished { task, blocks: vec![] });
         };
         let writer = StageId(lost.id.stage).task(lost.id.task);
-        let block = self.unit_of(writer)?.block(lost.id.seq);
+        let block = self.graph.unit_of(writer)?.block(lost.id.seq);
         let failure = Failure::new(FailureKind::BlockLost(block), lost.problem);
         Some(Event::TaskFailed { task, failure })
     }

@@ -217,7 +217,7 @@ fn job_row(job: &RunningJob, epoch: Epoch, workers: &[WorkerState]) -> JobRow {
         state: job.state(),
         queued: Some(job.queued_ms),
         started: graph.started().map(|time| epoch.at(time)),
-        ended: job.ended.map(|time| epoch.at(time)),
+        ended: job.graph.ended().map(|time| epoch.at(time)),
         stages: stages.len() as u64,
         stages_done: stages.iter().filter(|stage| stage.is_done()).count() as u64,
         units_done: stages.iter().map(|stage| stage.units_done as u64).sum(),

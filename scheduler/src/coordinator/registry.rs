@@ -101,7 +101,7 @@ impl Registry {
             Some(before) => {
                 let passed = u64::try_from(self.epoch.0.saturating_sub(before)).unwrap_or(0);
                 // A clock may have been set back.
-                self.begins = Millis(passed.max(found.last_time()));
+                self.begins = Millis(passed).max(found.last_time());
                 self.epoch = Epoch(self.epoch.0.saturating_sub_unsigned(self.begins.0));
             }
             None => book.time_begins(self.epoch.0),

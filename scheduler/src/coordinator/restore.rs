@@ -4,46 +4,37 @@ use std::collections::BTreeSet;
 
 use forebay_engine::{ErrorKind, RemoteError};
 
-use crate::coordinator::book::Line;
+use crate::coordinator::book::Begun;
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::known_jobs::Shared;
 use crate::coordinator::registry::Registry;
-use crate::graph::{Event, Failure, FailureKind, StageId, TaskId, WorkerId};
+use crate::graph::{Event, Failure, FailureKind, StageId, Step, TaskId, WorkerId};
 use crate::protocol::messages::{Holds, TaskName, to_worker};
 
 impl RunningJob {
     /// Does again what was written down of it. An error becomes the job's own.
-    pub(crate) fn replay(&mut self, lines: Vec<Line>) -> Result<(), RemoteError> {
-        for line in lines {
-            match line {
-                Line::Cut(cut) if cut == self.cut() => {}
-                Line::Cut(_) => {
-                    let message = format!(
-                        "job {} cannot be continued: this build of Forebay cuts its plan into other stages than \
-                         the one that began it; run it again",
-                        self.id
-                    );
-                    return Err(RemoteError::new(ErrorKind::FailedPrecondition, message));
-                }
-                Line::Step(step) => {
-                    let now = step.time();
-                    let bound = self.graph.replay(step).map_err(|problem| {
-                        let message = format!(
-                            "what the scheduler's journal says of job {} does not fit together: {problem}",
-                            self.id
-                        );
-                        RemoteError::new(ErrorKind::Internal, message)
-                    })?;
-                    if let Some(bound) = bound {
-                        self.units.insert(bound.task, bound.unit);
-                    }
-                    if !self.graph.is_running_job() {
-                        self.ended.get_or_insert(now);
-                    }
-                }
-            }
+    pub(crate) fn replay(&mut self, begun: Begun) -> Result<(), RemoteError> {
+        let Begun { snapshot, steps } = begun;
+        if snapshot.cut != self.cut() {
+            let message = format!(
+                "job {} cannot be continued: this build of Forebay cuts its plan into other stages than \
+                 the one that began it; run it again",
+                self.id
+            );
+            return Err(RemoteError::new(ErrorKind::FailedPrecondition, message));
         }
-        Ok(())
+        // If there is none, it is as this one yet.
+        if let Some(graph) = snapshot.changed() {
+            self.graph = graph;
+        }
+        let again = |step: Step| self.graph.replay(step).map(drop);
+        steps.into_iter().try_for_each(again).map_err(|problem| {
+            let message = format!(
+                "what the scheduler's journal says of job {} does not fit together: {problem}",
+                self.id
+            );
+            RemoteError::new(ErrorKind::Internal, message)
+        })
     }
 
     /// The tasks that take something of a worker, and whether they run or were told to stop.
@@ -137,7 +128,9 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use ballista_core::JobId;
     use datafusion::prelude::SessionConfig;
@@ -145,9 +138,9 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::coordinator::book::{Address, Book, Found, JobDocument, metadata};
+    use crate::coordinator::book::{Address, Book, Found, JobDocument, fold, metadata};
     use crate::coordinator::registry::Submitted;
-    use crate::graph::{JobGraph, JobSpec, StageSpec, TaskState, Work};
+    use crate::graph::{JobGraph, JobSpec, Snapshot, StageSpec, TaskState, Work};
     use crate::journal::State;
     use crate::protocol::messages::RunRequest;
     use crate::protocol::server::Membership;
@@ -164,16 +157,26 @@ mod tests {
 
     /// As it is before what was written down of it is done again.
     fn unlogged() -> RunningJob {
-        let stages = vec![StageSpec::new("s", Need::cpus(1000), 4)];
-        let graph = JobGraph::try_new(JobSpec { stages, ..JobSpec::default() }).unwrap();
-        let (config, plans) = (Arc::new(SessionConfig::new()), StagedPlan::default());
+        of_units(4)
+    }
+
+    fn of_units(units: u32) -> RunningJob {
+        let stages = vec![StageSpec::new("s", Need::cpus(1000), units)];
+        let spec = JobSpec { stages, ..JobSpec::default() };
+        let graph = JobGraph::try_new(spec.clone()).unwrap();
+        let plans = StagedPlan { spec, ..StagedPlan::default() };
+        let config = Arc::new(SessionConfig::new());
         RunningJob::new(JobId::new(JOB), String::new(), config, plans, graph)
     }
 
     /// A scheduler on this folder, and what it found there.
     async fn scheduler(folder: &TempDir) -> (Registry, Found) {
-        let hold = State::in_folder(folder.path()).take().await.unwrap();
-        let (journal, records) = hold.open().await.unwrap();
+        scheduler_with(State::in_folder(folder.path())).await
+    }
+
+    async fn scheduler_with(state: State) -> (Registry, Found) {
+        let hold = state.take().await.unwrap();
+        let (journal, records) = hold.open(fold).await.unwrap();
         let found = Found::read(records).unwrap();
         let (wakes, _) = mpsc::channel(100);
         let registry = Registry::new(Membership::new(), wakes);
@@ -219,7 +222,7 @@ mod tests {
         let found_job = found.jobs.remove(0);
         assert_eq!((found_job.id.as_str(), &found_job.document), (JOB, &document));
         let mut restored = unlogged();
-        restored.replay(found_job.lines).unwrap();
+        restored.replay(found_job.begun.unwrap()).unwrap();
         restored.log_to(second.log_of(JOB));
         second.submit(&JobId::new(JOB), waits());
         let shared = second.add(restored);
@@ -251,7 +254,7 @@ mod tests {
     async fn goes_on(folder: &TempDir) -> (Registry, Shared) {
         let (registry, mut found) = scheduler(folder).await;
         let mut restored = unlogged();
-        restored.replay(found.jobs.remove(0).lines).unwrap();
+        restored.replay(found.jobs.remove(0).begun.unwrap()).unwrap();
         restored.log_to(registry.log_of(JOB));
         assert!(registry.take_over(&mut restored));
         registry.written().await.unwrap();
@@ -293,6 +296,103 @@ mod tests {
         assert_eq!(different.len(), given.len(), "{given:?}");
     }
 
+    /// Bytes of the journal that is there.
+    fn journal_bytes(folder: &TempDir) -> u64 {
+        let files = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let journals = files.filter(|file| file.path().extension().is_some_and(|e| e == "journal"));
+        journals.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+    }
+
+    /// What tells graphs apart, but for steps that are yet to be taken.
+    fn seen(job: &mut RunningJob) -> String {
+        job.graph.record_steps();
+        assert!(job.graph.take_steps().is_empty());
+        format!("{:?}", job.graph)
+    }
+
+    async fn do_units(registry: &Registry, job: &Shared, units: Range<u32>) {
+        for unit in units {
+            let task = bind(registry, job, unit);
+            registry.apply(job, Event::TaskFinished { task, blocks: vec![] });
+            if unit % 100 == 0 {
+                registry.written().await.unwrap();
+            }
+        }
+        registry.written().await.unwrap();
+    }
+
+    async fn until_smaller(folder: &TempDir, bytes: u64) {
+        let is_small = async {
+            while journal_bytes(folder) > bytes {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let limit = Duration::from_secs(60);
+        tokio::time::timeout(limit, is_small).await.expect("it is not made less");
+    }
+
+    /// Each scheduler does a part of a job's tasks, whose steps are in the journal until a snapshot stands for them.
+    #[tokio::test]
+    async fn of_a_long_job_little_is_written_down_and_successors_know_all_of_it() {
+        const UNITS: u32 = 3000;
+        const SCHEDULERS: u32 = 3;
+        /// All steps have more than three times as many.
+        const BYTES: u64 = 200_000;
+        let folder = TempDir::new().unwrap();
+        let state = || State::in_folder(folder.path()).with_copied_from(30_000);
+        let mut before: Option<String> = None;
+        for part in 0..SCHEDULERS {
+            let (registry, mut found) = scheduler_with(state()).await;
+            let mut running = of_units(UNITS);
+            if let Some(before) = &before {
+                let begun = found.jobs.remove(0).begun.unwrap();
+                assert!(begun.snapshot.time() <= registry.now());
+                running.replay(begun).unwrap();
+                assert!(seen(&mut running) == *before, "another graph");
+                running.log_to(registry.log_of(JOB));
+                assert!(registry.take_over(&mut running));
+            } else {
+                let document = JobDocument { request: RunRequest::default(), queued_ms: 7 };
+                registry.begin(JOB, &document).await.unwrap();
+                running.log_to(registry.log_of(JOB));
+                running.write_cut();
+            }
+            let shared = registry.add(running);
+            let each = UNITS / SCHEDULERS;
+            do_units(&registry, &shared, part * each..(part + 1) * each).await;
+            until_smaller(&folder, BYTES).await;
+            before = Some(seen(&mut shared.lock()));
+        }
+        let (_, mut found) = scheduler(&folder).await;
+        let Begun { snapshot, steps } = found.jobs.remove(0).begun.unwrap();
+        assert!(steps.len() < UNITS as usize, "{} steps of {}", steps.len(), 2 * UNITS);
+        let tasks = snapshot.changed().unwrap().task_rows().count();
+        assert!(tasks > UNITS as usize / 2, "{tasks} tasks");
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_left_as_it_is() {
+        let spec = unlogged().plans.spec;
+        let snapshot = Snapshot::new(1, spec).to_bytes().unwrap();
+        let started = serde_json::to_vec(&Step::PassedOver { numbers: 1, now: Default::default() });
+        let (started, unknown) = (started.unwrap(), b"{\"Other\":1}".to_vec());
+        let work = Work::Unit(StageId(7).unit(0));
+        let (worker, lease, now) = (WorkerId::new("w"), Lease::default(), Default::default());
+        let of_others = serde_json::to_vec(&Step::Bind { work, worker, lease, now }).unwrap();
+        let key = format!("job/{JOB}");
+        let folds = |key: &str, snapshot: &[u8], step: &[u8]| {
+            fold(key, &[&b"document"[..], snapshot], &[step]).is_some()
+        };
+        assert!(folds(&key, &snapshot, &started));
+        assert!(!folds("worker/w", &snapshot, &started));
+        assert!(!folds(&key, &snapshot, &unknown) && !folds(&key, &snapshot, &of_others));
+        for damaged in [&snapshot[..snapshot.len() - 1], &snapshot[1..], b"", b"\xff\xff\xff\xff1"]
+        {
+            assert!(!folds(&key, damaged, &started), "{damaged:?}");
+        }
+        assert_eq!(fold(&key, &[&b"document"[..]], &[&started[..]]), None);
+    }
+
     #[tokio::test]
     async fn workers_are_missed_that_the_scheduler_before_has_had() {
         let folder = TempDir::new().unwrap();
@@ -317,7 +417,9 @@ mod tests {
     async fn steps_of_other_stages_are_refused() {
         let folder = TempDir::new().unwrap();
         let (registry, _) = scheduler(&folder).await;
-        let error = job(&registry).replay(vec![Line::Cut(1)]).unwrap_err();
+        let (cut, spec) = (1, JobSpec::default());
+        let begun = Begun { snapshot: Snapshot::new(cut, spec), steps: vec![] };
+        let error = job(&registry).replay(begun).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
         assert!(error.message.contains("run it again"), "{error}");
     }

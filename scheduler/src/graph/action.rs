@@ -1,13 +1,16 @@
 //! What goes out: things to do, and things to tell.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use forebay_engine::{ErrorKind, RemoteError};
+use serde::{Deserialize, Serialize};
 
 use super::ids::{BlockId, StageId, TaskId, UnitId, WorkerId};
+use super::kinds;
 
 /// Something to do outside of the graph.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Stop a task. It counts as draining until it is told to have ended.
     CancelTask {
@@ -42,7 +45,7 @@ pub enum Action {
 }
 
 /// Why a unit that was done runs again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// Its output lay on a worker that is gone.
     WorkerLost(WorkerId),
@@ -66,7 +69,7 @@ impl fmt::Display for Cause {
 }
 
 /// Why a job failed, and what was tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobFailure {
     /// One unit ended the job.
     Unit(Box<UnitFailure>),
@@ -79,10 +82,10 @@ pub enum JobFailure {
         /// What differs between the two runs, for people.
         difference: String,
         /// What people can do about it.
-        remedy: &'static str,
+        remedy: Cow<'static, str>,
     },
     /// Nobody wants the result any more, or it cannot be had.
-    Canceled(RemoteError),
+    Canceled(#[serde(with = "kinds::error")] RemoteError),
 }
 
 impl JobFailure {
@@ -97,7 +100,7 @@ impl JobFailure {
 }
 
 /// A unit that ended the job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitFailure {
     /// The unit whose last attempt failed.
     pub unit: UnitId,
@@ -110,6 +113,7 @@ pub struct UnitFailure {
     /// The worker of each attempt, in the order of the attempts.
     pub workers: Vec<WorkerId>,
     /// The failure of the last attempt; those before it are not kept.
+    #[serde(with = "kinds::error")]
     pub error: RemoteError,
 }
 

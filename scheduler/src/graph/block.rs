@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::event::BlockReport;
 use super::ids::{BlockId, Millis, WorkerId};
 use super::row_key::{KeyRange, RunBlock};
@@ -23,14 +25,14 @@ pub enum BlockState {
 }
 
 /// Whether the bytes are there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Place {
     Alive,
     Freed,
     Lost,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) rows: u64,
@@ -69,7 +71,7 @@ impl Block {
 }
 
 /// The blocks of one unit, by sequence number.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Blocks {
     all: Vec<(u32, Block)>,
     /// Whether of some it is not known where they begin in a run.
@@ -149,7 +151,7 @@ impl Blocks {
 }
 
 /// Consumed blocks, in the order of their consumption.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) order: BTreeMap<u64, BlockId>,
     /// The place of the next one.

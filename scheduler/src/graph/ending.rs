@@ -38,8 +38,7 @@ impl JobGraph {
         self.trim_kept();
         let mut results = self.stages.iter().filter(|stage| stage.outputs.is_empty());
         if results.all(|stage| stage.is_complete()) {
-            self.status = JobStatus::Finished;
-            self.clear(now);
+            self.end(JobStatus::Finished, now);
             self.actions.push(Action::JobFinished);
         }
     }
@@ -75,13 +74,13 @@ impl JobGraph {
 
     /// Ends the job with a failure.
     pub(super) fn fail(&mut self, reason: JobFailure, now: Millis) {
-        self.status = JobStatus::Failed(reason.clone());
-        self.clear(now);
+        self.end(JobStatus::Failed(reason.clone()), now);
         self.actions.push(Action::JobFailed { reason });
     }
 
     /// After the end of the job nothing runs, and nothing is there but the result of a good end.
-    fn clear(&mut self, now: Millis) {
+    fn end(&mut self, status: JobStatus, now: Millis) {
+        (self.status, self.ended) = (status, Some(now));
         for stage in self.order.clone() {
             for task in self.stages[stage.at()].running.clone() {
                 let unit = stage.unit(self.task(stage.task(task)).unit);

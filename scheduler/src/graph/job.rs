@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::action::{Action, JobFailure};
 use super::block::Kept;
 use super::event::Event;
@@ -16,7 +18,7 @@ use super::unit::{Task, TaskState, Unit, UnitState};
 use crate::resources::Lease;
 
 /// Where a job stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobStatus {
     /// It runs, or waits for workers.
     Running,
@@ -27,7 +29,7 @@ pub enum JobStatus {
 }
 
 /// The blocks of one job that lie on one worker.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holding {
     pub(super) blocks: BTreeSet<BlockId>,
     /// Of all of them.
@@ -37,7 +39,7 @@ pub(super) struct Holding {
 }
 
 /// One job: see the [module](super).
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobGraph {
     pub(super) limits: Limits,
     pub(super) stages: Vec<Stage>,
@@ -62,9 +64,12 @@ pub struct JobGraph {
     pub(super) worn_out: Option<UnitId>,
     /// Attempts that have ended well.
     pub(super) finished_tasks: u64,
+    /// When it finished or failed.
+    pub(super) ended: Option<Millis>,
     /// What the event at hand leads to.
     pub(super) actions: Vec<Action>,
     /// What has changed it since somebody asked, if anybody does.
+    #[serde(skip)]
     pub(super) steps: Option<Vec<Step>>,
 }
 
@@ -74,24 +79,8 @@ impl JobGraph {
         let order = spec.check()?;
         let stages = (0..spec.stages.len() as u32).map(|id| Stage::new(StageId(id), &spec));
         let edges = (0..spec.edges.len() as u32).map(|id| Edge::new(EdgeId(id), &spec));
-        let mut graph = Self {
-            stages: stages.collect(),
-            edges: edges.collect(),
-            limits: spec.limits,
-            order,
-            status: JobStatus::Running,
-            holdings: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            changed_slots: BTreeSet::new(),
-            changed_holdings: BTreeSet::new(),
-            kept: Kept::default(),
-            history: History::default(),
-            broken_disks: BTreeSet::new(),
-            worn_out: None,
-            finished_tasks: 0,
-            actions: vec![],
-            steps: None,
-        };
+        let (stages, edges) = (stages.collect(), edges.collect());
+        let mut graph = Self { stages, edges, limits: spec.limits, order, ..Self::nothing() };
         for stage in graph.order.clone() {
             for partition in 0..graph.stages[stage.at()].spec.partitions {
                 let input = super::unit::UnitInput::Partition(partition);
@@ -119,6 +108,7 @@ impl JobGraph {
             broken_disks: BTreeSet::new(),
             worn_out: None,
             finished_tasks: 0,
+            ended: None,
             actions: vec![],
             steps: None,
         }
@@ -190,6 +180,11 @@ impl JobGraph {
     /// Where the job stands.
     pub fn status(&self) -> &JobStatus {
         &self.status
+    }
+
+    /// When it finished or failed.
+    pub fn ended(&self) -> Option<Millis> {
+        self.ended
     }
 
     /// Whether it neither has finished nor failed.
@@ -347,6 +342,11 @@ impl JobGraph {
     /// Whether an attempt has ended well.
     pub fn has_finished(&self, task: TaskId) -> bool {
         self.find_task(task).is_some_and(|task| task.state == TaskState::Finished)
+    }
+
+    /// The unit that an attempt is at.
+    pub fn unit_of(&self, task: TaskId) -> Option<UnitId> {
+        self.find_task(task).map(|found| task.stage.unit(found.unit))
     }
 
     /// The worker that was given an attempt.

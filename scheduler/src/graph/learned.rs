@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::WorkerId;
 
 /// Units remembered. Few, so that a change of the data shows soon.
@@ -17,7 +19,7 @@ const OWN_FADES: u64 = 8;
 const GUESS_MAX: u64 = 1 << 44;
 
 /// Sizes and times of the units of one stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Learned {
     guess: u64,
     recent: VecDeque<u64>,
@@ -31,7 +33,7 @@ pub struct Learned {
 }
 
 /// The outputs of one worker's units. Small: there may be as many as workers, stages and jobs together.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Own {
     units: u32,
     expected: u64,

@@ -111,6 +111,10 @@
 //! spec: whoever keeps them can make it again ([`JobGraph::replay`]). The last ones may be lost with who kept them,
 //! though workers were given tasks by then. So whoever goes on [passes over](JobGraph::pass_over) the numbers that these
 //! may have: what is done and told under one of those is of no task, and counts for nothing.
+//!
+//! Steps become more for as long as a job runs. So a [`Snapshot`] can take the place of the first ones: it is made of them, by
+//! doing them again, and is the graph that they make. What it cannot forget is what people and later losses ask for: each
+//! attempt, each unit and each block.
 
 mod action;
 mod bind;
@@ -138,6 +142,7 @@ mod retry;
 mod row_key;
 mod rows;
 mod segments;
+mod snapshot;
 mod spec;
 mod stage;
 mod step;
@@ -165,6 +170,7 @@ pub use ready::{Ready, ReadyItem};
 pub use row_key::{KeyRange, RowKey, RunBlock};
 pub use rows::{BlockRow, StageRow, TaskRow};
 pub use segments::{Segment, Segments};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use spec::{EdgeKind, EdgeSpec, Granularity, GraphError, JobSpec, Limits, StageSpec};
 pub use stage::StageState;
 pub use step::Step;

@@ -287,6 +287,7 @@ impl JobGraph {
         remedy: &'static str,
     ) -> JobFailure {
         let name = self.stages[unit.stage.at()].spec.name.clone();
+        let remedy = remedy.into();
         JobFailure::NotDeterministic { stage: unit.stage, name, difference, remedy }
     }
 }

@@ -4,10 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{BlockId, EdgeId, Millis, UnitId, WorkerId};
 
 /// One thing to bind. Units come first: they are re-runs, or were there before the blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ReadyItem {
     /// A unit whose inputs are all there.
     Unit(u32),
@@ -28,7 +30,7 @@ pub enum ReadyItem {
 }
 
 /// The work of one stage that has its inputs.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     by_home: BTreeMap<Option<WorkerId>, BTreeSet<ReadyItem>>,
     homes: BTreeMap<ReadyItem, Option<WorkerId>>,

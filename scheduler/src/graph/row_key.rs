@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Where a row stands in an order: bytes that compare as the rows do. Of a longer key, the first bytes, which
 /// are a key as well, not behind that of the row.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey(Arc<[u8]>);
 
 impl RowKey {
@@ -38,16 +38,31 @@ impl fmt::Debug for RowKey {
     }
 }
 
-impl From<RowKey> for String {
-    fn from(key: RowKey) -> Self {
-        format!("{key:?}")
+/// As text where people can read it.
+impl Serialize for RowKey {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match to.is_human_readable() {
+            true => to.collect_str(&format_args!("{self:?}")),
+            false => self.bytes().serialize(to),
+        }
     }
 }
 
-impl TryFrom<String> for RowKey {
-    type Error = String;
+impl<'de> Deserialize<'de> for RowKey {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        if from.is_human_readable() {
+            return Self::of_text(&String::deserialize(from)?).map_err(D::Error::custom);
+        }
+        let bytes = Vec::<u8>::deserialize(from)?;
+        match bytes.len() <= Self::BYTES_MAX {
+            true => Ok(Self(bytes.into())),
+            false => Err(D::Error::custom(format!("a key of {} bytes", bytes.len()))),
+        }
+    }
+}
 
-    fn try_from(text: String) -> Result<Self, String> {
+impl RowKey {
+    fn of_text(text: &str) -> Result<Self, String> {
         let digits: Option<Vec<u8>> =
             text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
         match digits {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The rows of one partition in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +27,7 @@ pub struct Segment {
 
 /// The segments of one block, in the order of the partitions, each of which begins where the one before it ends.
 /// A partition without rows has none. Sixteen bytes of each are kept, written down, and told.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Segments(Arc<[u8]>);
 
 /// Bytes that are kept of a segment: the partition, where it ends, its rows, its checksum.
@@ -126,19 +126,24 @@ impl fmt::Debug for Segments {
     }
 }
 
-impl From<Segments> for String {
-    fn from(segments: Segments) -> Self {
-        STANDARD_NO_PAD.encode(segments.bytes())
+/// As text where people can read it.
+impl Serialize for Segments {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match to.is_human_readable() {
+            true => to.serialize_str(&STANDARD_NO_PAD.encode(self.bytes())),
+            false => self.bytes().serialize(to),
+        }
     }
 }
 
-impl TryFrom<String> for Segments {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let bytes = STANDARD_NO_PAD.decode(&text).ok();
+impl<'de> Deserialize<'de> for Segments {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = match from.is_human_readable() {
+            true => STANDARD_NO_PAD.decode(String::deserialize(from)?).ok(),
+            false => Some(Vec::deserialize(from)?),
+        };
         let found = bytes.and_then(|bytes| Self::from_bytes(&bytes));
-        found.ok_or_else(|| "segments that are not in order, or damaged".to_owned())
+        found.ok_or_else(|| D::Error::custom("segments that are not in order, or damaged"))
     }
 }
 

@@ -1,12 +1,13 @@
 //! What a job is made of, as the planner cuts it, and what is refused.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::ids::{EdgeId, StageId};
 use crate::resources::Need;
 
 /// A job: stages, the edges between them, and its limits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// The stages; a [`StageId`] is a place in this list.
     pub stages: Vec<StageSpec>,
@@ -17,7 +18,7 @@ pub struct JobSpec {
 }
 
 /// A plan fragment of one resource class.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSpec {
     /// What messages and tables call it.
     pub name: String,
@@ -106,7 +107,7 @@ impl StageSpec {
 }
 
 /// How one stage reads another.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeSpec {
     /// The stage that writes.
     pub from: StageId,
@@ -151,7 +152,7 @@ impl EdgeSpec {
 }
 
 /// How a consumer reads its producer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EdgeKind {
     /// The consumer runs while the producer runs.
     Streaming(Granularity),
@@ -175,7 +176,7 @@ impl EdgeKind {
 }
 
 /// What of a producer one unit of a streaming consumer takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Granularity {
     /// Any sealed blocks, while their task still runs. The producer must be replayable.
     Block,
@@ -186,7 +187,7 @@ pub enum Granularity {
 }
 
 /// Every maximum of a job, and the two times of its back-off.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Failures of one unit before the job fails.
     pub unit_failures_max: u32,

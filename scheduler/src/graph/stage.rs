@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{EdgeId, Millis, StageId, UnitId};
 use super::learned::Learned;
 use super::ready::Ready;
@@ -21,7 +23,7 @@ pub enum StageState {
     Done,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stage {
     pub(super) id: StageId,
     pub(super) spec: StageSpec,
@@ -139,7 +141,7 @@ impl Stage {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Edge {
     pub(super) spec: EdgeSpec,
     /// Its place among the outgoing edges of the producer.

@@ -5,17 +5,19 @@
 
 use std::ops::{Index, IndexMut};
 
+use serde::{Deserialize, Serialize};
+
 use super::unit::Task;
 
 /// Tasks in the order in which they were bound, which is that of their numbers.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tasks {
     list: Vec<Task>,
     gaps: Vec<Gap>,
 }
 
 /// From one place in the list on, numbers are greater than places.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Gap {
     place: usize,
     /// By so much; by less before.

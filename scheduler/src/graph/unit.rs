@@ -1,12 +1,14 @@
 //! Units, and the attempts at them.
 
+use serde::{Deserialize, Serialize};
+
 use super::block::Blocks;
 use super::event::FailureKind;
 use super::ids::{BlockId, EdgeId, Millis, UnitId, WorkerId};
 use crate::resources::Lease;
 
 /// What a unit reads on its streaming edge, or which portion of its stage's own input it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitInput {
     /// A scan partition, or a partition of a stage that shuffles feed.
     Partition(u32),
@@ -22,7 +24,7 @@ pub enum UnitInput {
 }
 
 /// Where a unit stands. The number is that of the attempt that runs, or that counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitState {
     /// To be run, now or when its inputs are there.
     Pending,
@@ -32,7 +34,7 @@ pub enum UnitState {
     Done(u32),
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Unit {
     pub(super) input: UnitInput,
     /// The streaming edge that it reads.
@@ -70,7 +72,7 @@ impl Unit {
 }
 
 /// Where an attempt stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskState {
     /// It was bound, and its end has not been heard of.
     Running,
@@ -84,7 +86,7 @@ pub enum TaskState {
     Lost,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) unit: u32,
     pub(super) attempt: u32,

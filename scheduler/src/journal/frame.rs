@@ -3,14 +3,17 @@
 //! ```text
 //! head    "forebay journal\n"  format u32  term u64  version [32]  crc u32
 //! frame   magic [4]  sequence u64  length u32  crc of the group u32  crc of these u32   group
-//! record  kind u8 (0 record, 1 end)  key length u16  key  length u32  bytes
+//! record  kind u8 (0 stays, 1 end, 2 step)  key length u16  key  length u32  bytes
 //! ```
 //! All numbers are little endian, all checksums CRC-32. A group is on the disk before the next frame is
 //! begun. So only the last frame can be one that was cut off: a frame that is not whole, and behind
 //! which anything was written, was damaged later.
 
 /// Changed whenever what is written here, or what its records mean, is read otherwise.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
+
+/// Frames have been the same since this format.
+const FRAMES_SINCE: u32 = 1;
 
 const FILE_MAGIC: &[u8; 16] = b"forebay journal\n";
 const VERSION_BYTES: usize = 32;
@@ -31,6 +34,11 @@ impl Head {
     /// Whether another version has written it.
     pub(super) fn is_other(&self, version: &str) -> bool {
         self.format != FORMAT || self.version != version
+    }
+
+    /// Whether it can be read which records there are, whatever they mean.
+    pub(super) fn is_readable(&self) -> bool {
+        (FRAMES_SINCE..=FORMAT).contains(&self.format)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -58,46 +66,71 @@ impl Head {
     }
 }
 
-/// A record, or the end of all that have its key.
+/// What a record is to the others of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is there until its key ends, or others stand for it.
+    Stays,
+    /// The end of all before it.
+    End,
+    /// One of many, for which others can stand.
+    Step,
+}
+
+/// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) key: String,
-    /// Nothing is the end.
-    pub(super) data: Option<Vec<u8>>,
+    pub(super) kind: Kind,
+    /// Of an end, nothing.
+    pub(super) data: Vec<u8>,
 }
 
 /// The same where it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found<'a> {
     pub(super) key: &'a str,
-    pub(super) data: Option<&'a [u8]>,
+    pub(super) kind: Kind,
+    pub(super) data: &'a [u8],
+}
+
+impl Kind {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Stays => 0,
+            Self::End => 1,
+            Self::Step => 2,
+        }
+    }
+
+    fn of_byte(byte: u8) -> Option<Self> {
+        [Self::Stays, Self::End, Self::Step].into_iter().find(|kind| kind.byte() == byte)
+    }
 }
 
 impl Record {
     pub(super) fn found(&self) -> Found<'_> {
-        Found { key: &self.key, data: self.data.as_deref() }
+        Found { key: &self.key, kind: self.kind, data: &self.data }
     }
 }
 
 impl Found<'_> {
     /// How many bytes it takes within a group.
     pub(super) fn size(&self) -> usize {
-        7 + self.key.len() + self.data.map_or(0, <[u8]>::len)
+        7 + self.key.len() + self.data.len()
     }
 
     /// Whether its lengths can be written.
     pub(super) fn fits(&self) -> bool {
-        let data = self.data.map_or(0, <[u8]>::len);
-        u16::try_from(self.key.len()).is_ok() && data <= RECORD_BYTES_MAX
+        u16::try_from(self.key.len()).is_ok() && self.data.len() <= RECORD_BYTES_MAX
     }
 
     pub(super) fn encode(&self, group: &mut Vec<u8>) {
-        let data = self.data.unwrap_or_default();
-        group.push(u8::from(self.data.is_none()));
+        group.push(self.kind.byte());
         group.extend((self.key.len() as u16).to_le_bytes());
         group.extend(self.key.as_bytes());
-        group.extend((data.len() as u32).to_le_bytes());
-        group.extend(data);
+        group.extend((self.data.len() as u32).to_le_bytes());
+        group.extend(self.data);
     }
 }
 
@@ -192,16 +225,11 @@ impl FrameHead {
 
 fn records<'a>(mut group: &'a [u8], found: &mut Vec<Found<'a>>) -> Option<()> {
     while !group.is_empty() {
-        let (kind, key_end) = (*group.first()?, 3 + usize::from(u16_at(group, 1)?));
+        let (kind, key_end) = (Kind::of_byte(*group.first()?)?, 3 + usize::from(u16_at(group, 1)?));
         let key = std::str::from_utf8(group.get(3..key_end)?).ok()?;
         let end = key_end.checked_add(4)?.checked_add(u32_at(group, key_end)? as usize)?;
         let data = group.get(key_end + 4..end)?;
-        let data = match kind {
-            0 => Some(data),
-            1 => None,
-            _ => return None,
-        };
-        found.push(Found { key, data });
+        found.push(Found { key, kind, data });
         group = &group[end..];
     }
     Some(())

@@ -14,12 +14,16 @@ use super::claim::{self, Claim};
 use super::disk::Disk;
 use super::error::JournalError;
 use super::identity::StateId;
+use super::log::COPIED_FROM_BYTES;
 use super::names;
 use super::place::Place;
 
 /// The state is this process', until another one takes it over. Clones share; with the last one it is let go.
 #[derive(Clone)]
-pub struct Hold(Arc<Held>);
+pub struct Hold {
+    held: Arc<Held>,
+    copied_from_bytes: u64,
+}
 
 /// What those have in common who hold it; the thread has only what is below it.
 struct Held {
@@ -114,34 +118,44 @@ impl Hold {
         let thread = thread::Builder::new().name("state".to_owned()).spawn(run);
         thread.map_err(|error| JournalError::of_io(text, "use", &error))?;
         let fresh_for = takeover_after.map(|limit| limit / 2);
-        Ok(Self(Arc::new(Held { place, id, term, was_silent, fresh_for, shared })))
+        let held = Arc::new(Held { place, id, term, was_silent, fresh_for, shared });
+        Ok(Self { held, copied_from_bytes: COPIED_FROM_BYTES })
+    }
+
+    /// The same, with a journal that is not copied while it has fewer bytes.
+    pub(super) fn with_copied_from(self, bytes: u64) -> Self {
+        Self { copied_from_bytes: bytes, ..self }
+    }
+
+    pub(super) fn copied_from_bytes(&self) -> u64 {
+        self.copied_from_bytes
     }
 
     pub(super) fn place(&self) -> &Arc<Place> {
-        &self.0.place
+        &self.held.place
     }
 
     /// Which state it is: the same for all who have it in turn.
     pub fn id(&self) -> StateId {
-        self.0.id
+        self.held.id
     }
 
     /// Greater than that of any who had the state before.
     pub fn term(&self) -> u64 {
-        self.0.term
+        self.held.term
     }
 
     /// Whether the server before was there, and silent: others may not have noticed that it is gone.
     pub fn was_silent(&self) -> bool {
-        self.0.was_silent
+        self.held.was_silent
     }
 
     /// Whether nobody can have taken the state over by now, without looking: this process was heard of so shortly
     /// ago that nobody takes it for silent.
     pub fn is_fresh(&self) -> bool {
-        let known = self.0.shared.known.borrow();
+        let known = self.held.shared.known.borrow();
         known.lost.is_none()
-            && self.0.fresh_for.is_none_or(|fresh_for| known.at.is_within(fresh_for))
+            && self.held.fresh_for.is_none_or(|fresh_for| known.at.is_within(fresh_for))
     }
 
     /// Waits until it is known that nobody has taken the state over: what is said after that, is said by who has it.
@@ -157,7 +171,7 @@ impl Hold {
     /// # Errors
     /// If so.
     pub async fn check(&self) -> Result<(), JournalError> {
-        let shared = &self.0.shared;
+        let shared = &self.held.shared;
         let asked = {
             let mut asked = shared.asked.lock();
             asked.times += 1;
@@ -175,7 +189,7 @@ impl Hold {
 
     /// Waits until somebody has taken the state over, or nobody can see any more that this process lives.
     pub async fn lost(&self) -> JournalError {
-        let mut known = self.0.shared.known.subscribe();
+        let mut known = self.held.shared.known.subscribe();
         let lost = known.wait_for(|known| known.lost.is_some()).await;
         match lost.ok().and_then(|known| known.lost.clone()) {
             Some(lost) => lost,
@@ -186,15 +200,15 @@ impl Hold {
 
     /// Lets the state go, whoever else still has a clone of this, and waits until others can see that.
     pub async fn let_go(self) {
-        self.0.shared.close();
-        let mut known = self.0.shared.known.subscribe();
+        self.held.shared.close();
+        let mut known = self.held.shared.known.subscribe();
         known.wait_for(|known| known.is_let_go).await.ok();
     }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("term", &self.0.term).finish_non_exhaustive()
+        f.debug_struct("Hold").field("term", &self.held.term).finish_non_exhaustive()
     }
 }
 

@@ -1,14 +1,15 @@
-//! The journal's file: what is appended to it, and when it is copied without what has ended.
+//! The journal's file: what is appended to it, and when it is copied without what is not needed.
 
 use std::collections::HashMap;
 use std::io;
 
 use super::claim;
+use super::copy::{self, Copying, Left};
 use super::disk::Disk;
 use super::error::JournalError;
-use super::frame::{self, FORMAT, Found, HEAD_BYTES, Head, Record};
+use super::frame::{self, FORMAT, Found, HEAD_BYTES, Head, Kind, Record};
 use super::names;
-use super::{NEEDED, Records};
+use super::{Fold, NEEDED, Records};
 
 /// A frame has no more bytes, unless one record has.
 const GROUP_BYTES_MAX: usize = 16 << 20;
@@ -30,9 +31,12 @@ pub(super) struct Log {
     copied_from_bytes: u64,
     /// How often something was appended to the file since it was made.
     appended: u64,
-    /// Bytes of the records of each key that has not ended.
-    live: HashMap<String, u64>,
-    live_bytes: u64,
+    /// Bytes of what is needed of each key that has not ended. Not of its steps, but for those that a copy has left:
+    /// others can stand for them.
+    needed: HashMap<String, u64>,
+    needed_bytes: u64,
+    /// What was written since a copy was begun that is not there yet.
+    since: Option<Vec<Record>>,
 }
 
 impl Log {
@@ -54,24 +58,21 @@ impl Log {
             bytes: 0,
             copied_from_bytes: COPIED_FROM_BYTES,
             appended: 0,
-            live: HashMap::new(),
-            live_bytes: 0,
+            needed: HashMap::new(),
+            needed_bytes: 0,
+            since: None,
         };
         let bytes = match log.read_newest()? {
             Some(bytes) => bytes,
             None => Head { format: FORMAT, term: 0, version: version.to_owned() }.encode(),
         };
-        let kept = match Head::decode(&bytes) {
+        let left = match Head::decode(&bytes) {
             // Nobody needs it, or this process would not be here.
-            Some(head) if head.is_other(version) => vec![],
-            _ => log.kept(&bytes)?,
+            Some(head) if head.is_other(version) => Left::default(),
+            _ => log.left(&bytes)?,
         };
-        log.write_copy(&kept)?;
-        let mut records = Records::new();
-        for record in kept {
-            let data = record.data.unwrap_or_default().to_vec();
-            records.entry(record.key.to_owned()).or_default().push(data);
-        }
+        log.write_copy(&left)?;
+        let records = left.to_records();
         Ok((log, records))
     }
 
@@ -113,9 +114,9 @@ impl Log {
     }
 
     /// The records whose keys have not ended.
-    fn kept<'a>(&self, bytes: &'a [u8]) -> Result<Vec<Found<'a>>, JournalError> {
+    fn left<'a>(&self, bytes: &'a [u8]) -> Result<Left<'a>, JournalError> {
         let file = self.file(&self.name);
-        let read = read(&file, bytes)?;
+        let read = copy::read(&file, bytes)?;
         if read.cut_off > 0 {
             tracing::warn!(
                 "the last record of the scheduler's journal {file} was being written when it stopped: its {} \
@@ -123,7 +124,7 @@ impl Log {
                 read.cut_off
             );
         }
-        Ok(without_ended(read.records))
+        Ok(Left::of(read.records))
     }
 
     /// Appends records. They are on the disk when this returns.
@@ -139,20 +140,38 @@ impl Log {
             self.bytes += frame.len() as u64;
         }
         found.iter().for_each(|record| self.count(record));
+        if let Some(since) = &mut self.since {
+            since.extend_from_slice(records);
+        }
         self.check_newest()
     }
 
-    /// Copies the file without what has ended, if that is most of it, or it consists of too many pieces.
-    pub(super) fn copy_if_due(&mut self) -> Result<(), JournalError> {
-        let is_large = self.bytes > self.copied_from_bytes && self.bytes > 2 * self.live_bytes;
-        if !is_large && self.appended < self.disk.appends_max() {
-            return Ok(());
+    /// Begins a copy of the file without what is not needed, if that is most of it, or it consists of too many pieces. More
+    /// can be written until the copy [is there](Self::end_copy); no other one is begun before that.
+    pub(super) fn begin_copy(&mut self, fold: Fold) -> Result<Option<Copying>, JournalError> {
+        let is_large = self.bytes > self.copied_from_bytes && self.bytes > 2 * self.needed_bytes;
+        let is_due = is_large || self.appended >= self.disk.appends_max();
+        if !is_due || self.since.is_some() {
+            return Ok(None);
         }
-        let name = self.name.clone();
+        let (name, file) = (self.name.clone(), self.file(&self.name));
         let bytes = self.disk.read(&name).map_err(|error| self.failed("read", &error))?;
-        let kept = self.kept(&bytes)?;
+        self.since = Some(vec![]);
+        Ok(Some(Copying { file, bytes, fold }))
+    }
+
+    /// Goes on in a file of these records, which the copy that was begun has, and those that were written since.
+    pub(super) fn end_copy(&mut self, copied: &[Record]) -> Result<(), JournalError> {
+        let since = self.since.take().unwrap_or_default();
         self.number += 1;
-        self.write_copy(&kept)
+        self.write_copy(&Left::of(copied.iter().chain(&since).map(Record::found)))?;
+        // The next copy would leave these steps as well, until there are more of them.
+        for record in copied.iter().filter(|record| record.kind == Kind::Step) {
+            if self.needed.contains_key(&record.key) {
+                self.need(&record.found());
+            }
+        }
+        Ok(())
     }
 
     fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), JournalError> {
@@ -164,14 +183,17 @@ impl Log {
     }
 
     fn count(&mut self, record: &Found<'_>) {
-        let size = record.size() as u64;
-        match record.data {
-            Some(_) => {
-                *self.live.entry(record.key.to_owned()).or_default() += size;
-                self.live_bytes += size;
-            }
-            None => self.live_bytes -= self.live.remove(record.key).unwrap_or(0),
+        match record.kind {
+            Kind::Stays => self.need(record),
+            Kind::Step => {}
+            Kind::End => self.needed_bytes -= self.needed.remove(record.key).unwrap_or(0),
         }
+    }
+
+    fn need(&mut self, record: &Found<'_>) {
+        let size = record.size() as u64;
+        *self.needed.entry(record.key.to_owned()).or_default() += size;
+        self.needed_bytes += size;
     }
 
     /// Finds out whether someone with a later term has the journal.
@@ -191,19 +213,20 @@ impl Log {
     }
 
     /// Writes a file of these records alone, which takes the place of all others once it is there.
-    fn write_copy(&mut self, kept: &[Found<'_>]) -> Result<(), JournalError> {
+    fn write_copy(&mut self, left: &Left<'_>) -> Result<(), JournalError> {
         let name = names::journal(self.term, self.number);
         let before = self.names()?;
+        let kept: Vec<_> = left.iter().collect();
         let head = Head { format: FORMAT, term: self.term, version: self.version.clone() };
         let mut bytes = head.encode();
         let mut sequence = 0;
-        for group in groups(kept)? {
+        for group in groups(&kept)? {
             bytes.extend(frame::frame(sequence, &group));
             sequence += 1;
         }
         self.disk.put(&name, &bytes).map_err(|error| self.failed("write", &error))?;
         (self.name, self.sequence, self.bytes) = (name, sequence, bytes.len() as u64);
-        (self.live, self.live_bytes, self.appended) = (HashMap::new(), 0, 0);
+        (self.needed, self.needed_bytes, self.appended) = (HashMap::new(), 0, 0);
         kept.iter().for_each(|record| self.count(record));
         // Whoever has come later may read what is there.
         self.check_newest()?;
@@ -216,7 +239,7 @@ impl Log {
         Ok(())
     }
 
-    #[cfg(test)]
+    /// The same, of which a file of fewer bytes is not copied.
     pub(super) fn copied_from(mut self, bytes: u64) -> Self {
         self.copied_from_bytes = bytes;
         self
@@ -257,10 +280,9 @@ fn check_version(file: &str, version: &str, bytes: &[u8]) -> Result<(), JournalE
     let Some(head) = Head::decode(bytes) else {
         return Err(JournalError::NoJournal { file: file.to_owned() });
     };
-    let is_unread = head.format != FORMAT && bytes.len() != HEAD_BYTES;
+    let is_unread = !head.is_readable() && bytes.len() != HEAD_BYTES;
     let is_needed = || -> Result<bool, JournalError> {
-        let left = without_ended(read(file, bytes)?.records);
-        Ok(left.iter().any(|record| record.key.starts_with(NEEDED)))
+        Ok(Left::of(copy::read(file, bytes)?.records).has(NEEDED))
     };
     if is_unread || (head.is_other(version) && is_needed()?) {
         return Err(JournalError::OtherVersion {
@@ -274,30 +296,14 @@ fn check_version(file: &str, version: &str, bytes: &[u8]) -> Result<(), JournalE
     Ok(())
 }
 
-fn read<'a>(file: &str, bytes: &'a [u8]) -> Result<frame::Read<'a>, JournalError> {
-    frame::read(bytes).map_err(|at| JournalError::Damaged { file: file.to_owned(), at })
-}
-
-/// The records whose keys have not ended.
-fn without_ended(records: Vec<Found<'_>>) -> Vec<Found<'_>> {
-    let mut ends = HashMap::new();
-    for (at, record) in records.iter().enumerate().filter(|(_, r)| r.data.is_none()) {
-        ends.insert(record.key, at);
-    }
-    let kept = records.into_iter().enumerate().filter(|(at, record)| {
-        record.data.is_some() && ends.get(record.key).is_none_or(|end| end < at)
-    });
-    kept.map(|(_, record)| record).collect()
-}
-
 /// Records as groups, each for a frame.
 fn groups(records: &[Found<'_>]) -> Result<Vec<Vec<u8>>, JournalError> {
     let mut groups = vec![];
     let mut group = vec![];
     for record in records {
         if !record.fits() {
-            let bytes = record.data.map_or(0, <[u8]>::len);
-            return Err(JournalError::TooLarge { key: record.key.to_owned(), bytes });
+            let (key, bytes) = (record.key.to_owned(), record.data.len());
+            return Err(JournalError::TooLarge { key, bytes });
         }
         if !group.is_empty() && group.len() + record.size() > GROUP_BYTES_MAX {
             groups.push(std::mem::take(&mut group));

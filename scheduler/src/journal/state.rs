@@ -28,6 +28,7 @@ pub struct State {
     /// For people: the server that wants it.
     who: String,
     ports: Vec<SocketAddr>,
+    copied_from_bytes: u64,
 }
 
 impl State {
@@ -46,7 +47,8 @@ impl State {
 
     fn at(place: Place) -> Self {
         let who = format!("process {}", std::process::id());
-        Self { place: Arc::new(place), takeover_after: None, who, ports: vec![] }
+        let (place, copied_from_bytes) = (Arc::new(place), log::COPIED_FROM_BYTES);
+        Self { place, takeover_after: None, who, ports: vec![], copied_from_bytes }
     }
 
     /// Taken over from a server that is there and has said nothing for so long; nothing is never.
@@ -68,6 +70,13 @@ impl State {
     #[must_use]
     pub fn with_ports(mut self, ports: Vec<SocketAddr>) -> Self {
         self.ports = ports;
+        self
+    }
+
+    /// With a journal that is not copied without what is not needed while it has fewer bytes.
+    #[must_use]
+    pub fn with_copied_from(mut self, bytes: u64) -> Self {
+        self.copied_from_bytes = bytes;
         self
     }
 
@@ -99,7 +108,8 @@ impl State {
                 let Taker { disk, state, claim, .. } = taker;
                 let (id, term) = (claimed.id, claimed.term);
                 tracing::info!("this server has the state {id} in {} (term {term})", state.place);
-                return Hold::start(state.place, disk, claim, claimed);
+                let hold = Hold::start(state.place, disk, claim, claimed)?;
+                return Ok(hold.with_copied_from(state.copied_from_bytes));
             }
             tokio::time::sleep(pause).await;
         }

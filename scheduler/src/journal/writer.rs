@@ -8,8 +8,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
+use super::Fold;
+use super::copy::Copying;
 use super::error::JournalError;
-use super::frame::Record;
+use super::frame::{Kind, Record};
 use super::hold::Hold;
 use super::log::Log;
 
@@ -41,6 +43,16 @@ struct Waiting {
     /// Somebody waits.
     is_urgent: bool,
     is_closed: bool,
+    /// What a copy has, once that is known.
+    copied: Option<Result<Vec<Record>, JournalError>>,
+}
+
+/// What the thread does next.
+struct Next {
+    records: Vec<Record>,
+    /// How many have been appended with these.
+    upto: u64,
+    copied: Option<Result<Vec<Record>, JournalError>>,
 }
 
 #[derive(Clone, Default)]
@@ -52,13 +64,13 @@ struct Written {
 
 impl Journal {
     /// Writes to `log` for as long as it is held, and keeps the state until all of it is written.
-    pub(super) fn start(log: Log, hold: Hold) -> Result<Self, JournalError> {
+    pub(super) fn start(log: Log, hold: Hold, fold: Fold) -> Result<Self, JournalError> {
         let (written, _) = watch::channel(Written::default());
         let (waiting, called) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { waiting, called, written });
         let (its, its_hold) = (Arc::clone(&shared), hold.clone());
         let run = move || {
-            write(&its, log);
+            write(&its, log, fold);
             drop(its_hold);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run);
@@ -73,12 +85,17 @@ impl Journal {
 
     /// Appends a record. It is on the disk when [`Self::flushed`] says so, or a little later.
     pub fn append(&self, key: &str, data: Vec<u8>) {
-        self.push(Record { key: key.to_owned(), data: Some(data) });
+        self.push(Record { key: key.to_owned(), kind: Kind::Stays, data });
+    }
+
+    /// Appends one of many records of a key, for which others can stand that are made of them.
+    pub fn append_step(&self, key: &str, data: Vec<u8>) {
+        self.push(Record { key: key.to_owned(), kind: Kind::Step, data });
     }
 
     /// Drops all records of a key.
     pub fn end(&self, key: &str) {
-        self.push(Record { key: key.to_owned(), data: None });
+        self.push(Record { key: key.to_owned(), kind: Kind::End, data: vec![] });
     }
 
     fn push(&self, record: Record) {
@@ -163,24 +180,50 @@ impl Drop for Open {
 }
 
 /// Writes until it is closed and nothing waits, or something fails.
-fn write(shared: &Shared, mut log: Log) {
-    while let Some((records, upto)) = next(shared) {
-        let mut outcome = log.commit(&records);
-        if outcome.is_ok() {
-            shared.written.send_modify(|written| written.records = upto);
-            outcome = log.copy_if_due();
-        }
-        if let Err(failure) = outcome {
+fn write(shared: &Arc<Shared>, mut log: Log, fold: Fold) {
+    while let Some(next) = next(shared) {
+        if let Err(failure) = write_next(shared, &mut log, fold, next) {
             shared.written.send_modify(|written| written.failure = Some(failure));
             return;
         }
     }
 }
 
-/// What waits, once there is something, and how many records there are with it. Nothing at the end.
-fn next(shared: &Shared) -> Option<(Vec<Record>, u64)> {
+fn write_next(
+    shared: &Arc<Shared>,
+    log: &mut Log,
+    fold: Fold,
+    next: Next,
+) -> Result<(), JournalError> {
+    if !next.records.is_empty() {
+        log.commit(&next.records)?;
+        shared.written.send_modify(|written| written.records = next.upto);
+    }
+    if let Some(copied) = next.copied {
+        log.end_copy(&copied?)?;
+    }
+    match log.begin_copy(fold)? {
+        Some(copying) => copy(shared, copying),
+        None => Ok(()),
+    }
+}
+
+/// Finds out what a copy has, while others are written.
+fn copy(shared: &Arc<Shared>, copying: Copying) -> Result<(), JournalError> {
+    let (its, file) = (Arc::clone(shared), copying.file.clone());
+    let run = move || {
+        let copied = copying.run();
+        its.waiting.lock().copied = Some(copied);
+        its.called.notify_one();
+    };
+    let thread = thread::Builder::new().name("journal copy".to_owned()).spawn(run);
+    thread.map(drop).map_err(|error| JournalError::of_io(file, "copy", &error))
+}
+
+/// What is to be done, once there is something. Nothing at the end.
+fn next(shared: &Shared) -> Option<Next> {
     let mut waiting = shared.waiting.lock();
-    while waiting.records.is_empty() {
+    while waiting.records.is_empty() && waiting.copied.is_none() {
         // Whoever waits for what is written already has been told.
         waiting.is_urgent = false;
         if waiting.is_closed {
@@ -188,10 +231,11 @@ fn next(shared: &Shared) -> Option<(Vec<Record>, u64)> {
         }
         shared.called.wait(&mut waiting);
     }
-    if !waiting.is_urgent && !waiting.is_closed {
+    if !waiting.is_urgent && !waiting.is_closed && waiting.copied.is_none() {
         let until = |waiting: &mut Waiting| !waiting.is_urgent && !waiting.is_closed;
         shared.called.wait_while_for(&mut waiting, until, GATHER_FOR);
     }
     waiting.is_urgent = false;
-    Some((std::mem::take(&mut waiting.records), waiting.appended))
+    let (records, upto) = (std::mem::take(&mut waiting.records), waiting.appended);
+    Some(Next { records, upto, copied: waiting.copied.take() })
 }

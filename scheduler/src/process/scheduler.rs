@@ -30,7 +30,7 @@ use crate::ballista::jobs::BallistaJobs;
 use crate::ballista::session;
 use crate::ballista::workers::WorkerReports;
 use crate::ballista::{Ballista, wake};
-use crate::coordinator::book::{Book, Found};
+use crate::coordinator::book::{Book, Found, fold};
 use crate::coordinator::metrics;
 use crate::coordinator::registry::Registry;
 use crate::functions::Functions;
@@ -125,7 +125,7 @@ impl Scheduler {
             tls.check_host(&self.host)?;
         }
         let journal = match &self.state {
-            Some(hold) => Some(hold.open().await?),
+            Some(hold) => Some(hold.open(fold).await?),
             None => None,
         };
         let bind = self.bind;

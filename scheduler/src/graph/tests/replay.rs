@@ -22,8 +22,8 @@ fn again(spec: &JobSpec, steps: Vec<Step>) -> Fixture {
     Fixture { graph }
 }
 
-#[test]
-fn events_and_bindings_make_the_same_graph_again() {
+/// A job to which much happens, and all that did.
+fn eventful() -> (JobSpec, Fixture, Vec<Step>) {
     let (spec, mut fixture) = recorded();
     fixture.apply(Event::Started);
     let task = fixture.run(unit(0, 0), "a", 2);
@@ -44,9 +44,92 @@ fn events_and_bindings_make_the_same_graph_again() {
     fixture.apply(Event::TaskEnded { task: other });
     let steps = fixture.graph.take_steps();
     assert_eq!(steps.len(), 13);
+    (spec, fixture, steps)
+}
+
+#[test]
+fn events_and_bindings_make_the_same_graph_again() {
+    let (spec, mut fixture, steps) = eventful();
     assert!(fixture.graph.take_steps().is_empty());
-    let again = again(&spec, steps);
-    assert_eq!(format!("{:?}", again.graph), format!("{:?}", fixture.graph));
+    assert_eq!(again(&spec, steps).graph, fixture.graph);
+}
+
+fn through_bytes(snapshot: &Snapshot) -> Snapshot {
+    let read = Snapshot::from_bytes(&snapshot.to_bytes().unwrap()).unwrap();
+    assert_eq!(read, *snapshot);
+    read
+}
+
+#[test]
+fn a_snapshot_of_any_steps_and_those_after_it_make_the_same_graph() {
+    let (spec, fixture, steps) = eventful();
+    assert!(Snapshot::new(7, spec.clone()).changed().is_none());
+    for first in 0..=steps.len() {
+        for second in first..=steps.len() {
+            let snapshot = through_bytes(&Snapshot::new(7, spec.clone()));
+            let snapshot = through_bytes(&snapshot.after(steps[..first].to_vec()).unwrap());
+            let snapshot = through_bytes(&snapshot.after(steps[first..second].to_vec()).unwrap());
+            let time = if second == 0 { Millis::default() } else { NOW };
+            assert_eq!((snapshot.cut, snapshot.time()), (7, time));
+            let mut graph = snapshot.changed().unwrap();
+            steps[second..].iter().for_each(|step| drop(graph.replay(step.clone()).unwrap()));
+            graph.record_steps();
+            assert_eq!(graph, fixture.graph, "{first}, {second}");
+            check(&graph).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_has_ranges_segments_and_why_a_job_failed() {
+    let sorted = spec(vec![stage(1).with_range_bytes(1), stage(0)], &[(0, 1, EdgeKind::Ranges)]);
+    let mut graph = JobGraph::try_new(sorted.clone()).unwrap();
+    graph.record_steps();
+    let mut fixture = Fixture { graph };
+    fixture.apply(Event::Started);
+    let task = fixture.bind(unit(0, 0), "a").task;
+    let run = |key: &[u8]| RunBlock { key: RowKey::new(key), end: None, digest: 3 };
+    let segment = Segment { partition: 1, at: 0, bytes: 5, rows: 2, checksum: 9 };
+    let block = |seq: u32, key: &[u8]| BlockReport {
+        run: Some(run(key)),
+        segments: Some(Segments::new(&[segment])),
+        ..report(seq)
+    };
+    let blocks = vec![block(0, b"a"), block(1, &[7; 300])];
+    fixture.apply(Event::TaskFinished { task, blocks });
+    fixture.lose("a");
+    let task = fixture.bind(unit(0, 0), "b").task;
+    let again = BlockReport { checksum: 1, ..block(0, b"a") };
+    let before = fixture.graph.take_steps();
+    fixture.apply(Event::TaskFinished { task, blocks: vec![again] });
+    let failed = fixture.graph.status().clone();
+    assert!(
+        matches!(&failed, JobStatus::Failed(JobFailure::NotDeterministic { .. })),
+        "{failed:?}"
+    );
+    let snapshot = through_bytes(&Snapshot::new(0, sorted).after(before).unwrap());
+    let snapshot = through_bytes(&snapshot.after(fixture.graph.take_steps()).unwrap());
+    let mut graph = snapshot.changed().unwrap();
+    graph.record_steps();
+    assert_eq!(graph, fixture.graph);
+    assert_eq!(graph.ended(), Some(NOW));
+}
+
+#[test]
+fn damaged_snapshots_are_errors() {
+    let (spec, _, steps) = eventful();
+    let whole = Snapshot::new(7, spec).after(steps).unwrap().to_bytes().unwrap();
+    for length in 0..whole.len() {
+        Snapshot::from_bytes(&whole[..length]).unwrap_err();
+    }
+    // What cannot be told by the bytes alone is another snapshot; nothing panics.
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            drop(Snapshot::from_bytes(&damaged));
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Machines that stop, files that are cut and damaged, and a state with two owners.
 
+mod folds;
 mod identity;
 mod objects;
 mod owners;
@@ -13,20 +14,25 @@ use forebay_testkit::random::Random;
 use tempfile::TempDir;
 
 use super::claim::{Claim, Found, Watch};
+use super::copy::Copying;
 use super::disk::Disk;
 use super::error::JournalError;
-use super::frame::{self, FORMAT, HEAD_BYTES, Head, Record};
+use super::frame::{self, FORMAT, HEAD_BYTES, Head, Kind, Record};
 use super::log::Log;
 use super::names;
-use super::{Journal, Records, State, VERSION};
+use super::{Journal, KeyRecords, Records, State, VERSION};
 use power::Power;
 
 fn record(key: &str, data: &[u8]) -> Record {
-    Record { key: key.to_owned(), data: Some(data.to_vec()) }
+    Record { key: key.to_owned(), kind: Kind::Stays, data: data.to_vec() }
+}
+
+fn step(key: &str, data: &[u8]) -> Record {
+    Record { kind: Kind::Step, ..record(key, data) }
 }
 
 fn end(key: &str) -> Record {
-    Record { key: key.to_owned(), data: None }
+    Record { kind: Kind::End, ..record(key, &[]) }
 }
 
 /// What is read of a file of these records, each in a group of its own, that was cut off somewhere.
@@ -40,7 +46,7 @@ pub(crate) fn cut_somewhere(records: &[Vec<u8>], random: &mut Random) -> Vec<Vec
     }
     bytes.truncate(random.between(HEAD_BYTES as u64, bytes.len() as u64) as usize);
     let read = frame::read(&bytes).unwrap().records.into_iter();
-    read.filter_map(|record| record.data.map(<[u8]>::to_vec)).collect()
+    read.map(|record| record.data.to_vec()).collect()
 }
 
 fn open(power: &Power) -> Result<(Log, Records), JournalError> {
@@ -74,24 +80,85 @@ fn claim(disk: &mut dyn Disk) -> std::io::Result<u64> {
 /// What records come to, by the plainest rule.
 fn naive<'a>(records: impl IntoIterator<Item = &'a Record>) -> Records {
     let mut found = Records::new();
-    for record in records {
-        match &record.data {
-            Some(data) => found.entry(record.key.clone()).or_default().push(data.clone()),
-            None => drop(found.remove(&record.key)),
+    for Record { key, kind, data } in records {
+        match kind {
+            Kind::Stays => found.entry(key.clone()).or_default().stays.push(data.clone()),
+            Kind::Step => found.entry(key.clone()).or_default().steps.push(data.clone()),
+            Kind::End => drop(found.remove(key)),
         }
     }
     found
 }
 
+const FOLDED: &[u8] = b"folded";
+
+/// What stands for steps has all of them.
+fn fold(_: &str, stays: &[&[u8]], steps: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
+    let mut folded = FOLDED.to_vec();
+    for data in unfolded(stays).iter().map(Vec::as_slice).chain(steps.iter().copied()) {
+        folded.extend((data.len() as u16).to_le_bytes());
+        folded.extend(data);
+    }
+    Some(vec![folded])
+}
+
+fn unfolded(stays: &[impl AsRef<[u8]>]) -> Vec<Vec<u8>> {
+    let mut unfolded = vec![];
+    for data in stays.iter().map(AsRef::as_ref) {
+        let Some(mut folded) = data.strip_prefix(FOLDED) else {
+            unfolded.push(data.to_vec());
+            continue;
+        };
+        while let Some((length, rest)) = folded.split_first_chunk() {
+            let (data, rest) = rest.split_at(u16::from_le_bytes(*length).into());
+            unfolded.push(data.to_vec());
+            folded = rest;
+        }
+    }
+    unfolded
+}
+
+/// What they say, whatever stands for what.
+fn said(records: Records) -> BTreeMap<String, Vec<Vec<u8>>> {
+    let of = |KeyRecords { stays, steps }| unfolded(&stays).into_iter().chain(steps).collect();
+    records.into_iter().map(|(key, records)| (key, of(records))).collect()
+}
+
+/// Copies if that is due, and ends it some time later.
+fn copy(
+    log: &mut Log,
+    copying: &mut Option<Copying>,
+    random: &mut Random,
+) -> Result<(), JournalError> {
+    if random.chance(50)
+        && let Some(copying) = copying.take()
+    {
+        log.end_copy(&copying.run()?)?;
+    }
+    if copying.is_none() {
+        *copying = log.begin_copy(fold)?;
+    }
+    Ok(())
+}
+
+/// Copies at once if that is due.
+fn copy_at_once(log: &mut Log) {
+    if let Some(copying) = log.begin_copy(fold).unwrap() {
+        log.end_copy(&copying.run().unwrap()).unwrap();
+    }
+}
+
+/// Of some keys there are steps alone, and of others none.
 fn random_group(random: &mut Random) -> Vec<Record> {
     let one = |random: &mut Random| {
-        let key = format!("k{}", random.below(6));
+        let number = random.below(6);
+        let key = format!("k{number}");
         if random.chance(15) {
             return end(&key);
         }
         let size = if random.chance(10) { 300 } else { 20 };
         let data: Vec<u8> = (0..random.index(size)).map(|_| random.below(256) as u8).collect();
-        record(&key, &data)
+        if number < 3 { step(&key, &data) } else { record(&key, &data) }
     };
     (0..=random.index(4)).map(|_| one(random)).collect()
 }
@@ -109,7 +176,7 @@ fn written(disk: Box<dyn Disk>, seed: u64) -> (usize, Vec<Vec<Record>>) {
     let mut random = Random::new(seed);
     let (mut begun, mut confirmed) = (vec![], 0);
     let Ok((log, _)) = open_on(disk) else { return (confirmed, begun) };
-    let mut log = log.copied_from(400);
+    let (mut log, mut copying) = (log.copied_from(400), None);
     for _ in 0..25 {
         let group = random_group(&mut random);
         begun.push(group.clone());
@@ -117,7 +184,7 @@ fn written(disk: Box<dyn Disk>, seed: u64) -> (usize, Vec<Vec<Record>>) {
             break;
         }
         confirmed = begun.len();
-        if log.copy_if_due().is_err() {
+        if copy(&mut log, &mut copying, &mut random).is_err() {
             break;
         }
     }
@@ -126,7 +193,8 @@ fn written(disk: Box<dyn Disk>, seed: u64) -> (usize, Vec<Vec<Record>>) {
 
 #[test]
 fn whenever_the_machine_stops_what_was_confirmed_is_there_and_nothing_in_between_is_missing() {
-    let (mut cut, mut whole) = (0, 0);
+    let (mut cut, mut whole, mut folded) = (0, 0, 0);
+    let is_folded = |(key, of): (&String, &KeyRecords)| key.as_str() < "k3" && !of.stays.is_empty();
     for seed in 0..40 {
         let (_, _, power) = history(seed, usize::MAX);
         for stops_at in 0..power.operations() {
@@ -135,11 +203,9 @@ fn whenever_the_machine_stops_what_was_confirmed_is_there_and_nothing_in_between
             for _ in 0..3 {
                 let back = power.back(&mut random);
                 let (_, found) = open(&back).unwrap();
-                let beginnings =
-                    (confirmed..=begun.len()).map(|n| naive(begun[..n].iter().flatten()));
-                let beginnings: Vec<_> = beginnings.collect();
-                let at = beginnings.iter().position(|beginning| *beginning == found);
+                let at = beginning(confirmed, &begun, &found);
                 assert!(at.is_some(), "seed {seed}, operation {stops_at}: {found:?}");
+                folded += u64::from(found.iter().any(is_folded));
                 cut += u64::from(begun.len() > confirmed && at == Some(0));
                 whole += u64::from(at.is_some_and(|at| at > 0));
                 // It is what it is from now on, also when opened once more.
@@ -148,6 +214,13 @@ fn whenever_the_machine_stops_what_was_confirmed_is_there_and_nothing_in_between
         }
     }
     assert!(cut > 100 && whole > 20, "{cut} cut off, {whole} more than was confirmed");
+    assert!(folded > 1000, "something stood for steps {folded} times");
+}
+
+/// How many groups more than those that were confirmed somebody knows.
+fn beginning(confirmed: usize, begun: &[Vec<Record>], found: &Records) -> Option<usize> {
+    let found = said(found.clone());
+    (confirmed..=begun.len()).position(|n| said(naive(begun[..n].iter().flatten())) == found)
 }
 
 /// Three groups in a file, the places where each of them ends, and what there is then.
@@ -156,7 +229,7 @@ fn three_groups() -> (String, Vec<u8>, Vec<(usize, Records)>) {
     let (mut log, _) = open(&power).unwrap();
     let groups = [
         vec![record("a", b"one"), record("b", b"two")],
-        vec![record("a", b"three"), end("b")],
+        vec![step("a", b"three"), end("b")],
         vec![record("c", &[7; 300])],
     ];
     let mut ends = vec![(power.newest().1.len(), Records::new())];
@@ -228,12 +301,16 @@ fn another_release_is_named_unless_nothing_is_left_to_do() {
     assert!(of_release.contains("forebay 9.9.9") && of_release.contains(VERSION), "{of_release}");
     let of_format = refused(FORMAT + 1, VERSION, rest).unwrap();
     assert!(of_format.contains(&format!("format {}", FORMAT + 1)), "{of_format}");
+    let of_before = refused(FORMAT - 1, VERSION, rest).unwrap();
+    assert!(of_before.contains(&format!("format {}", FORMAT - 1)), "{of_before}");
     for (format, version) in [(FORMAT, "9.9.9"), (FORMAT + 1, "9.9.9")] {
         assert_eq!(refused(format, version, &[]), None, "an empty journal is anyone's");
     }
     // And one whose jobs have ended: what else is there is not for others.
     let ended = framed(&[record("time", b"7"), record("job/1", b"plan"), end("job/1")]);
-    assert_eq!(opened(FORMAT, "9.9.9", &ended).unwrap().1, Records::new());
+    for (format, version) in [(FORMAT, "9.9.9"), (FORMAT - 1, "0.0.1"), (FORMAT - 1, VERSION)] {
+        assert_eq!(opened(format, version, &ended).unwrap().1, Records::new());
+    }
     assert_eq!(opened(FORMAT, VERSION, &ended).unwrap().1, naive(&[record("time", b"7")]));
 }
 
@@ -275,14 +352,14 @@ fn its_size_follows_what_is_alive() {
     for job in 0..500 {
         let key = format!("job {job}");
         log.commit(&[record(&key, &[2; 200]), record(&key, &[3; 200]), end(&key)]).unwrap();
-        log.copy_if_due().unwrap();
+        copy_at_once(&mut log);
         assert!(log.bytes() < 6000, "{} bytes after {job} jobs", log.bytes());
     }
     assert_eq!(open(&power).unwrap().1, naive(&[record("stays", &[1; 100])]));
 }
 
-async fn opened(folder: &TempDir) -> (Journal, BTreeMap<String, Vec<Vec<u8>>>) {
-    State::in_folder(folder.path()).take().await.unwrap().open().await.unwrap()
+async fn opened(folder: &TempDir) -> (Journal, Records) {
+    State::in_folder(folder.path()).take().await.unwrap().open(fold).await.unwrap()
 }
 
 #[tokio::test]
@@ -304,8 +381,8 @@ async fn what_was_flushed_is_there_for_the_next_one_which_waits_for_this_one() {
     drop(journal);
     let (journal, found) = next.await;
     assert_eq!(journal.hold().term(), term + 1);
-    let expected: Vec<_> = (0..100_u8).map(|n| vec![n]).collect();
-    assert_eq!(found, BTreeMap::from([("job".to_owned(), expected)]));
+    let expected: Vec<_> = (0..100_u8).map(|n| record("job", &[n])).collect();
+    assert_eq!(found, naive(&expected));
 }
 
 #[tokio::test]

@@ -177,9 +177,7 @@ fn whenever_the_store_is_cut_off_what_was_confirmed_is_there() {
                 let faulty = Faulty { stops_at, does_the_last, ..Faulty::new(&store) };
                 let (confirmed, begun) = written(disk(faulty, &runtime), seed);
                 let (_, found) = open_on(disk(Faulty::new(&store), &runtime)).unwrap();
-                let beginnings = confirmed..=begun.len();
-                let knows = beginnings.map(|n| naive(begun[..n].iter().flatten()));
-                let at = knows.collect::<Vec<_>>().iter().position(|known| *known == found);
+                let at = beginning(confirmed, &begun, &found);
                 assert!(at.is_some(), "seed {seed}, change {stops_at}: {found:?}");
                 lost += u64::from(begun.len() > confirmed && at == Some(0));
                 more += u64::from(at > Some(0));
@@ -210,7 +208,7 @@ fn a_journal_of_many_objects_is_copied_and_the_old_ones_go() {
     for n in 0..2500_u16 {
         let group = [record("job", &n.to_le_bytes())];
         log.commit(&group).unwrap();
-        log.copy_if_due().unwrap();
+        copy_at_once(&mut log);
         expected.extend(group);
     }
     let prefix = Path::from("a/state");
@@ -230,7 +228,7 @@ async fn what_is_let_go_is_free_at_once_and_documents_lie_beside_it() {
     let limit = Some(Duration::from_secs(3600));
     let take = || state(Faulty::new(&store)).with_takeover_after(limit).take();
     let first = take().await.unwrap();
-    let (journal, _) = first.open().await.unwrap();
+    let (journal, _) = first.open(fold).await.unwrap();
     journal.append("job", vec![1]);
     journal.flushed().await.unwrap();
     let documents = Arc::new(first.documents("jobs").unwrap());
@@ -244,7 +242,7 @@ async fn what_is_let_go_is_free_at_once_and_documents_lie_beside_it() {
     first.let_go().await;
     let second = waits.await.unwrap();
     assert_eq!(second.term(), 2);
-    assert_eq!(second.open().await.unwrap().1, naive(&[record("job", &[1])]));
+    assert_eq!(second.open(fold).await.unwrap().1, naive(&[record("job", &[1])]));
     journal.append("job", vec![2]);
     assert!(matches!(journal.flushed().await, Err(JournalError::Fenced { term: 2, .. })));
     let documents = second.documents("jobs").unwrap();
@@ -309,7 +307,7 @@ async fn a_claim_whose_answer_was_lost_is_had_and_a_server_that_waits_goes_on_wa
     let first = state(lost).with_takeover_after(limit).take();
     let first = tokio::time::timeout(Duration::from_secs(60), first).await.unwrap().unwrap();
     assert_eq!((first.term(), unanswered.load(Ordering::Relaxed)), (1, 0));
-    let (journal, _) = first.open().await.unwrap();
+    let (journal, _) = first.open(fold).await.unwrap();
     journal.append("job", vec![1]);
     journal.flushed().await.unwrap();
 

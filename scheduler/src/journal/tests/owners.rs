@@ -126,7 +126,7 @@ async fn a_server_that_is_there_and_silent_is_followed_and_learns_by_whom() {
     let (place, disk, claim) = stopped(&folder);
     let second = second(&folder).take().await.unwrap();
     assert!(second.term() == 2 && second.was_silent());
-    let (journal, _) = second.open().await.unwrap();
+    let (journal, _) = second.open(fold).await.unwrap();
     journal.append("job", vec![1]);
     journal.flushed().await.unwrap();
     // It goes on.
@@ -338,7 +338,7 @@ async fn who_needs_most_of_it_waits_for_a_disk_only_if_that_is_far_behind() {
     });
     let disk = Interrupted { disk: Box::new(power.clone()), calls: AtomicUsize::new(0), before };
     let (log, _) = Log::open(Box::new(disk), "state".to_owned(), VERSION, 1).unwrap();
-    let journal = Journal::start(log, hold).unwrap();
+    let journal = Journal::start(log, hold, fold).unwrap();
     is_stuck.store(true, Ordering::Release);
     for n in 0..5 {
         journal.append("job", vec![n]);
@@ -397,13 +397,13 @@ fn overtaken(disks: &Disks, seed: u64, claims: usize, reads: usize) -> Overtaken
     let mut random = Random::new(seed);
     let write = || -> Result<(), JournalError> {
         let (log, _) = Log::open(Box::new(disk), "state".to_owned(), VERSION, term)?;
-        let mut log = log.copied_from(400);
+        let (mut log, mut copying) = (log.copied_from(400), None);
         for _ in 0..12 {
             let group = random_group(&mut random);
             begun.push(group.clone());
             log.commit(&group)?;
             confirmed = begun.len();
-            log.copy_if_due()?;
+            copy(&mut log, &mut copying, &mut random)?;
         }
         Ok(())
     };
@@ -428,9 +428,7 @@ pub(super) fn check_takeovers(make: impl Fn() -> Disks, seeds: u64) {
                 let Overtaken { confirmed, begun, ended, read, .. } =
                     overtaken(&make(), seed, claims, reads);
                 let read = read.unwrap();
-                let beginnings = confirmed..=begun.len();
-                let knows = beginnings.map(|n| naive(begun[..n].iter().flatten()));
-                let at = knows.collect::<Vec<_>>().iter().position(|known| *known == read);
+                let at = beginning(confirmed, &begun, &read);
                 assert!(
                     at.is_some(),
                     "seed {seed}, claimed at {claims}, read at {reads}: {confirmed} of {} were confirmed, and \
