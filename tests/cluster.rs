@@ -19,6 +19,7 @@ mod cluster {
     mod load;
     mod lost_devices;
     mod memory;
+    mod merges;
     mod options;
     mod packages;
     mod pauses;

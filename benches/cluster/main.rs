@@ -9,7 +9,7 @@
 //! - memory: loads that expand, under memory limits, with each mechanism switched off in turn (the
 //!   memory experiment of the streaming batch model, arXiv 2501.12407, figure 9, at a tenth)
 //! - relational: queries without a model, against stock Ballista
-//! - shuffle: rows that are dealt out by hash, and by stock Ballista
+//! - shuffle: rows that are dealt out by hash, and by stock Ballista; into many partitions, merged and not
 //! - tpch: TPC-H's 22 queries against stock Ballista, at the scale `FOREBAY_TPCH_SCALE` (1)
 //! - writes: 4 GB of vectors into Parquet files, by the workers and by the session
 //! - watching: what it costs a scheduler that clients watch many jobs, in CPU time

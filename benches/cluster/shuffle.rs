@@ -1,18 +1,20 @@
 //! Rows that are dealt out by a hash of their keys: on Forebay's cluster and on stock Ballista. Two workers with half of
 //! the cores each; both plan with as many partitions and have no memory limit.
 //!
-//! `FOREBAY_SHUFFLE_ROWS` (of each of both tables, 4,000,000) and `FOREBAY_SHUFFLE_PARTITIONS` (16) are for more.
+//! `FOREBAY_SHUFFLE_ROWS` (of each of both tables, 4,000,000) and `FOREBAY_SHUFFLE_PARTITIONS` (16) are for more. And with
+//! many partitions (`FOREBAY_MERGE_PARTITIONS`, 256): with segments that are merged, and with all of them read one by one.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, StringArray};
-use datafusion::prelude::ParquetReadOptions;
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use tempfile::TempDir;
 
 use super::relational::{numbers, random, write};
 use super::stock::{Stock, cpu_seconds, text};
-use super::{Cluster, Has, median};
+use super::{Cluster, Has, median, set};
 
 const ROUNDS: usize = 5;
 
@@ -33,7 +35,6 @@ fn number(variable: &str, default: u64) -> u64 {
 
 pub(super) async fn shuffle() {
     let rows = number("FOREBAY_SHUFFLE_ROWS", 4_000_000);
-    let partitions = number("FOREBAY_SHUFFLE_PARTITIONS", 16) as usize;
     let tables = TempDir::new().unwrap();
     for (column, table) in (0..).zip(TABLES) {
         write(tables.path(), table, rows, |keys| {
@@ -46,12 +47,32 @@ pub(super) async fn shuffle() {
     let cores = std::thread::available_parallelism().unwrap().get().div_ceil(2);
     let has = || Has { cpus: cores as u32, accelerators: 0, work_limit: None };
     let cluster = Cluster::start_in(TempDir::new().unwrap(), &[has(), has()]).await;
+
+    let partitions = number("FOREBAY_SHUFFLE_PARTITIONS", 16) as usize;
     let blocks = cluster.session(partitions).await;
     let stock = Stock::start(&[cores, cores], partitions).await;
     let sessions = [("blocks", blocks.session()), ("stock", stock.session())];
-    for (_, session) in &sessions {
+    compared(&sessions, tables.path(), rows, partitions).await;
+
+    let partitions = number("FOREBAY_MERGE_PARTITIONS", 256) as usize;
+    let (merged, apart) = (cluster.session(partitions).await, cluster.session(partitions).await);
+    set(&merged, "forebay.merge_segments_from", 1).await;
+    set(&merged, "forebay.merge_segments_below", 1_u64 << 30).await;
+    set(&apart, "forebay.merge_segments_below", 0).await;
+    let sessions = [("merged", merged.session()), ("apart", apart.session())];
+    compared(&sessions, tables.path(), rows, partitions).await;
+}
+
+/// Each query in each session, in turn.
+async fn compared(
+    sessions: &[(&str, &SessionContext)],
+    tables: &Path,
+    rows: u64,
+    partitions: usize,
+) {
+    for (_, session) in sessions {
         for table in TABLES {
-            let path = tables.path().join(table);
+            let path = tables.join(table);
             let options = ParquetReadOptions::default();
             session.register_parquet(table, path.to_str().unwrap(), options).await.unwrap();
         }

@@ -81,6 +81,13 @@ extensions_options! {
         /// rows. With fewer rows one task merges all, and for 0 always.
         pub range_bytes: usize, default = 64 * 1024 * 1024
 
+        /// On a cluster: a hash shuffle whose segments would have fewer bytes than this on average goes through tasks
+        /// that merge them, if they are many; 0 for never.
+        pub merge_segments_below: usize, default = 256 * 1024
+
+        /// On a cluster: how many segments a hash shuffle must have for that.
+        pub merge_segments_from: usize, default = 256 * 1024
+
         /// On a cluster: bytes that may wait between two stages.
         pub edge_budget: usize, default = 1024 * 1024 * 1024
 
@@ -184,6 +191,7 @@ pub(crate) fn checked_value(key: &str, value: &str) -> Result<String> {
             | "edge_budget"
             | "file_bytes"
             | "job_budget"
+            | "merge_segments_below"
             | "part_bytes"
             | "range_bytes"
     );

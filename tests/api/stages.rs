@@ -109,6 +109,26 @@ async fn explain_shows_the_stages_and_how_they_read_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn explain_shows_what_merges_many_small_segments() {
+    let (_scheduler, session) = cluster().await;
+    let options = ["datafusion.execution.target_partitions = 8", "forebay.merge_segments_from = 1"];
+    for option in options {
+        session.sql(&format!("SET {option}")).await.unwrap().collect().await.unwrap();
+    }
+    let groups = "EXPLAIN SELECT stars, count(*) FROM t GROUP BY stars";
+    insta::assert_snapshot!(explained(&session, groups, "stages").await, @r"
+    stage 0: HashWriter < Aggregate < DataSource; 1 cpu; 1 partition
+    stage 1: HashWriter < ShuffleReader; 1 cpu; 2 partitions; reads 0 by hash when it is done
+    stage 2: BlockWriter < Projection < Aggregate < ShuffleReader; 1 cpu; 8 partitions; reads 1 by hash, merged, when it is done
+    client: reads 2 task by task
+    ");
+    let never = "SET forebay.merge_segments_below = 0";
+    session.sql(never).await.unwrap().collect().await.unwrap();
+    let stages = explained(&session, groups, "stages").await;
+    assert!(stages.contains("reads 0 by hash when it is done\nclient: reads 1"), "{stages}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn explain_says_nothing_of_stages_where_there_are_none() {
     let (_scheduler, session) = cluster().await;
     for sql in [

@@ -16,7 +16,7 @@ use forebay_engine::device::Placement;
 use forebay_udf::runtime::Device;
 
 use crate::block::range_window::RowsOfRuns;
-use crate::block::{BlockReaderExec, BlockWriterExec, RangeWindowExec, Rest};
+use crate::block::{BlockReaderExec, BlockWriterExec, HashWriterExec, RangeWindowExec, Rest};
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::graph::{Bound, KeyRange, StageId};
 use crate::protocol::location::BlockLocation;
@@ -95,6 +95,10 @@ impl TaskPlan<'_> {
             let writer = writer.clone().with_skipped(self.bound.skip.clone());
             return Ok(Transformed::yes(Arc::new(writer)));
         }
+        if let Some(writer) = node.downcast_ref::<HashWriterExec>() {
+            let groups = writer.groups().of_unit(self.bound.unit.index);
+            return Ok(Transformed::yes(Arc::new(writer.clone().in_groups(groups))));
+        }
         if let Some(inference) = node.downcast_ref::<InferenceExec>()
             && !self.devices.is_empty()
         {
@@ -138,7 +142,7 @@ impl TaskPlan<'_> {
         let Some(hole) = node.downcast_ref::<ShuffleReaderExec>() else {
             return Ok(Transformed::no(node));
         };
-        let from = StageId(u32::try_from(hole.stage_id).unwrap_or(u32::MAX));
+        let from = dealt::stage_of(hole);
         if hole.broadcast {
             let whole = vec![self.units_of(from).concat()];
             let reader = BlockReaderExec::new(from.0, hole.schema(), whole);

@@ -5,7 +5,8 @@
 //!  rows ──▶  ├ 0 ┤├ 3 ┤├ 1 ┤├ 0 ┤ …   ──▶    <task>-<seq>.arrow   ├─ 0 ─┤├─ 1 ─┤├─ 3 ─┤
 //!                                             told: where each partition's segment is, its rows, its checksum
 //! ```
-//! Small ones are put together at the end (`small_rounds`).
+//! Small ones are put together at the end (`small_rounds`). Where partitions are many, several of them may have one
+//! segment together (`groups`).
 
 use std::fmt;
 use std::ops::Range;
@@ -26,6 +27,7 @@ use forebay_engine::{in_claimed_order, weight};
 use futures::StreamExt;
 use futures::stream::select_all;
 
+use super::groups::Groups;
 use super::open_block::Sealed;
 use super::open_round::OpenRound;
 use super::round::{Partitioner, ROW_BYTES, Round};
@@ -46,6 +48,7 @@ pub struct HashWriterExec {
     input: Arc<dyn ExecutionPlan>,
     keys: Vec<Arc<dyn PhysicalExpr>>,
     partitions: u32,
+    groups: Groups,
     round_bytes: u64,
 }
 
@@ -72,7 +75,19 @@ impl HashWriterExec {
         partitions: u32,
         round_bytes: u64,
     ) -> Self {
-        Self { input, keys, partitions, round_bytes }
+        Self { input, keys, partitions, groups: Groups::default(), round_bytes }
+    }
+
+    /// Has segments for groups of partitions, and none for each.
+    #[must_use]
+    pub fn in_groups(mut self, groups: Groups) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// Which partitions have a segment together.
+    pub fn groups(&self) -> Groups {
+        self.groups
     }
 
     /// The plan whose rows it writes.
@@ -112,8 +127,8 @@ impl HashWriterExec {
         let mut output = Output {
             written: Written { store, job, blocks: vec![], is_whole: false },
             next: FileId { stage, task, seq: 0 },
-            partitioner: Partitioner::new(self.keys.clone(), self.partitions),
-            partitions: self.partitions,
+            partitioner: Partitioner::new(self.keys.clone(), self.partitions, self.groups),
+            segments: self.groups.segments(self.partitions),
             round_bytes: usize::try_from(self.round_bytes.min(ROUND_BYTES_MAX))
                 .unwrap_or(usize::MAX),
             round: Round::default(),
@@ -146,7 +161,8 @@ struct Output<'a> {
     /// The next file.
     next: FileId,
     partitioner: Partitioner,
-    partitions: u32,
+    /// Of a round at most.
+    segments: u32,
     round_bytes: usize,
     round: Round,
     memory: MemoryReservation,
@@ -159,7 +175,7 @@ impl Output<'_> {
         if rows.num_rows() == 0 {
             return Ok(());
         }
-        let partitions = self.partitioner.partitions_of(&rows)?;
+        let segments = self.partitioner.segments_of(&rows)?;
         let bytes = weight::bytes(&rows);
         let held = bytes + rows.num_rows() * ROW_BYTES;
         if !self.holds(held) {
@@ -168,7 +184,7 @@ impl Output<'_> {
                 admit(&self.memory, held)?;
             }
         }
-        self.round.add(rows, bytes, partitions);
+        self.round.add(rows, bytes, segments);
         if self.round.bytes() >= self.round_bytes || self.round.rows() >= ROWS_MAX {
             self.write_round().await?;
         }
@@ -194,10 +210,10 @@ impl Output<'_> {
         let Some(first) = round.first() else { return Ok(()) };
         let id = self.next_id();
         let mut file = OpenRound::create(self.written.store, self.written.job, id, first)?;
-        let sorted = round.sorted(self.partitions);
-        for partition in 0..self.partitions {
+        let sorted = round.sorted(self.segments);
+        for segment in 0..self.segments {
             let mut has_rows = false;
-            for batches in sorted.of(partition) {
+            for batches in sorted.of(segment) {
                 for batch in batches? {
                     // It, and what lies in the file.
                     let memory = self.memory.new_empty();
@@ -207,8 +223,8 @@ impl Output<'_> {
                 }
             }
             if has_rows {
-                file.end_segment(partition)?;
-                // Others of this thread have waited for the rows of a partition.
+                file.end_segment(segment)?;
+                // Others of this thread have waited for the rows of a segment.
                 tokio::task::yield_now().await;
             }
         }
@@ -227,13 +243,13 @@ impl Output<'_> {
 
     /// Makes one of several rounds that are small, if there is room for them twice.
     async fn put_together(&mut self) -> Result<()> {
-        let groups = small_rounds::groups(&self.written.blocks, self.partitions);
+        let groups = small_rounds::groups(&self.written.blocks, self.segments);
         // From the last one on, so that the places of those before it stay.
         for group in groups.into_iter().rev() {
             let (id, Written { store, job, .. }) = (self.next_id(), &self.written);
             let rounds = &self.written.blocks[group.clone()];
             let together =
-                small_rounds::together(store, job, id, rounds, self.partitions, &self.memory);
+                small_rounds::together(store, job, id, rounds, self.segments, &self.memory);
             match together.await {
                 Ok(whole) => self.written.replace(group, whole),
                 Err(error) if small_rounds::lacks_room(&error) => return Ok(()),
@@ -279,8 +295,8 @@ impl DisplayAs for HashWriterExec {
         let (keys, partitions) = (keys.join(", "), self.partitions);
         write!(
             f,
-            "HashWriterExec: keys=[{keys}], partitions={partitions}, bytes_max={}",
-            self.round_bytes
+            "HashWriterExec: keys=[{keys}], partitions={partitions}{}, bytes_max={}",
+            self.groups, self.round_bytes
         )
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! - [`store`]: the files of one worker; [`open_block`]: one that is being written, `counted_file` its file;
 //!   [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
-//! - [`hash_writer`]: the root of a stage that deals its rows out by hash; `round`: the rows of a block of it;
+//! - [`hash_writer`]: the root of a stage that deals its rows out by hash; `round`: the rows of a block of it; [`groups`]:
+//!   partitions that have a segment together;
 //!   `open_round`: that block, which has a segment for each partition; `small_rounds`: several become one
 //! - [`run_order`]: the order of a sorted run; [`row_keys`]: the keys of its rows as bytes; `range`: the rows
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again; [`range_window`]: window
@@ -26,6 +27,7 @@ mod compression;
 mod counted_file;
 pub mod cut;
 pub mod failure;
+pub mod groups;
 pub mod hash_writer;
 pub mod open_block;
 mod open_round;
@@ -47,6 +49,7 @@ pub mod writer;
 
 pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
+pub use groups::Groups;
 pub use hash_writer::HashWriterExec;
 pub use range_window::RangeWindowExec;
 pub use reader::BlockReaderExec;

@@ -12,6 +12,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::repartition::REPARTITION_RANDOM_STATE;
 use forebay_engine::weight;
 
+use super::groups::Groups;
 use crate::no_panic::no_panic;
 
 /// Which partition each row belongs to: the one that DataFusion's `RepartitionExec` would give it to, so that rows
@@ -20,20 +21,21 @@ use crate::no_panic::no_panic;
 pub(super) struct Partitioner {
     keys: Vec<Arc<dyn PhysicalExpr>>,
     partitions: u32,
+    groups: Groups,
     hashes: Vec<u64>,
 }
 
 impl Partitioner {
     /// By a hash of these keys, into so many partitions.
-    pub(super) fn new(keys: Vec<Arc<dyn PhysicalExpr>>, partitions: u32) -> Self {
-        Self { keys, partitions: partitions.max(1), hashes: vec![] }
+    pub(super) fn new(keys: Vec<Arc<dyn PhysicalExpr>>, partitions: u32, groups: Groups) -> Self {
+        Self { keys, partitions: partitions.max(1), groups, hashes: vec![] }
     }
 
-    /// The partition of each row.
+    /// The segment of each row: that of its partition.
     ///
     /// # Errors
     /// If a key cannot be computed.
-    pub(super) fn partitions_of(&mut self, batch: &RecordBatch) -> Result<Vec<u32>> {
+    pub(super) fn segments_of(&mut self, batch: &RecordBatch) -> Result<Vec<u32>> {
         let keys = self.keys.iter().map(|key| key.evaluate(batch)?.into_array(batch.num_rows()));
         let keys = keys.collect::<Result<Vec<_>>>()?;
         self.hashes.clear();
@@ -41,14 +43,15 @@ impl Partitioner {
         create_hashes(&keys, REPARTITION_RANDOM_STATE.random_state(), &mut self.hashes)?;
         let partitions = u64::from(self.partitions);
         // Less than their number, which has 32 bits.
-        Ok(self.hashes.iter().map(|hash| (hash % partitions) as u32).collect())
+        let partitions = self.hashes.iter().map(|hash| (hash % partitions) as u32);
+        Ok(partitions.map(|partition| self.groups.segment_of(partition)).collect())
     }
 }
 
 /// A row, by the batch and its place in that.
 type Place = (u32, u32);
 
-/// Bytes that are kept of a row beside itself: its partition, and while it is written its place.
+/// Bytes that are kept of a row beside itself: its segment, and while it is written its place.
 pub(super) const ROW_BYTES: usize = size_of::<u32>() + size_of::<Place>();
 
 /// Rows of a batch of a segment at most, and its bytes, but for a row that has more: a header for each batch, and it is
@@ -61,18 +64,18 @@ const BATCH_BYTES: usize = 1 << 20;
 pub(super) struct Round {
     batches: Vec<RecordBatch>,
     /// Of the rows of each.
-    partitions: Vec<Vec<u32>>,
+    segments: Vec<Vec<u32>>,
     bytes: usize,
     rows: usize,
 }
 
 impl Round {
-    /// Adds rows of so many bytes, of each of which it is known where it belongs.
-    pub(super) fn add(&mut self, batch: RecordBatch, bytes: usize, partitions: Vec<u32>) {
+    /// Adds rows of so many bytes, of each of which it is known to which segment it belongs.
+    pub(super) fn add(&mut self, batch: RecordBatch, bytes: usize, segments: Vec<u32>) {
         self.bytes += bytes;
         self.rows += batch.num_rows();
         self.batches.push(batch);
-        self.partitions.push(partitions);
+        self.segments.push(segments);
     }
 
     /// Bytes of the rows.
@@ -89,11 +92,11 @@ impl Round {
         self.batches.first()
     }
 
-    /// Its rows by partition.
-    pub(super) fn sorted(&self, partitions: u32) -> Sorted<'_> {
-        let mut ends = vec![0_usize; partitions as usize + 1];
-        for partition in self.partitions.iter().flatten() {
-            ends[*partition as usize + 1] += 1;
+    /// Its rows by segment, of so many.
+    pub(super) fn sorted(&self, segments: u32) -> Sorted<'_> {
+        let mut ends = vec![0_usize; segments as usize + 1];
+        for segment in self.segments.iter().flatten() {
+            ends[*segment as usize + 1] += 1;
         }
         let mut sum = 0;
         for end in &mut ends {
@@ -102,9 +105,9 @@ impl Round {
         }
         let begins = ends.clone();
         let mut places = vec![Place::default(); self.rows];
-        for (batch, partitions) in (0..).zip(&self.partitions) {
-            for (row, partition) in (0..).zip(partitions) {
-                let next = &mut ends[*partition as usize];
+        for (batch, segments) in (0..).zip(&self.segments) {
+            for (row, segment) in (0..).zip(segments) {
+                let next = &mut ends[*segment as usize];
                 places[*next] = (batch, row);
                 *next += 1;
             }
@@ -115,19 +118,19 @@ impl Round {
     }
 }
 
-/// Rows by partition, within one in the order in which they came.
+/// Rows by segment, within one in the order in which they came.
 pub(super) struct Sorted<'a> {
     batches: &'a [RecordBatch],
-    /// Where each partition's begin; and the end.
+    /// Where each segment's begin; and the end.
     begins: Vec<usize>,
     places: Vec<Place>,
     batch_rows: usize,
 }
 
 impl Sorted<'_> {
-    /// The rows of a partition, in batches. None if there are none.
-    pub(super) fn of(&self, partition: u32) -> impl Iterator<Item = Result<Vec<RecordBatch>>> {
-        let at = partition as usize;
+    /// The rows of a segment, in batches. None if there are none.
+    pub(super) fn of(&self, segment: u32) -> impl Iterator<Item = Result<Vec<RecordBatch>>> {
+        let at = segment as usize;
         let places = &self.places[self.begins[at]..self.begins[at + 1]];
         places.chunks(self.batch_rows).map(|places| self.gathered(places))
     }

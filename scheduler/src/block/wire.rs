@@ -14,6 +14,7 @@ use datafusion_proto::protobuf::{self, PhysicalExprNode};
 use prost::Message;
 
 use super::cut::BlockSize;
+use super::groups::Groups;
 use super::hash_writer::HashWriterExec;
 use super::range_window::{OverAll, RangeWindowExec, RowsOfRuns};
 use super::reader::BlockReaderExec;
@@ -24,7 +25,7 @@ use crate::protocol::location::BlockLocation;
 use crate::protocol::messages::TaskName;
 
 /// Before the bytes of our nodes.
-const MAGIC: &[u8] = b"forebay-block-5:";
+const MAGIC: &[u8] = b"forebay-block-6:";
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
@@ -63,6 +64,18 @@ struct HashWriter {
     partitions: u32,
     #[prost(uint64, tag = "3")]
     round_bytes: u64,
+    #[prost(message, required, tag = "4")]
+    groups: WireGroups,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct WireGroups {
+    #[prost(uint32, tag = "1")]
+    width: u32,
+    #[prost(uint32, tag = "2")]
+    slices: u32,
+    #[prost(uint32, tag = "3")]
+    slice: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -212,9 +225,14 @@ impl PhysicalExtensionCodec for BlockCodec {
                     converter.proto_to_physical_expr(&node, &input.schema(), &context)
                 };
                 let keys = writer.keys.iter().map(key).collect::<Result<_>>()?;
-                let HashWriter { partitions, round_bytes, .. } = writer;
-                let input = Arc::clone(input);
-                Ok(Arc::new(HashWriterExec::new(input, keys, partitions, round_bytes)))
+                let HashWriter { partitions, round_bytes, groups, .. } = writer;
+                let WireGroups { width, slices, slice } = groups;
+                let groups = Groups { width, slices, slice };
+                if !groups.is_sound() {
+                    return Err(damaged(&format!("{groups:?} of partitions")));
+                }
+                let writer = HashWriterExec::new(Arc::clone(input), keys, partitions, round_bytes);
+                Ok(Arc::new(writer.in_groups(groups)))
             }
             (Some(Kind::Reader(reader)), []) => {
                 let schema = protobuf::Schema::decode(reader.schema.as_slice());
@@ -254,7 +272,9 @@ impl PhysicalExtensionCodec for BlockCodec {
                 .map(|key| Ok(converter.physical_expr_to_proto(key, self)?.encode_to_vec()));
             let (partitions, round_bytes) = (writer.partitions(), writer.round_bytes());
             let keys = keys.collect::<Result<_>>()?;
-            Kind::HashWriter(HashWriter { keys, partitions, round_bytes })
+            let Groups { width, slices, slice } = writer.groups();
+            let groups = WireGroups { width, slices, slice };
+            Kind::HashWriter(HashWriter { keys, partitions, round_bytes, groups })
         } else if let Some(reader) = node.downcast_ref::<BlockReaderExec>() {
             let schema = protobuf::Schema::try_from(reader.schema().as_ref())?.encode_to_vec();
             let partitions = reader.partitions().iter();
@@ -304,20 +324,41 @@ mod tests {
         let reader = Arc::new(reader.followed_by(rest.clone()));
         let key = col("n", &schema).unwrap();
         let sum = binary(Arc::clone(&key), Operator::Plus, lit(1_i64), &schema).unwrap();
-        let writer = Arc::new(HashWriterExec::new(reader, vec![key, sum], 9, 1000));
+        let groups = Groups { width: 4, slices: 3, slice: 2 };
+        let writer = HashWriterExec::new(reader, vec![key, sum], 9, 1000).in_groups(groups);
+        let writer = Arc::new(writer);
         let codec = BlockCodec::new(Arc::new(DefaultPhysicalExtensionCodec {}));
         let bytes = physical_plan_to_bytes_with_extension_codec(writer, &codec).unwrap();
         let context = TaskContext::default();
         let found =
             physical_plan_from_bytes_with_extension_codec(&bytes, &context, &codec).unwrap();
         let text = displayable(found.as_ref()).indent(true).to_string();
-        let writes = "HashWriterExec: keys=[n@0, n@0 + 1], partitions=9, bytes_max=1000";
+        let writes = "HashWriterExec: keys=[n@0, n@0 + 1], partitions=9 in groups of 4 and 3 slices, \
+                      bytes_max=1000";
         assert_eq!(
             text,
             format!("{writes}\n  BlockReaderExec: stage=3, blocks=2, and what comes\n")
         );
         let reader: &BlockReaderExec = found.children()[0].downcast_ref().unwrap();
         assert_eq!((reader.partitions(), reader.rest()), (&parts[..], Some(&rest)));
+        assert_eq!(found.downcast_ref::<HashWriterExec>().unwrap().groups(), groups);
+    }
+
+    #[test]
+    fn groups_that_cannot_be_are_refused() {
+        for (width, slices, slice) in [(0, 1, 0), (1, 0, 0), (2, 3, 3)] {
+            let groups = Groups { width, slices, slice };
+            let schema = Arc::new(Schema::empty());
+            let reader = Arc::new(BlockReaderExec::new(3, schema, vec![vec![]]));
+            let writer = HashWriterExec::new(reader, vec![], 9, 1000).in_groups(groups);
+            let codec = BlockCodec::new(Arc::new(DefaultPhysicalExtensionCodec {}));
+            let bytes =
+                physical_plan_to_bytes_with_extension_codec(Arc::new(writer), &codec).unwrap();
+            let context = TaskContext::default();
+            let error = physical_plan_from_bytes_with_extension_codec(&bytes, &context, &codec);
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("a damaged block node"), "{error}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::analyze::AnalyzeExec;
+use forebay_planner::ForebayConfig;
 use forebay_planner::physical::{NotedExec, Notes, is_for_people, plan, with_verdict};
 
 use crate::ballista::session;
@@ -75,6 +76,7 @@ fn cluster_exec(plan: &dyn ExecutionPlan) -> Option<&ClusterExec> {
 /// The stages, as the scheduler will cut the plan; else why it cannot.
 fn stages_text(plan: Arc<dyn ExecutionPlan>, options: Vec<KeyValuePair>) -> String {
     let config = session::config()
+        .with_option_extension(ForebayConfig::default())
         .with_ballista_adaptive_query_planner(false)
         .update_from_key_value_pair(&options);
     let job = JobId::new("explain");

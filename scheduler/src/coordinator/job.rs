@@ -23,7 +23,7 @@ use crate::owner::Owner;
 use crate::placement::{PaperBudget, WorkerState};
 use crate::protocol::location::{BlockLocation, FileId};
 use crate::protocol::messages::{Free, PROTOCOL, ReadAnswer, ReadDone, TaskName, to_worker};
-use crate::stages::{StagedPlan, holds_model};
+use crate::stages::{StagedPlan, dealt, holds_model};
 
 /// Workers by id, those that have left included as long as a job has something there: what they wrote
 /// is asked for until it is lost.
@@ -137,8 +137,7 @@ impl RunningJob {
 
     /// The stage that has dealt out the rows that an operator of a plan which is not filled in reads.
     pub(crate) fn dealt_read_by(plan: &Arc<dyn ExecutionPlan>) -> Option<StageId> {
-        let hole = plan.downcast_ref::<ShuffleReaderExec>()?;
-        Some(StageId(u32::try_from(hole.stage_id).ok()?))
+        Some(dealt::stage_of(plan.downcast_ref::<ShuffleReaderExec>()?))
     }
 
     /// How its stages read each other.

@@ -259,6 +259,7 @@ impl JobGraph {
         self.changed_slots.insert(worker.clone());
         self.changed_holdings.insert(worker.clone());
         self.set_state(id, UnitState::Running(task.index));
+        self.call_siblings(id, worker);
         let not_before = std::mem::take(&mut self.unit_mut(id).not_before);
         self.stages[id.stage.at()].ready.undelay(id.index, not_before);
         self.bound(task)

@@ -20,6 +20,7 @@ pub const INVARIANTS: &[(&str, Predicate)] = &[
     ("no block that is needed is lost for good", no_block_is_lost),
     ("no block is consumed twice", none_is_consumed_twice),
     ("what is ready can run, and what can run is ready", ready_is_exact),
+    ("what lies together is listed where it lies", homes_are_known),
     ("one attempt of a unit runs", one_attempt_runs),
     ("nothing is deleted that somebody reads", nothing_in_use_is_gone),
     ("after the job nothing runs", over_means_nothing_runs),
@@ -123,6 +124,17 @@ fn ready_is_exact(graph: &JobGraph) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+fn homes_are_known(graph: &JobGraph) -> Result<(), Broken> {
+    graph.unit_ids().try_for_each(|id| {
+        let UnitInput::Partition(partition) = graph.unit(id).input else { return Ok(()) };
+        let home = graph.home_of_partition(id, partition);
+        let listed = graph.stages[id.stage.at()].ready.home_of(ReadyItem::Unit(id.index));
+        hold(listed.is_none_or(|listed| *listed == home), || {
+            format!("unit {id} is listed at {listed:?}, and its home is {home:?}")
+        })
+    })
 }
 
 fn one_attempt_runs(graph: &JobGraph) -> Result<(), Broken> {

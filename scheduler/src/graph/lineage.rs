@@ -31,6 +31,7 @@ impl JobGraph {
     /// A worker is gone.
     pub(super) fn worker_lost(&mut self, worker: &WorkerId, now: Millis) {
         self.stages.iter_mut().for_each(|stage| stage.learned.forget(worker));
+        self.forget_homes(worker);
         let why = Cause::WorkerLost(worker.clone());
         let mut wave = Wave::new(self);
         self.changed_slots.insert(worker.clone());

@@ -44,6 +44,7 @@ impl JobGraph {
         self.declare(unit, task);
         self.set_state(unit, UnitState::Done(task.index));
         self.note_output(unit);
+        self.note_homes(unit);
         // Blocks that it was told to skip may have been lost while it ran.
         let mut wave = Wave::new(self);
         wave.touch(unit, super::Cause::SkippedAndLost);

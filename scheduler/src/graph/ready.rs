@@ -85,6 +85,11 @@ impl Ready {
         self.homes.contains_key(&item)
     }
 
+    /// Where something is listed, if it is.
+    pub(super) fn home_of(&self, item: ReadyItem) -> Option<&Option<WorkerId>> {
+        self.homes.get(&item)
+    }
+
     pub(super) fn is_delayed(&self, unit: u32, until: Millis) -> bool {
         self.delayed.contains(&(until, unit))
     }

@@ -38,6 +38,8 @@ pub struct StageSpec {
     pub range_bytes: u64,
     /// Expected output of one unit, until some have been seen.
     pub output_bytes_guess: u64,
+    /// So many units that follow each other give rows of the same partitions, and had best run on one worker.
+    pub units_together: u32,
     /// Whether it runs once if nothing streams in, as it gives rows for no input: a grand total.
     pub runs_on_nothing: bool,
     /// Whether the job's client runs it, by reading: see [`Self::client`].
@@ -57,6 +59,7 @@ impl StageSpec {
             group_rows_max: u64::MAX,
             range_bytes: u64::MAX,
             output_bytes_guess: 128 << 20,
+            units_together: 1,
             runs_on_nothing: false,
             is_client: false,
         }
@@ -99,6 +102,12 @@ impl StageSpec {
         self
     }
 
+    /// The same stage, of whose units so many belong together.
+    pub fn with_units_together(mut self, units: u32) -> Self {
+        self.units_together = units;
+        self
+    }
+
     /// The same stage with another first guess of what one unit gives.
     pub fn with_output_bytes_guess(mut self, bytes: u64) -> Self {
         self.output_bytes_guess = bytes;
@@ -124,17 +133,34 @@ pub struct EdgeSpec {
     /// Whether the consumer gets on with what is there of a [`EdgeKind::Hash`] while the rest is made. It is taken
     /// at its word if it reads nothing else.
     pub is_pipelined: bool,
+    /// Whether few units of the producer have all rows of a partition of a [`EdgeKind::Hash`]: whoever reads it had best
+    /// run where they lie.
+    pub lies_together: bool,
 }
 
 impl EdgeSpec {
     /// An edge without an offset, and with no other budget than the job's.
     pub fn new(from: StageId, to: StageId, kind: EdgeKind) -> Self {
-        Self { from, to, kind, partition_offset: 0, budget_bytes: u64::MAX, is_pipelined: false }
+        Self {
+            from,
+            to,
+            kind,
+            partition_offset: 0,
+            budget_bytes: u64::MAX,
+            is_pipelined: false,
+            lies_together: false,
+        }
     }
 
     /// The same edge, whose consumer may begin before all is there.
     pub fn pipelined(mut self) -> Self {
         self.is_pipelined = true;
+        self
+    }
+
+    /// The same edge, whose partitions have been merged.
+    pub fn lying_together(mut self) -> Self {
+        self.lies_together = true;
         self
     }
 

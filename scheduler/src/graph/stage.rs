@@ -1,10 +1,11 @@
 //! A stage and an edge while the job runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::{EdgeId, Millis, StageId, UnitId};
+use super::homes::Homes;
+use super::ids::{EdgeId, Millis, StageId, UnitId, WorkerId};
 use super::learned::Learned;
 use super::ready::Ready;
 use super::row_key::RowKey;
@@ -59,6 +60,8 @@ pub(super) struct Stage {
     pub(super) last_ended: Option<Millis>,
     pub(super) failures: u32,
     pub(super) learned: Learned,
+    /// Of units that belong together: where the last one that has begun runs.
+    pub(super) homes: BTreeMap<u32, WorkerId>,
     /// What the readers of its blocking inputs were last told.
     pub(super) was_complete: bool,
 }
@@ -92,6 +95,7 @@ impl Stage {
             last_ended: None,
             failures: 0,
             learned: Learned::new(spec.output_bytes_guess),
+            homes: BTreeMap::new(),
             was_complete: false,
             spec,
         }
@@ -156,6 +160,8 @@ pub(super) struct Edge {
     pub(super) lies_ms: Option<u64>,
     /// Since when what lies there waits for its reader: the last one was read then, or the first came.
     pub(super) waits_since: Millis,
+    /// If its partitions lie together: where.
+    pub(super) homes: Homes,
 }
 
 impl Edge {
@@ -181,6 +187,7 @@ impl Edge {
             is_budgeted,
             lies_ms: None,
             waits_since: Millis(0),
+            homes: Homes::default(),
         }
     }
 

@@ -112,9 +112,12 @@ impl JobGraph {
         }
     }
 
-    /// The worker that holds most bytes of what a unit reads.
+    /// The worker that holds most bytes of what a unit reads, or had best have it for another reason.
     fn home(&self, id: UnitId) -> Option<WorkerId> {
-        self.home_of_most(self.input_blocks(id))
+        match self.unit(id).input {
+            UnitInput::Partition(partition) => self.home_of_partition(id, partition),
+            _ => self.home_of_most(self.input_blocks(id)),
+        }
     }
 
     fn home_of_most(&self, blocks: impl IntoIterator<Item = BlockId>) -> Option<WorkerId> {

@@ -12,7 +12,7 @@
 //!    what is there is used up before more is made.
 //! 3. **Whether**: a stage that streams to others must fit into the budgets of its edges
 //!    ([`Admission`]). Edges on which nothing is in flight always admit one task.
-//! 4. **Which worker**: one that holds the input, else the next that fits. A task without an
+//! 4. **Which worker**: one that holds the input, or most of what was merged of it, else the next that fits. A task without an
 //!    accelerator goes to workers without any first, then to those whose accelerators could run
 //!    what reads it. A worker where the unit has failed comes last, and one that stops never. Nor one
 //!    that says how much it may keep and has no room for what the task writes (`room.rs`): the task

@@ -241,8 +241,8 @@ fn choose(
         }
         candidates.has_asked_homes = true;
     }
-    // Then any worker, with what it holds, or else with what is oldest.
-    for item in ready.iter() {
+    // Then any worker, with what it holds, or else with what is oldest: of what nobody holds, if there is any.
+    for item in ready.at(None).chain(ready.iter()) {
         let avoid = match item {
             ReadyItem::Unit(unit) => graph.failed_on(stage.unit(unit)),
             ReadyItem::Block { .. } | ReadyItem::Output { .. } => &[],

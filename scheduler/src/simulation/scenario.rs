@@ -315,6 +315,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
             let budget = [1, 150, 1000, u64::MAX][rng.index(4)];
             let mut edge = EdgeSpec::new(StageId(from), to, kind).with_budget_bytes(budget);
             edge.is_pipelined = kind == EdgeKind::Hash && rng.chance(70);
+            edge.lies_together = kind == EdgeKind::Hash && rng.chance(50);
             spec.edges.push(edge.with_partition_offset(100 * kinds.len() as u32));
         }
     }
@@ -339,6 +340,7 @@ fn add_stage(spec: &mut JobSpec, stage: u32, rng: &mut Random) {
         .with_group_rows_max([1, 5, u64::MAX][rng.index(3)])
         .with_range_bytes([1, 50, 300, u64::MAX][rng.index(4)])
         .with_output_bytes_guess(rng.between(1, 200));
+    found.units_together = [1, 1, 2, 3][rng.index(4)];
     found.replayable = rng.chance(70);
     found.runs_on_nothing = streams && rng.chance(50);
     spec.stages.push(found);

@@ -1,6 +1,6 @@
 //! Stages as they come to be: what was cut off becomes a stage, and a reader stands in its place.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -35,6 +35,8 @@ pub(crate) struct Stages {
     /// By Ballista's numbers of stages: the order in which a stage's units are merged, or the client's
     /// rows come. A cut may have taken away what it came from.
     pub(crate) orders: HashMap<usize, LexOrdering>,
+    /// Those that merge what others have dealt out.
+    pub(crate) merges: BTreeSet<StageId>,
 }
 
 /// A piece of a stage, and what it reads.
@@ -131,6 +133,8 @@ impl Stages {
         let edge = EdgeSpec::new(from, to, kind);
         let is_early = is_early && kind == EdgeKind::Hash && self.config.stream_stages;
         let edge = if is_early { edge.pipelined() } else { edge };
+        let is_merged = kind == EdgeKind::Hash && self.merges.contains(&from);
+        let edge = if is_merged { edge.lying_together() } else { edge };
         let edges = &mut self.staged.spec.edges;
         edges.push(edge.with_budget_bytes(self.config.edge_budget as u64));
         if !kind.is_blocking() && !self.config.stream_stages {

@@ -10,7 +10,8 @@
 //!
 //! What merges all rows of a query in its order does so range by range (`ranges`).
 //!
-//! All stages write blocks, a hash shuffle with a segment for each partition (`dealt`).
+//! All stages write blocks, a hash shuffle with a segment for each partition (`dealt`), or for some of them together,
+//! and another stage merges what those before it have dealt out (`merges`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,9 +76,11 @@ pub(crate) fn cut(
     }
     stages.add_client();
     let job_budget = stages.config.job_budget as u64;
+    // Of rounds that were merged each is read again when anything of these is lost: they go when a worker is full.
+    let keeps_all = !stages.merges.is_empty();
     stages.staged.spec.limits = Limits {
         buffered_bytes_max: job_budget,
-        kept_bytes_max: job_budget / KEPT_PART,
+        kept_bytes_max: if keeps_all { u64::MAX } else { job_budget / KEPT_PART },
         ..Limits::default()
     };
     Ok(stages.staged)
@@ -95,8 +98,8 @@ impl Stages {
         let order = self.orders.remove(&writer.stage_id());
         let Piece { plan: child, inputs } = self.cut(written, Scope::Own)?;
         let id = if writer.shuffle_output_partitioning().is_some() {
-            let plan = dealt::writer(writer, child, self.config.block_bytes as u64)?;
-            self.add(Piece { plan, inputs })?
+            let writer = dealt::writer(writer, child, self.config.block_bytes as u64)?;
+            self.add_dealt(writer, inputs)?
         } else {
             let plan = order.map_or(Ok(Arc::clone(&child)), |order| sorted(child, order))?;
             let mut piece = Piece { plan, inputs };

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use ballista_core::execution_plans::{ShuffleReaderExec, ShuffleWriter, UnresolvedShuffleExec};
 use ballista_core::serde::scheduler::{
     ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification, PartitionId,
@@ -29,7 +30,7 @@ pub(super) fn writer(
     writer: &dyn ShuffleWriter,
     input: Arc<dyn ExecutionPlan>,
     round_bytes: u64,
-) -> Result<Arc<dyn ExecutionPlan>> {
+) -> Result<HashWriterExec> {
     match writer.shuffle_output_partitioning() {
         Some(Partitioning::Hash(keys, partitions)) if *partitions > Segments::PARTITIONS_MAX => {
             let (keys, most) = (keys.len(), Segments::PARTITIONS_MAX);
@@ -41,7 +42,7 @@ pub(super) fn writer(
         Some(Partitioning::Hash(keys, partitions)) => {
             let partitions = u32::try_from(*partitions).unwrap_or(u32::MAX);
             let round_bytes = round_bytes.min(ROUND_BYTES_MAX);
-            Ok(Arc::new(HashWriterExec::new(input, keys.clone(), partitions, round_bytes)))
+            Ok(HashWriterExec::new(input, keys.clone(), partitions, round_bytes))
         }
         other => internal_err!("rows are dealt out by {other:?}, expected a hash"),
     }
@@ -59,9 +60,23 @@ pub(super) fn hole(
         let hole = ShuffleReaderExec::try_new_broadcast(stage, vec![], schema, partitions)?;
         return Ok(Arc::new(hole));
     }
-    let partitioning = shuffle.properties().output_partitioning().clone();
+    hole_of(from, schema, shuffle.properties().output_partitioning().clone())
+}
+
+/// The same for one that is read in these partitions.
+pub(super) fn hole_of(
+    from: StageId,
+    schema: SchemaRef,
+    partitioning: Partitioning,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let stage = from.0 as usize;
     let marks = (0..partitioning.partition_count()).map(|partition| vec![mark(stage, partition)]);
     Ok(Arc::new(ShuffleReaderExec::try_new(stage, marks.collect(), schema, partitioning)?))
+}
+
+/// The stage for which a [`hole`] stands.
+pub(crate) fn stage_of(hole: &ShuffleReaderExec) -> StageId {
+    StageId(u32::try_from(hole.stage_id).unwrap_or(u32::MAX))
 }
 
 /// The partitions that are left of a [`hole`].

@@ -4,7 +4,7 @@
 //! - `cut`: where a plan is cut
 //! - `assembly`: what was cut off becomes a stage
 //! - `staged`: what comes of it
-//! - [`dealt`]: stages whose rows are dealt out by hash
+//! - [`dealt`]: stages whose rows are dealt out by hash; `merges`: those that merge what others have dealt out
 //! - `traits`: what the operators of a stage say of it: what it needs, whether it can be run again
 //! - `input_wants`: what an operator wants of each of its inputs, so that it is right task by task
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
@@ -23,6 +23,7 @@ pub(crate) mod dealt;
 mod input_wants;
 mod joined_stages;
 mod kept_joins;
+mod merges;
 mod range_windows;
 mod ranges;
 mod rewrites;

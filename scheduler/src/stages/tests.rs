@@ -99,6 +99,51 @@ async fn what_is_dealt_out_is_written_in_blocks() {
     assert_eq!(stages("SELECT k, count(*) FROM many GROUP BY k", 0).await, grouped);
 }
 
+/// The stages of a query, in which shuffles of so many segments are merged.
+async fn merged_from(query: &str, segments: u64) -> StagedPlan {
+    let session = session(0);
+    let mut config = ForebayConfig::default();
+    config.set("merge_segments_from", &segments.to_string()).unwrap();
+    let options = session.copied_config().with_option_extension(config);
+    let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+    cut(&"job".into(), plan, options.options()).unwrap()
+}
+
+#[tokio::test]
+async fn many_small_segments_are_merged_and_few_are_not() {
+    let query = "SELECT few.a, many.b FROM few JOIN many ON few.k = many.k";
+    // Four tasks, four partitions.
+    let found = merged_from(query, 16).await;
+    let edges = found.spec.edges.iter();
+    let edges: Vec<_> = edges
+        .map(|edge| (edge.from.0, edge.to.0, edge.is_pipelined, edge.lies_together))
+        .take(4)
+        .collect();
+    let [map, reduce] = [(true, false), (false, true)];
+    assert_eq!(
+        edges,
+        [
+            (0, 1, map.0, map.1),
+            (2, 3, map.0, map.1),
+            (1, 4, reduce.0, reduce.1),
+            (3, 4, reduce.0, reduce.1)
+        ]
+    );
+    let partitions: Vec<_> = found.spec.stages.iter().map(|stage| stage.partitions).collect();
+    assert_eq!(partitions[..5], [4, 2, 4, 2, 4]);
+    assert_eq!(found.spec.limits.kept_bytes_max, u64::MAX, "what was merged may be merged again");
+    let [deals, merges, joins] =
+        [BY_HASH[0], "HashWriter < ShuffleReader", BY_HASH[2]].map(str::to_owned);
+    assert_eq!(names(found), [deals.clone(), merges.clone(), deals, merges.clone(), joins]);
+    assert_eq!(names(merged_from(query, 17).await), BY_HASH);
+
+    // What is above other stages is expected to have what these have.
+    let groups = format!("SELECT a % 7, count(*) FROM ({query}) GROUP BY a % 7");
+    let found = names(merged_from(&groups, 16).await);
+    assert_eq!(found.iter().filter(|name| **name == merges).count(), 3, "{found:?}");
+    assert_eq!(names(merged_from(&groups, 17).await).len(), 4);
+}
+
 /// A table of 4 files, by the tasks that sort its rows.
 #[tokio::test]
 async fn sorts_of_large_files_have_a_task_for_what_it_can_sort_in_memory() {

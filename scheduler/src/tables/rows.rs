@@ -297,7 +297,7 @@ pub(crate) fn counted(number: usize, what: &str) -> String {
 pub(crate) fn reads<'a>(edges: impl Iterator<Item = &'a EdgeSpec>) -> String {
     let mut parts: Vec<String> = vec![];
     for edge in edges {
-        let part = format!("{} {}", edge.from, kind_text(edge.kind));
+        let part = format!("{} {}", edge.from, kind_text(edge));
         if !parts.contains(&part) {
             parts.push(part);
         }
@@ -305,13 +305,14 @@ pub(crate) fn reads<'a>(edges: impl Iterator<Item = &'a EdgeSpec>) -> String {
     parts.join(", ")
 }
 
-fn kind_text(kind: EdgeKind) -> &'static str {
-    match kind {
+fn kind_text(edge: &EdgeSpec) -> &'static str {
+    match edge.kind {
         EdgeKind::Streaming(Granularity::Block) => "block by block",
         EdgeKind::Streaming(Granularity::Unit) => "task by task",
         EdgeKind::Streaming(Granularity::Units) => "in groups of tasks",
         EdgeKind::Blocking => "when it is done",
         EdgeKind::Broadcast => "broadcast when it is done",
+        EdgeKind::Hash if edge.lies_together => "by hash, merged, when it is done",
         EdgeKind::Hash => "by hash when it is done",
         EdgeKind::Ranges => "in ranges when it is done",
     }

@@ -63,6 +63,8 @@ const OPTIONS: &[(&str, Allowed)] = &[
     ("forebay.exchange", Allowed::Anything),
     ("forebay.job_budget", Allowed::Bytes(1..=16 * 1024 * MIB)),
     ("forebay.merge_equal_inferences", Allowed::Anything),
+    ("forebay.merge_segments_below", Allowed::Bytes(0..=1024 * MIB)),
+    ("forebay.merge_segments_from", Allowed::Number(0..=u64::MAX)),
     ("forebay.no_progress_limit_s", Allowed::Number(0..=86_400)),
     ("forebay.order_filters_by_cost", Allowed::Anything),
     ("forebay.ordered_exchanges", Allowed::Anything),

@@ -289,6 +289,79 @@ async fn rows_of_all_types_are_where_datafusion_has_them() {
     }
 }
 
+/// Several tasks deal out by groups of partitions, and others merge what they have dealt out.
+async fn merged(setup: &Setup, dealt: &Dealt, tasks: u32, groups: Groups) -> Vec<(FileId, Sealed)> {
+    let schema = dealt.batches[0].schema();
+    let mut rounds = vec![];
+    for task in 0..tasks {
+        let rows = dealt.batches.iter().skip(task as usize).step_by(tasks as usize);
+        let rows: Vec<_> = rows.cloned().collect();
+        let input = MemorySourceConfig::try_new_exec(&[rows], Arc::clone(&schema), None).unwrap();
+        let writer = HashWriterExec::new(input, dealt.keys(), dealt.partitions, dealt.round_bytes);
+        let writer = writer.in_groups(groups.of_unit(task));
+        let context = Arc::clone(&setup.context);
+        rounds.extend(writer.write(&setup.store, JOB, 1, task, context, &|_, _| {}).await.unwrap());
+    }
+    let mut all = vec![];
+    for segment in 0..groups.segments(dealt.partitions) {
+        let read = vec![segments(&rounds, segment)];
+        let reader = Arc::new(BlockReaderExec::new(1, Arc::clone(&schema), read));
+        let merge = HashWriterExec::new(reader, dealt.keys(), dealt.partitions, dealt.round_bytes);
+        let context = Arc::clone(&setup.context);
+        let of_group = merge.write(&setup.store, JOB, 2, segment, context, &|_, _| {}).await;
+        for (id, sealed) in of_group.unwrap() {
+            let group = segment / groups.slices;
+            for found in sealed.segments.as_ref().unwrap().iter() {
+                assert_eq!(found.partition / groups.width, group, "of another group");
+            }
+            all.push((id, sealed));
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn rows_that_are_merged_are_where_datafusion_has_them() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let batches = (0..random.between(1, 9)).map(|_| {
+            let rows = random.below(80) as usize;
+            all_types(&mut random, rows)
+        });
+        let batches: Vec<_> = batches.collect();
+        let keys: Vec<&str> =
+            (0..random.between(1, 2)).map(|_| KEYS[random.index(KEYS.len())]).collect();
+        let partitions = [4, 5, 7, 64, 300][random.index(5)];
+        let round_bytes = [1, 1000, 10_000, u64::MAX][random.index(4)];
+        let dealt = Dealt { round_bytes, ..Dealt::new(batches, &keys, partitions) };
+        let width = random.between(2, u64::from(partitions)) as u32;
+        let groups = Groups { width, slices: random.between(1, 3) as u32, slice: 0 };
+        let setup = Setup::ample();
+        let rounds = merged(&setup, &dealt, random.between(1, 4) as u32, groups).await;
+        assert_eq!(setup.pool.reserved(), 0, "it is written");
+        for (partition, mut expected) in (0..).zip(dealt.expected()) {
+            let found = setup.read(&dealt, segments(&rounds, partition)).await.unwrap();
+            let mut found = lines(&found);
+            found.sort();
+            expected.sort();
+            assert_eq!(found, expected, "seed {seed}, {partition} of {dealt:?}, {groups:?}");
+        }
+    }
+}
+
+/// Sixteen tasks and four hundred partitions: 6,400 segments, each to be read by itself.
+#[tokio::test]
+async fn what_is_merged_is_read_in_fewer_and_larger_pieces() {
+    let batches: Vec<_> = (0..16).map(|at| numbers(at * 10_000..(at + 1) * 10_000)).collect();
+    let dealt = Dealt::new(batches, &["n"], 400);
+    let groups = Groups { width: 20, ..Groups::default() };
+    let merged = merged(&Setup::ample(), &dealt, 16, groups).await;
+    let of_partitions = segments_in(&merged);
+    assert_eq!((merged.len(), of_partitions), (20, 400));
+    let rows: u64 = merged.iter().map(|(_, sealed)| sealed.rows).sum();
+    assert_eq!(rows, 160_000);
+}
+
 #[tokio::test]
 async fn one_key_for_all_rows_is_one_segment_of_each_round() {
     let key: ArrayRef = Arc::new(Int64Array::from(vec![None::<i64>; 1000]));

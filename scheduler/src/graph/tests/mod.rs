@@ -9,6 +9,7 @@ mod ranges;
 mod replay;
 mod retry;
 mod streaming;
+mod together;
 
 use forebay_engine::{ErrorKind, RemoteError};
 

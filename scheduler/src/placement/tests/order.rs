@@ -1,6 +1,7 @@
 //! Which job, which stage, which worker, and how much at a time.
 
 use super::*;
+use crate::graph::{Segment, Segments};
 use crate::resources::Lease;
 
 #[test]
@@ -109,4 +110,53 @@ fn a_decision_is_cheap_at_scale() {
         steps_most = steps_most.max(steps);
     }
     assert!(steps_most < 100, "{steps_most} steps for one task");
+}
+
+/// Of four units that merge two belong together; what they give is read by partition.
+fn merged() -> JobGraph {
+    let merges = scan(4).with_units_together(2);
+    let reduces = StageSpec::new("reduces", Need::cpus(1000), 4);
+    let edge = EdgeSpec::new(StageId(0), StageId(1), EdgeKind::Hash).lying_together();
+    let spec = JobSpec { stages: vec![merges, reduces], edges: vec![edge], ..JobSpec::default() };
+    JobGraph::try_new(spec).unwrap()
+}
+
+/// A task ends that has given two partitions.
+fn give(graph: &mut JobGraph, task: TaskId, partitions: [u32; 2]) {
+    let segment = |(at, partition): (u32, u32)| Segment {
+        partition,
+        at: 10 * at,
+        bytes: 10,
+        rows: 1,
+        checksum: 1,
+    };
+    let segments: Vec<_> = (0..).zip(partitions).map(segment).collect();
+    let segments = Some(Segments::new(&segments));
+    let block = BlockReport { seq: 0, bytes: 20, rows: 2, checksum: 1, run: None, segments };
+    graph.apply(Event::TaskFinished { task, blocks: vec![block] }, Millis(0));
+}
+
+#[test]
+fn what_belongs_together_is_merged_on_one_worker_and_read_there() {
+    let workers = [worker("a", 2, 0), worker("b", 2, 0)];
+    let mut graph = merged();
+    let bindings = round(&mut graph, &workers);
+    assert_eq!(told(&bindings), ["0.0 on a", "0.2 on b", "0.1 on a", "0.3 on b"]);
+    for binding in bindings {
+        // The first two have the last partitions.
+        let partitions = if binding.bound.unit.index < 2 { [2, 3] } else { [0, 1] };
+        give(&mut graph, binding.bound.task, partitions);
+    }
+    let bindings = round(&mut graph, &workers);
+    assert_eq!(told(&bindings), ["1.2 on a", "1.3 on a", "1.0 on b", "1.1 on b"]);
+}
+
+#[test]
+fn a_worker_that_is_free_reads_what_lies_elsewhere() {
+    let mut graph = merged();
+    for binding in round(&mut graph, &[worker("a", 4, 0)]) {
+        give(&mut graph, binding.bound.task, [0, 1]);
+    }
+    let bindings = round(&mut graph, &[worker("b", 4, 0)]);
+    assert_eq!(bindings.len(), 4, "{:?}", told(&bindings));
 }

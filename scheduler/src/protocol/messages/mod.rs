@@ -25,7 +25,7 @@ pub use tables::{Analysis, AnalyzeRequest, TableRequest, TableRows};
 
 /// Bumped when a worker and a scheduler could no longer understand each other, or what one of them has written
 /// down of a job.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// The version of this process, which travels for people beside [`PROTOCOL`].
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
