@@ -3,11 +3,12 @@
 //! Every history ends with the result of the job compared with its plain evaluation, row by row;
 //! after events the graph's invariants are asked, and what it recomputes is compared with a
 //! [reference](reference) that looks at everything. Now and then the scheduler ends, and another one goes
-//! on with what was written down, of which the last may be [lost](restart). A history is its seed: a
-//! failure prints the command that replays it with a trace.
+//! on with what was written down, of which the last may be [lost](restart), and the first a snapshot. A history is its
+//! seed: a failure prints the command that replays it with a trace.
 
 mod checks;
 mod client;
+mod received;
 mod reference;
 mod restart;
 mod scenario;
@@ -18,7 +19,7 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::graph::JobStatus;
-use world::World;
+use world::{AHEAD_MAX, World};
 
 /// Histories of each of the tests that run side by side.
 const HISTORIES: u64 = 25_000;
@@ -40,6 +41,8 @@ struct Ended {
     lost: (u64, u64),
     /// How many tasks began early, and how many of these were in the way.
     early: (u64, u64),
+    /// How often a snapshot stood for more steps than the one before.
+    snapshots: u64,
 }
 
 fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
@@ -58,6 +61,7 @@ fn history(make: Make, seed: u64, is_traced: bool) -> Result<Ended, String> {
             restarts: world.restarted,
             lost: (world.lost, world.lost_tasks),
             early: (world.early, world.displaced),
+            snapshots: world.snapshots,
         }),
         Err(broken) => Err(format!("{trace}\n{broken}")),
     }
@@ -73,6 +77,7 @@ struct Sum {
     lost_tasks: u64,
     early: u64,
     displaced: u64,
+    snapshots: u64,
 }
 
 /// Runs histories. Nothing if one was replayed.
@@ -96,6 +101,7 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
                 sum.lost_tasks += ended.lost.1;
                 sum.early += ended.early.0;
                 sum.displaced += ended.early.1;
+                sum.snapshots += ended.snapshots;
             }
             Err(broken) => panic!(
                 "history {seed} breaks a rule:{broken}\nreplay it with a trace: {SEED_KEY}={seed} \
@@ -109,7 +115,7 @@ fn histories(test: &str, make: Make, seeds: std::ops::Range<u64>) -> Option<Sum>
 fn quarter(test: &str, number: u64) {
     let seeds = number * HISTORIES..(number + 1) * HISTORIES;
     let Some(sum) = histories(test, World::random, seeds) else { return };
-    let Sum { finished, troubles, restarts, lost, lost_tasks, early, displaced } = sum;
+    let Sum { finished, troubles, restarts, lost, lost_tasks, early, displaced, snapshots } = sum;
     // A simulation in which nothing goes wrong, or nothing gets done, proves nothing.
     assert!(finished * 10 > HISTORIES * 8, "{finished} of {HISTORIES} jobs finished");
     assert!(troubles > HISTORIES / 4, "{troubles} workers lost in {HISTORIES} histories");
@@ -119,6 +125,7 @@ fn quarter(test: &str, number: u64) {
         lost_tasks > HISTORIES / 64,
         "{lost_tasks} tasks lost with their schedulers in {HISTORIES} histories"
     );
+    assert!(snapshots > HISTORIES / 8, "{snapshots} snapshots in {HISTORIES} histories");
     assert!(early > HISTORIES / 64, "{early} tasks began early in {HISTORIES} histories");
     assert!(displaced > 10, "{displaced} of {early} tasks that began early were in the way");
 }
@@ -152,4 +159,18 @@ fn after_a_storm_every_job_ends_with_its_result() {
     };
     assert_eq!(finished, STORMS);
     assert!(troubles > 3 * STORMS, "{troubles} workers lost in {STORMS} storms");
+}
+
+/// The tasks that were given to workers, and whose steps are lost, have other names than those that come after.
+#[test]
+fn a_successor_that_passes_over_too_few_numbers_is_found_out() {
+    fn passes_over<const NUMBERS: u32>(seed: u64, is_traced: bool) -> World {
+        World { passes_over: NUMBERS, ..World::random(seed, is_traced) }
+    }
+    let makes: [Make; AHEAD_MAX as usize] = [passes_over::<0>, passes_over::<1>, passes_over::<2>];
+    for (numbers, make) in makes.into_iter().enumerate() {
+        let broken = (0..HISTORIES).find_map(|seed| history(make, seed, false).err());
+        let broken = broken.unwrap_or_else(|| panic!("{numbers} of {AHEAD_MAX} seem to be enough"));
+        assert!(broken.contains("there has been another task"), "{broken}");
+    }
 }

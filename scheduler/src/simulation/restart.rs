@@ -7,9 +7,12 @@
 //! Others have sealed, or ended, what it does not know of. As workers do, these tell it what they have. To a job it
 //! is the same whether the scheduler has crashed or was taken for dead: what it says later is written down nowhere. But
 //! it may stop tasks that its successor goes on with.
+//!
+//! For what was written down by some moment a snapshot may stand then, made of the one before and the steps since. The graph
+//! that is made of it must be the one that all steps make.
 
 use crate::graph::{
-    Action, Event, Failure, FailureKind, JobGraph, Millis, Step, TaskId, UnitId, WorkerId,
+    Action, Event, Failure, FailureKind, JobGraph, Millis, Snapshot, Step, TaskId, UnitId, WorkerId,
 };
 
 use crate::journal::tests::cut_somewhere;
@@ -17,7 +20,7 @@ use crate::placement::Fleet;
 
 use super::reference::Reference;
 use super::tasks::producers;
-use super::world::{Checked, Happening, World, ensure, tell};
+use super::world::{AHEAD_MAX, Checked, Happening, World, ensure, tell};
 
 /// After how many of a hundred happenings another scheduler goes on.
 const RESTARTS_PERCENT: u64 = 1;
@@ -25,8 +28,8 @@ const RESTARTS_PERCENT: u64 = 1;
 /// How many of a hundred end by crashing.
 const CRASHES_PERCENT: u64 = 40;
 
-/// So many steps may be lost that tasks were given away after.
-const AHEAD_MAX: u32 = 3;
+/// How many of a hundred successors find another snapshot than the one before them did.
+const SNAPSHOTS_PERCENT: u64 = 30;
 
 /// How many of a hundred tasks the one before stops when another one goes on with them: it was not dead, and had
 /// found out just before it was stopped itself that nobody had followed it.
@@ -34,6 +37,14 @@ const STOPPED_LATE_PERCENT: u64 = 3;
 
 /// How many of a hundred tasks that have not begun at a crash were never given to their worker.
 const NEVER_GIVEN_PERCENT: u64 = 30;
+
+fn useless(problem: impl ToString) -> String {
+    format!("what was written down is of no use: {}", problem.to_string())
+}
+
+fn ensure_same(graph: &JobGraph, expected: &JobGraph) -> Checked {
+    ensure(graph == expected, || format!("{graph:?}\nin place of\n{expected:?}"))
+}
 
 fn through_json(step: &Step) -> Step {
     serde_json::from_slice(&serde_json::to_vec(step).unwrap()).unwrap()
@@ -55,7 +66,7 @@ impl World {
 
     /// The numbers of tasks that may have been lost are nobody's, and that is on the disk before there are others.
     fn pass_over(&mut self) {
-        self.graph.pass_over(AHEAD_MAX, Millis(self.now));
+        self.graph.pass_over(self.passes_over, Millis(self.now));
         self.has_told = true;
         self.write_down();
     }
@@ -70,16 +81,14 @@ impl World {
             return self.fall();
         }
         self.say(|| "the scheduler is another one".to_owned());
-        let mut graph = self.made_again(None)?;
+        self.stand_for_steps()?;
+        let mut graph = self.restored()?;
         for graph in [&mut graph, &mut self.graph] {
             graph.take_changed_slots();
             graph.take_changed_holdings();
         }
         self.fleet = Fleet::default();
-        if self.checks_all {
-            let (again, before) = (format!("{graph:?}"), format!("{:?}", self.graph));
-            ensure(again == before, || format!("{again}\nin place of\n{before}"))?;
-        }
+        ensure_same(&graph, &self.graph)?;
         self.graph = graph;
         self.pass_over();
         Ok(())
@@ -103,8 +112,12 @@ impl World {
         self.written.extend(unsynced);
         self.lost += lost.len() as u64;
         self.synced = self.written.len();
+        self.stand_for_steps()?;
         let mut reference = Reference::new(self.scenario.spec.clone());
-        self.graph = self.made_again(Some(&mut reference))?;
+        self.graph = self.made_again(&mut reference)?;
+        if self.snapshot.is_some() {
+            ensure_same(&self.restored()?, &self.graph)?;
+        }
         self.pass_over();
         self.fleet = Fleet::default();
         self.reference = reference;
@@ -124,17 +137,55 @@ impl World {
         Ok(())
     }
 
-    /// The graph from what was written down; `reference` is told the same, if there is one.
-    fn made_again(&self, mut reference: Option<&mut Reference>) -> Result<JobGraph, String> {
-        let problem = |problem: String| format!("what was written down is of no use: {problem}");
+    /// A snapshot stands for what was written down until some moment, perhaps. The file of which it is made has all of that.
+    fn stand_for_steps(&mut self) -> Checked {
+        if !self.restarts.chance(SNAPSHOTS_PERCENT) {
+            return Ok(());
+        }
+        let from = self.snapshot.as_ref().map_or(0, |(steps, _)| *steps);
+        let upto = self.restarts.between(from as u64, self.written.len() as u64) as usize;
+        let steps = self.written[from..upto].iter().map(|step| self.as_read(step));
+        let steps = steps.collect::<Result<Vec<_>, _>>()?;
+        let snapshot = self.found_snapshot()?.after(steps).map_err(useless)?;
+        self.snapshots += u64::from(upto > from);
+        self.snapshot = Some((upto, snapshot.to_bytes().map_err(useless)?));
+        Ok(())
+    }
+
+    fn found_snapshot(&self) -> Result<Snapshot, String> {
+        match &self.snapshot {
+            Some((_, bytes)) => Snapshot::from_bytes(bytes).map_err(useless),
+            None => Ok(Snapshot::new(0, self.scenario.spec.clone())),
+        }
+    }
+
+    /// A step as it is read.
+    fn as_read(&self, step: &Step) -> Result<Step, String> {
+        let read = if self.checks_all { through_json(step) } else { step.clone() };
+        ensure(read == *step, || format!("{step:?} was read as {read:?}"))?;
+        Ok(read)
+    }
+
+    /// The graph from the snapshot that is there, and the steps since.
+    fn restored(&self) -> Result<JobGraph, String> {
+        let new = || JobGraph::try_new(self.scenario.spec.clone()).unwrap();
+        let mut graph = self.found_snapshot()?.changed().unwrap_or_else(new);
+        let from = self.snapshot.as_ref().map_or(0, |(steps, _)| *steps);
+        for step in &self.written[from..] {
+            graph.replay(self.as_read(step)?).map_err(useless)?;
+        }
+        graph.record_steps();
+        Ok(graph)
+    }
+
+    /// The graph from all that was written down; `reference` is told the same.
+    fn made_again(&self, reference: &mut Reference) -> Result<JobGraph, String> {
         let mut graph = JobGraph::try_new(self.scenario.spec.clone()).unwrap();
         graph.record_steps();
         for step in &self.written {
-            let read = if self.checks_all { through_json(step) } else { step.clone() };
-            ensure(read == *step, || format!("{step:?} was read as {read:?}"))?;
-            match (&mut reference, read) {
+            match step.clone() {
                 // As it is done again, with what followed from it.
-                (Some(reference), Step::Event { event, now }) => {
+                Step::Event { event, now } => {
                     tell(reference, graph.is_running_job(), &self.tasks, &event);
                     for action in graph.apply(event, now) {
                         match action {
@@ -144,11 +195,9 @@ impl World {
                         }
                     }
                 }
-                (reference, read) => {
-                    let bound = graph.replay(read).map_err(|error| problem(error.to_string()))?;
-                    if let (Some(reference), Some(bound), Step::Bind { worker, .. }) =
-                        (reference, bound, step)
-                    {
+                other => {
+                    let bound = graph.replay(other).map_err(useless)?;
+                    if let (Some(bound), Step::Bind { worker, .. }) = (bound, step) {
                         let producers = producers(graph.unit_input(bound.unit));
                         let ranges = graph.ranges(bound.unit.stage);
                         reference.bound(&bound, &producers, worker, ranges);

@@ -8,13 +8,17 @@ use forebay_testkit::random::Random;
 
 use crate::graph::{
     Action, BlockId, BlockReport, Bound, Event, FailureKind, Input, JobGraph, Millis, Step, TaskId,
-    UnitId, UnitInput, WorkerId,
+    UnitInput, WorkerId,
 };
 use crate::placement::{Admission, Fleet, Job, PaperBudget, WorkerState, in_the_way, place};
 use crate::resources::Lease;
 
+use super::received::Received;
 use super::reference::Reference;
 use super::scenario::{Rows, Scenario};
+
+/// So many steps may be lost that tasks were given away after.
+pub(super) const AHEAD_MAX: u32 = 3;
 
 /// How bad the weather is, in percent of the cases where it could strike.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,6 +126,11 @@ pub(super) struct World {
     pub(super) lost_tasks: u64,
     /// What it has written down.
     pub(super) written: Vec<Step>,
+    /// What stands for the first ones of these, and for how many. A successor does not see them.
+    pub(super) snapshot: Option<(usize, Vec<u8>)>,
+    pub(super) snapshots: u64,
+    /// How many numbers of tasks a successor gives to none.
+    pub(super) passes_over: u32,
     /// How much of that is on the disk for certain: somebody has been told what followed from it.
     pub(super) synced: usize,
     /// Somebody was told something since that was noted, or was given a task.
@@ -214,6 +223,9 @@ impl World {
             lost: 0,
             lost_tasks: 0,
             written: vec![],
+            snapshot: None,
+            snapshots: 0,
+            passes_over: AHEAD_MAX,
             synced: 0,
             has_told: false,
             has_given: false,
@@ -432,15 +444,4 @@ impl Running {
         let whole = self.whole.iter().flat_map(|(_, inputs)| inputs);
         self.bound.inputs.iter().chain(whole).cloned().collect::<Vec<_>>().into_iter()
     }
-}
-
-/// What the client has read.
-#[derive(Debug, Default)]
-pub(super) struct Received {
-    pub(super) rows: Rows,
-    /// How many blocks of each unit, where that was promised in order.
-    pub(super) blocks: BTreeMap<UnitId, u32>,
-    pub(super) ended: BTreeSet<TaskId>,
-    /// What it has read, and was never told that this is known.
-    pub(super) unconfirmed: BTreeSet<UnitId>,
 }
