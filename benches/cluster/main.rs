@@ -4,7 +4,8 @@
 //! - overlap: CPU work and an accelerator that take the same time, streamed and stage by stage,
 //!   against the time of either; and the most bytes that waited in blocks
 //! - tasks: what 2,000 empty tasks cost, each
-//! - journal: what it costs that a scheduler writes its jobs down, and how soon another goes on with them
+//! - journal: what it costs that a scheduler writes its jobs down, and how soon another goes on with them; what there
+//!   is of a long job (`long_job` alone)
 //! - memory: loads that expand, under memory limits, with each mechanism switched off in turn (the
 //!   memory experiment of the streaming batch model, arXiv 2501.12407, figure 9, at a tenth)
 //! - relational: queries without a model, against stock Ballista
@@ -74,6 +75,9 @@ fn main() {
         }
         if is_asked("journal") {
             journal::journal().await;
+        }
+        if is_asked("journal_of_a_long_job") {
+            journal::long_job().await;
         }
         if is_asked("relational") {
             relational::relational().await;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use forebay::ForebayContext;
 use forebay_testkit::cluster::Cluster;
 use forebay_testkit::disk::SmallDisk;
 use nix::sys::signal::Signal;
@@ -195,6 +196,52 @@ async fn a_scheduler_without_a_journal_takes_its_queries_and_workers_along() {
     for worker in 0..3 {
         assert_eq!(stage.cluster.worker(worker).wait(), Some(1));
     }
+}
+
+/// Bytes of the journal in a state.
+fn journal_bytes(state: &TempDir) -> u64 {
+    let files = fs::read_dir(state.path()).unwrap().flatten();
+    let journals = files.filter(|file| file.path().extension().is_some_and(|e| e == "journal"));
+    // One that is there may be gone.
+    journals.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
+
+/// What happens to it is many small blocks.
+async fn session_of_many_steps(stage: &Stage) -> ForebayContext {
+    let session = stage.session().await;
+    run(&session, "SET forebay.block_bytes = 1024").await.unwrap();
+    session
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_journal_of_a_long_query_is_bounded_and_the_query_goes_on_from_what_is_left() {
+    let all_steps = {
+        let state = TempDir::new().unwrap();
+        let stage = stage(&state);
+        stage.run(&session_of_many_steps(&stage).await, QUERY).await.unwrap();
+        journal_bytes(&state)
+    };
+    let state = TempDir::new().unwrap();
+    let folder = state.path().to_str().unwrap();
+    let scheduler = ["--worker-timeout", "10", "--state", folder, "--journal-copied-from", "1024"];
+    let mut stage = Stage::open(12, &scheduler, &[CPU, CPU, ACCELERATOR], None);
+    let session = session_of_many_steps(&stage).await;
+    let undisturbed = stage.undisturbed(&session).await;
+    let running = stage.start(&session, QUERY);
+    for moment in [0.5, 0.9] {
+        stage.reach(&running, moment, &undisturbed).await;
+        let bound = (all_steps as f64 * moment / 2.0) as u64;
+        let is_bounded = |_: &mut Cluster| journal_bytes(&state) < bound;
+        stage.until("the journal is copied", Duration::from_secs(60), is_bounded).await;
+        assert!(!running.is_over(), "the query was over before the scheduler was killed");
+        restart(&mut stage, &[]);
+        let log = stage.cluster.scheduler().log();
+        assert!(log.contains("goes on"), "{log}");
+    }
+    let rows = stage.end(running).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{error}\n{}", stage.cluster.said()));
+    assert!(rows == undisturbed.rows, "{} rows, or others", rows.len());
+    stage.until_nothing_is_left(&[0, 1, 2]).await;
 }
 
 /// Only where one may mount.
