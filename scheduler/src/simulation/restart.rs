@@ -29,7 +29,7 @@ const RESTARTS_PERCENT: u64 = 1;
 const CRASHES_PERCENT: u64 = 40;
 
 /// How many of a hundred successors find another snapshot than the one before them did.
-const SNAPSHOTS_PERCENT: u64 = 60;
+const SNAPSHOTS_PERCENT: u64 = 30;
 
 /// How many of a hundred tasks the one before stops when another one goes on with them: it was not dead, and had
 /// found out just before it was stopped itself that nobody had followed it.
@@ -114,9 +114,10 @@ impl World {
         self.synced = self.written.len();
         self.stand_for_steps()?;
         let mut reference = Reference::new(self.scenario.spec.clone());
-        let graph = self.made_again(&mut reference)?;
-        self.graph = self.restored()?;
-        ensure_same(&self.graph, &graph)?;
+        self.graph = self.made_again(&mut reference)?;
+        if self.snapshot.is_some() {
+            ensure_same(&self.restored()?, &self.graph)?;
+        }
         self.pass_over();
         self.fleet = Fleet::default();
         self.reference = reference;
