@@ -9,7 +9,7 @@ use super::budget::{buffered_output, reserve_admits};
 use super::fleet::{Fleet, Usage};
 use super::job::Job;
 use super::round::Candidates;
-use super::workers::any_could_ever_fit;
+use super::workers::{WorkerState, any_could_ever_fit};
 use crate::resources::{Lease, Need};
 
 /// A task that is to be started.
@@ -272,7 +272,7 @@ fn windows(graph: &JobGraph, stage: StageId, waiting: usize, fleet: &mut Fleet) 
 }
 
 /// Whether something waits for another worker to have room: what it wrote on this one could not be
-/// read there, and there are others.
+/// read there, and there are others, whose disks do not fail.
 fn must_wait(
     graph: &JobGraph,
     stage: StageId,
@@ -286,7 +286,10 @@ fn must_wait(
         return false;
     }
     fleet.steps += fleet.workers.len() as u64;
-    let others = fleet.workers.iter().filter(|other| !lost_on.contains(&other.id));
+    let broken = graph.broken_disks();
+    let is_shunned =
+        |other: &WorkerState| lost_on.contains(&other.id) || broken.contains(&other.id);
+    let others = fleet.workers.iter().filter(|other| !is_shunned(other));
     any_could_ever_fit(others, &graph.stage(stage).need)
 }
 

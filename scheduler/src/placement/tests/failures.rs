@@ -70,6 +70,22 @@ fn what_could_not_be_read_from_a_worker_waits_for_another_one() {
     assert_eq!(told(&alone), ["0.0 on a"]);
 }
 
+/// It is left out itself, so it would be waited for for ever.
+#[test]
+fn what_could_not_be_read_waits_for_nobody_whose_disk_fails() {
+    let (a, bad, reader) = (worker("a", 1, 0), worker("bad", 1, 0), worker("g", 0, 1));
+    let mut graph = job(vec![scan(2), infer()], &[(0, 1, BLOCK, u64::MAX)]);
+    let scan = round(&mut graph, std::slice::from_ref(&a)).remove(0).bound;
+    let other = round(&mut graph, std::slice::from_ref(&bad)).remove(0).bound;
+    let failure = Failure::new(FailureKind::DiskBroken, "input/output error");
+    graph.apply(Event::TaskFailed { task: other.task, failure }, Millis(0));
+    finish(&mut graph, scan.task, &[1]);
+    let read = round(&mut graph, std::slice::from_ref(&reader)).remove(0).bound;
+    let failure = Failure::new(FailureKind::BlockLost(scan.unit.block(0)), "silent");
+    graph.apply(Event::TaskFailed { task: read.task, failure }, Millis(0));
+    assert_eq!(told(&round(&mut graph, &[a, bad, reader])), ["0.0 on a"]);
+}
+
 /// Its disk fails each task at once, so that it would always be the one that is free.
 #[test]
 fn a_worker_whose_disk_fails_gets_nothing_as_long_as_there_are_others() {
