@@ -304,6 +304,17 @@ async fn nobody_goes_on_with_a_scheduler_of_another_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_told_to_end_while_its_scheduler_is_away_ends_in_order() {
+    let state = TempDir::new().unwrap();
+    let mut stage = stage(&state);
+    stage.cluster.scheduler_mut().kill();
+    let said = |cluster: &mut Cluster| cluster.worker(0).log().contains("successor is waited for");
+    stage.until("the scheduler is missed", Duration::from_secs(60), said).await;
+    stage.cluster.worker(0).signal(Signal::SIGTERM);
+    assert_eq!(stage.cluster.worker(0).wait(), Some(0), "{}", stage.cluster.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_ends_when_no_successor_comes_in_time() {
     let state = TempDir::new().unwrap();
     let folder = state.path().to_str().unwrap();

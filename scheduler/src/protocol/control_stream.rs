@@ -60,6 +60,8 @@ pub struct ControlStream {
     welcome: Welcome,
     /// Ends when the scheduler hangs up, with what it said then.
     listening: SpawnedTask<String>,
+    /// What that was, once it has.
+    why_closed: Option<String>,
 }
 
 impl ControlStream {
@@ -87,7 +89,7 @@ impl ControlStream {
             _ => return Err(Status::aborted("the scheduler hung up")),
         };
         let listening = SpawnedTask::spawn(listen(answers, handler));
-        Ok(Self { to_scheduler, welcome, listening })
+        Ok(Self { to_scheduler, welcome, listening, why_closed: None })
     }
 
     /// What the scheduler said of itself.
@@ -100,9 +102,13 @@ impl ControlStream {
         self.to_scheduler.say(from_worker::Say::Draining(Draining {}));
     }
 
-    /// Waits until the scheduler hangs up; returns why.
+    /// Waits until the scheduler hangs up; returns why, however often it is asked.
     pub async fn closed(&mut self) -> String {
-        (&mut self.listening).await.unwrap_or_else(|error| error.to_string())
+        if let Some(why) = &self.why_closed {
+            return why.clone();
+        }
+        let why = (&mut self.listening).await.unwrap_or_else(|error| error.to_string());
+        self.why_closed.insert(why).clone()
     }
 }
 
