@@ -1,11 +1,12 @@
 """Engines with so much memory: a cluster of Forebay's processes on this machine, which are a scheduler and a worker per
 core, and PySpark."""
 
+import argparse
 import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,6 +103,21 @@ def spark(scratch: Path, memory: int, options: dict[str, str] | None = None) -> 
     session = builder.getOrCreate()
     session.range(1000).count()
     return session
+
+
+def parser(about: str, engines: Iterable[str]) -> argparse.ArgumentParser:
+    """The options of a bench of records, and those by which it calls itself."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("forebay", type=Path, help="the release binary")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gigabytes", type=float, default=5.0)
+    parser.add_argument("--engine", action="append", choices=engines)
+    parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
+    parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
+    parser.add_argument("--run", choices=engines, help=argparse.SUPPRESS)
+    parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    return parser
 
 
 def clear(scratch: Path) -> None:

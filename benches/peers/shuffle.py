@@ -158,17 +158,8 @@ def table(results: dict[str, dict]) -> str:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("forebay", type=Path, help="the release binary")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gigabytes", type=float, default=5.0)
-    parser.add_argument("--engine", action="append", choices=ENGINES)
-    parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
-    parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
-    parser.add_argument("--run", choices=ENGINES, help=argparse.SUPPRESS)
+    parser = limited.parser(__doc__.splitlines()[0], ENGINES)
     parser.add_argument("--query", choices=QUERIES, help=argparse.SUPPRESS)
-    parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--kill-after", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -195,18 +195,9 @@ def table(results: list[dict], rates: dict[str, float]) -> str:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("forebay", type=Path, help="the release binary")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gigabytes", type=float, default=5.0)
-    parser.add_argument("--engine", action="append", choices=ENGINES)
+    parser = limited.parser(__doc__.splitlines()[0], ENGINES)
     parser.add_argument("--skewed", action="store_true", help="also records of which half have few keys")
-    parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
-    parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
-    parser.add_argument("--run", choices=ENGINES, help=argparse.SUPPRESS)
-    parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
     return options

@@ -17,6 +17,8 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::AnalyzerRule;
 
+use super::extract_scalar_inference::contains_call;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct ConstantNotIn;
@@ -63,7 +65,7 @@ fn constant_not_in(condition: &Expr) -> Option<&InSubquery> {
     (is_negated && is_constant(&found.expr)).then_some(found)
 }
 
-/// Whether it names no column, of whichever query.
+/// Whether it names no column, of whichever query, and asks no model: what that gives becomes a column.
 fn is_constant(expr: &Expr) -> bool {
     let names_a_column = |expr: &Expr| {
         Ok(match expr {
@@ -72,7 +74,7 @@ fn is_constant(expr: &Expr) -> bool {
             _ => false,
         })
     };
-    !expr.is_volatile() && !expr.exists(names_a_column).unwrap_or(true)
+    !expr.is_volatile() && !contains_call(expr) && !expr.exists(names_a_column).unwrap_or(true)
 }
 
 fn not_exists(InSubquery { expr, subquery, .. }: &InSubquery) -> Result<Expr> {

@@ -48,9 +48,12 @@ impl Groups {
         Self { slice: unit % self.slices, ..self }
     }
 
-    /// Whether that is what groups can be.
-    pub(super) fn is_sound(&self) -> bool {
-        self.width > 0 && self.slice < self.slices
+    /// Whether that is what groups of so many partitions can be: no task has more segments than there are partitions.
+    pub(super) fn is_sound(&self, partitions: u32) -> bool {
+        let few = |width: u32| {
+            partitions.div_ceil(width).saturating_mul(self.slices) <= partitions.max(1)
+        };
+        self.width > 0 && self.slice < self.slices && few(self.width)
     }
 }
 

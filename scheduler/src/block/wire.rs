@@ -228,7 +228,7 @@ impl PhysicalExtensionCodec for BlockCodec {
                 let HashWriter { partitions, round_bytes, groups, .. } = writer;
                 let WireGroups { width, slices, slice } = groups;
                 let groups = Groups { width, slices, slice };
-                if !groups.is_sound() {
+                if !groups.is_sound(partitions) {
                     return Err(damaged(&format!("{groups:?} of partitions")));
                 }
                 let writer = HashWriterExec::new(Arc::clone(input), keys, partitions, round_bytes);
@@ -346,7 +346,8 @@ mod tests {
 
     #[test]
     fn groups_that_cannot_be_are_refused() {
-        for (width, slices, slice) in [(0, 1, 0), (1, 0, 0), (2, 3, 3)] {
+        for (width, slices, slice) in [(0, 1, 0), (1, 0, 0), (2, 3, 3), (1, 2, 0), (4, u32::MAX, 0)]
+        {
             let groups = Groups { width, slices, slice };
             let schema = Arc::new(Schema::empty());
             let reader = Arc::new(BlockReaderExec::new(3, schema, vec![vec![]]));
