@@ -14,6 +14,8 @@
 //! - writes: 4 GB of vectors into Parquet files, by the workers and by the session
 //! - watching: what it costs a scheduler that clients watch many jobs, in CPU time
 //!
+//! - stock: no bench, but a stock Ballista cluster that runs what it reads, for `benches/peers`; only if it is named
+//!
 //! `cargo bench --bench cluster`, or some of it: `cargo bench --bench cluster -- overlap`
 
 #![allow(
@@ -62,6 +64,9 @@ fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let is_asked = |name: &str| asked.is_empty() || asked.iter().any(|asked| name.contains(asked));
     runtime.block_on(async {
+        if asked == ["stock"] {
+            return stock::shell().await;
+        }
         if is_asked("overlap") {
             overlap().await;
         }

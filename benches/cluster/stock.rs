@@ -14,6 +14,7 @@ use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::SchedulerConfig;
 use ballista_scheduler::scheduler_process::start_server;
+use datafusion::common::Result as DataFusionResult;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -29,8 +30,14 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// With executors of so many cores, and a session that plans with so many partitions.
+    /// With executors of so many cores, and a session that plans with so many partitions. Without a limit of memory.
     pub(super) async fn start(executors: &[usize], partitions: usize) -> Self {
+        let config = SessionConfig::new_with_ballista().with_target_partitions(partitions);
+        Self::start_with(executors, 0, config).await
+    }
+
+    /// Each executor has so many bytes of memory; 0 for no limit.
+    async fn start_with(executors: &[usize], memory: u64, session: SessionConfig) -> Self {
         let [scheduler_port] = free_ports();
         let config = SchedulerConfig {
             bind_port: scheduler_port,
@@ -55,7 +62,7 @@ impl Stock {
                 vcores: *cores,
                 task_scheduling_policy: TaskSchedulingPolicy::PushStaged,
                 work_dir: Some(work_dir.to_str().unwrap().to_owned()),
-                memory_pool_size: Some(0),
+                memory_pool_size: Some(memory),
                 ..ExecutorProcessConfig::default()
             };
             running.push(SpawnedTask::spawn(async move {
@@ -64,8 +71,7 @@ impl Stock {
         }
         // They say to nobody here when they are ready; the first query waits for them.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let config = SessionConfig::new_with_ballista().with_target_partitions(partitions);
-        let state = SessionStateBuilder::new().with_default_features().with_config(config).build();
+        let state = SessionStateBuilder::new().with_default_features().with_config(session).build();
         let state = state.upgrade_for_ballista(format!("http://127.0.0.1:{scheduler_port}"));
         let session = SessionContext::new_with_state(state.unwrap());
         Self { session, _running: running, _folder: folder }
@@ -74,6 +80,31 @@ impl Stock {
     pub(super) fn session(&self) -> &SessionContext {
         &self.session
     }
+}
+
+/// Runs the statements on standard input, one a line, with a stock scheduler and an executor per core, each with
+/// `FOREBAY_STOCK_MEMORY` bytes (no limit). Writes the rows of each as CSV, or `error: ` and why there are none, and
+/// then a line that says `end`: for `benches/peers`. All options are Ballista's.
+pub(super) async fn shell() {
+    let memory = std::env::var("FOREBAY_STOCK_MEMORY").map_or(0, |bytes| bytes.parse().unwrap());
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let config = SessionConfig::new_with_ballista();
+    let stock = Stock::start_with(&vec![1; cores], memory, config).await;
+    for statement in std::io::stdin().lines() {
+        let mut csv = vec![];
+        match run(&stock.session, &statement.unwrap()).await {
+            Ok(batches) => {
+                let mut writer = arrow::csv::Writer::new(&mut csv);
+                batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            }
+            Err(error) => csv = format!("error: {error}").replace('\n', " ").into_bytes(),
+        }
+        println!("{}\nend", String::from_utf8(csv).unwrap().trim_end());
+    }
+}
+
+async fn run(session: &SessionContext, statement: &str) -> DataFusionResult<Vec<RecordBatch>> {
+    session.sql(statement).await?.collect().await
 }
 
 /// Ports that nobody has at this moment.

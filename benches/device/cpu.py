@@ -120,10 +120,10 @@ class Bench:
         }
 
 
-def export(source: Path, output: Path, *options: str) -> None:
-    """A package of the exporter's."""
+def export(exporter: Path, source: Path, output: Path, *options: str) -> None:
+    """A package of the exporter's, by this Python."""
     request = ("--source", source, "--output", output, "--license", "Apache-2.0", *options)
-    command = [sys.executable, "-m", "forebay.export", *map(str, request)]
+    command = [str(exporter), "-m", "forebay.export", *map(str, request)]
     given = os.environ | {"PYTHONPATH": f"{ROOT / 'python'}:{os.environ['PYTHONPATH']}"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=given)
 
@@ -169,7 +169,7 @@ def prepare(options: argparse.Namespace, scratch: Path) -> Bench:
     plain, rounded = ("--format", "onnx"), ("--precision", "int8", "--sample", str(sample))
     packages = {"torch": (), "onnx": plain, "int8": (*plain, *rounded)}
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: export(options.source, scratch / name, *packages[name]), packages))
+        list(pool.map(lambda name: export(options.exporter, options.source, scratch / name, *packages[name]), packages))
     # The scripts look for the model where a checkout has it.
     for link, target in ((settings.MINILM, options.source), (settings.MINILM_PACKAGE, scratch / "torch")):
         if not link.exists():
@@ -242,6 +242,7 @@ def main() -> int:
     parser.add_argument("packed", type=Path)
     parser.add_argument("source", type=Path)
     parser.add_argument("--output", type=Path, default=Path.cwd(), help="folder of the JSON file")
+    parser.add_argument("--exporter", type=Path, default=sys.executable, help="another Python, for exports (tools/python)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--cores", type=int, default=2)

@@ -1,12 +1,13 @@
 """Engines with so much memory: a cluster of Forebay's processes on this machine, which are a scheduler and a worker per
-core, and PySpark."""
+core, stock Ballista, and PySpark."""
 
 import argparse
 import contextlib
+import itertools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,6 +80,31 @@ def cluster(binary: Path, folder: Path, memory: int) -> Iterator[Cluster]:
         yield own
     finally:
         own.end()
+
+
+@contextlib.contextmanager
+def stock_ballista(program: Path, scratch: Path, memory: int) -> Iterator[Callable[[str], list[str]]]:
+    """What runs a statement and gives its lines of CSV, with so much memory for each core. `program` is the bench `cluster`."""
+    own = {**forebay_environment(scratch), "FOREBAY_STOCK_MEMORY": str(memory)}
+    log = open(scratch / "ballista.log", "wb")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
+    process = subprocess.Popen([str(program), "--bench", "stock"], env=own, **pipes)
+
+    def run(statement: str) -> list[str]:
+        process.stdin.write(" ".join(statement.split()) + "\n")
+        process.stdin.flush()
+        lines = list(itertools.takewhile(lambda line: line != "end\n", process.stdout))
+        if not lines:
+            raise RuntimeError(f"{program} has ended, and says why in {log.name}")
+        if lines[0].startswith("error: "):
+            raise RuntimeError(lines[0].strip())
+        return lines
+
+    try:
+        yield run
+    finally:
+        process.kill()
+        process.wait()
 
 
 def forebay_environment(scratch: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Dealing all rows out by a hash of their keys, by engines that have less memory than the rows take.
 
     benches/peers/python benches/peers/shuffle.py path/to/forebay [--rounds 3] [--gigabytes 5]
-        [--engine forebay] [--engine spark]
+        [--engine forebay] [--engine spark] [--engine ballista --stock path/to/cluster-bench]
 
 The records are those of the sort benchmark (`records.py`), of 100 bytes. Two queries need all of them where those with
 equal keys are:
@@ -10,7 +10,9 @@ equal keys are:
 - `join`: the records with themselves by their keys, the half with another half that is the same: as many bytes.
 
 Each engine has all cores and 2 GB in all: Forebay is a scheduler and a worker per core with `--memory-limit 1GB`, Spark is
-`local[cores]` with 2 GB of heap. Time is from the query to its rows, of which there is one; sessions and clusters are there
+`local[cores]` with 2 GB of heap, stock Ballista a scheduler and an executor per core with 1 GB, all options as they come (the
+executable of `cargo bench --no-run --bench cluster`; left out without `--stock`). Its limit is for what operators reserve, as
+Forebay's is. Time is from the query to its rows, of which there is one; sessions and clusters are there
 before. Then Forebay loses a worker to `kill -9` after half of that time, and gets another one. Memory is the peak of all
 processes. Prints a table, and writes one JSON object to benches/results/.
 """
@@ -40,7 +42,7 @@ QUERIES = {
         "FROM half a JOIN half b ON a.key = b.key"
     ),
 }
-NAMES = {"forebay": "Forebay", "spark": "PySpark"}
+NAMES = {"forebay": "Forebay", "spark": "PySpark", "ballista": "stock Ballista"}
 
 
 def halves(source: Path) -> list[Path]:
@@ -98,6 +100,26 @@ def on_spark(options: argparse.Namespace) -> float:
     return took
 
 
+def on_ballista(options: argparse.Namespace) -> float:
+    """A process with a scheduler and executors."""
+    files = {"t": sorted(options.source.glob("*.parquet")), "half": halves(options.source)}
+    with limited.stock_ballista(options.stock, options.scratch, MEMORY) as run:
+        for table, of in files.items():
+            folder = options.scratch / table
+            folder.mkdir()
+            for file in of:
+                (folder / file.name).hardlink_to(file)
+            run(f"CREATE EXTERNAL TABLE {table} STORED AS PARQUET LOCATION '{folder}/'")
+        found = {}
+
+        def query() -> None:
+            found["row"] = run(QUERIES[options.query])[-1]
+
+        took = timed(query)
+        check(found["row"].split(","), options)
+        return took
+
+
 def check(row: list, options: argparse.Namespace) -> None:
     """Raises if the query gave something else."""
     count = options.count if options.query == "distinct" else options.count // 2
@@ -106,7 +128,7 @@ def check(row: list, options: argparse.Namespace) -> None:
         raise SystemExit(f"{options.query} gave {row} of {options.count} records")
 
 
-ENGINES = {"forebay": on_forebay, "spark": on_spark}
+ENGINES = {"forebay": on_forebay, "spark": on_spark, "ballista": on_ballista}
 
 
 def measured(engine: str, query: str, kill_after: float | None, options: argparse.Namespace) -> tuple[float, int]:
@@ -114,6 +136,7 @@ def measured(engine: str, query: str, kill_after: float | None, options: argpars
     command = [sys.executable, __file__, str(options.forebay), "--run", engine, "--query", query]
     command += ["--source", str(options.source), "--scratch", str(options.scratch)]
     command += ["--count", str(options.count)]
+    command += ["--stock", str(options.stock)] if options.stock else []
     command += ["--kill-after", str(kill_after)] if kill_after is not None else []
     said, memory = measure.watched(command, environment(engine))
     limited.clear(options.scratch)
@@ -122,13 +145,22 @@ def measured(engine: str, query: str, kill_after: float | None, options: argpars
 
 def compare(query: str, options: argparse.Namespace) -> dict[str, dict]:
     """All rounds of all engines, and of Forebay with the loss of a worker."""
-    engines = {engine: {"s": [], "pss_peak": []} for engine in options.engine or ENGINES}
+    engines = {engine: {"s": [], "pss_peak": []} for engine in options.engine or options.all}
     lost = []
     for at in range(options.rounds):
         names = list(engines)
         turn = at % len(names)
         for engine in names[turn:] + names[:turn]:
-            took, memory = measured(engine, query, None, options)
+            if "failed" in engines[engine]:
+                continue
+            try:
+                took, memory = measured(engine, query, None, options)
+            except measure.RunError as error:
+                if engine == "forebay":
+                    raise
+                engines[engine]["failed"] = str(error)[-300:]
+                say(f"{query:10} {engine:10} {error}")
+                continue
             engines[engine]["s"].append(took)
             engines[engine]["pss_peak"].append(memory)
             say(f"{query:10} {engine:10} {took:8.2f} s, {memory / 1e6:.0f} MB")
@@ -147,6 +179,9 @@ def table(results: dict[str, dict]) -> str:
     for query, engines in results.items():
         own = engines.get("forebay", {}).get("s")
         for engine, found in engines.items():
+            if "failed" in found:
+                lines.append(f"| {query} | {NAMES[engine]} | failed | | | |")
+                continue
             took = statistics.median(found["s"])
             ratio = f"{took / statistics.median(own):.2f}" if own else ""
             lost = found.get("s_with_a_worker_lost")
@@ -162,8 +197,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--query", choices=QUERIES, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--kill-after", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--stock", type=Path, help="the executable of the bench `cluster`, which has stock Ballista")
     options = parser.parse_args()
     options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
+    options.all = [engine for engine in ENGINES if engine != "ballista" or options.stock]
+    if "ballista" in (options.engine or ()) and options.stock is None:
+        parser.error("--engine ballista needs --stock")
     return options
 
 

@@ -1,7 +1,7 @@
 """TPC-H's 22 queries, by engines that have less memory than the tables take.
 
     benches/peers/python benches/peers/tpch.py path/to/forebay [--scale 10] [--rounds 1]
-        [--engine forebay] [--engine duckdb] [--engine spark]
+        [--engine forebay] [--engine duckdb] [--engine spark] [--engine ballista --stock path/to/cluster-bench]
 
 The tables are of `tpchgen-cli`, in Parquet files as it writes them, compressed; the queries are the specification's, with its
 values for validation (`tests/cluster/tpch`). Each engine has all cores and 4 GB in all:
@@ -9,6 +9,8 @@ values for validation (`tests/cluster/tpch`). Each engine has all cores and 4 GB
 - Forebay: a scheduler and a worker per core with `--memory-limit 2GB`, and a shell for each query.
 - DuckDB: a thread per core, `memory_limit` of 4 GB.
 - Spark: `local[cores]` with 4 GB of heap.
+- Ballista, stock: a scheduler and an executor per core with 2 GB, all options as they come (the executable of
+  `cargo bench --no-run --bench cluster`; left out without `--stock`).
 
 Time is from a query to its last row; sessions and clusters are there before, but Forebay's includes the start of its shell, and
 that of making its tables. Each result is compared with DuckDB's. Prints a table, and writes one JSON object
@@ -32,7 +34,7 @@ from engines import settings
 from run import environment, machine, say
 from tpch_run import ENGINES, QUERIES, TABLES
 
-NAMES = {"forebay": "Forebay", "duckdb": "DuckDB", "spark": "PySpark"}
+NAMES = {"forebay": "Forebay", "duckdb": "DuckDB", "spark": "PySpark", "ballista": "stock Ballista"}
 DUCKDB = settings.ROOT / ".forebay/duckdb/bin/python"
 FILES = 8
 # Sums of numbers differ with their order.
@@ -61,7 +63,8 @@ def measured(engine: str, options: argparse.Namespace, output: Path) -> dict[str
     """Seconds of each query of one engine, in a process of its own."""
     python = str(DUCKDB) if engine == "duckdb" else sys.executable
     output.mkdir()
-    given = [options.forebay, options.scale, options.source, output, options.scratch]
+    program = options.stock if engine == "ballista" else options.forebay
+    given = [program, options.scale, options.source, output, options.scratch]
     command = [python, Path(__file__).with_name("tpch_run.py"), engine, *map(str, given)]
     subprocess.run(command, check=True, env=environment(engine))
     return json.loads((output / "seconds.json").read_text())
@@ -100,7 +103,7 @@ def differs(one: Path, other: Path) -> str | None:
 
 def compare(options: argparse.Namespace) -> dict[str, dict]:
     """All rounds of all engines; results are compared with DuckDB's."""
-    found = {engine: {"rounds": [], "wrong": {}} for engine in options.engine or ENGINES}
+    found = {engine: {"rounds": [], "wrong": {}} for engine in options.engine or options.all}
     if "duckdb" not in found:
         say("results are compared with nothing: DuckDB is not among the engines")
     for at in range(options.rounds):
@@ -145,10 +148,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--scale", type=float, default=10.0)
     parser.add_argument("--engine", action="append", choices=ENGINES)
+    parser.add_argument("--stock", type=Path, help="the executable of the bench `cluster`, which has stock Ballista")
     parser.add_argument("--data", type=Path, default=settings.ROOT / ".forebay/bench-peers")
     parser.add_argument("--results", type=Path, default=settings.ROOT / "benches/results")
     options = parser.parse_args()
     options.forebay, options.data = options.forebay.resolve(), options.data.resolve()
+    options.all = [engine for engine in ENGINES if engine != "ballista" or options.stock]
+    if "ballista" in (options.engine or ()) and options.stock is None:
+        parser.error("--engine ballista needs --stock")
     return options
 
 

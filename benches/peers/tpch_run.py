@@ -1,7 +1,8 @@
 """Runs TPC-H's 22 queries on one engine, for `tpch.py`, in whatever environment that engine has.
 
-    python benches/peers/tpch_run.py ENGINE path/to/forebay SCALE SOURCE OUTPUT SCRATCH
+    python benches/peers/tpch_run.py ENGINE PROGRAM SCALE SOURCE OUTPUT SCRATCH
 
+PROGRAM is Forebay's, or for stock Ballista that of the bench `cluster`.
 SOURCE has a folder of Parquet files for each table. Into OUTPUT go the rows of each query, as `1.csv` to `22.csv`, and
 `seconds.json`: what each took, or why it failed. SCRATCH is for what the engine has no memory for.
 """
@@ -32,7 +33,7 @@ Rows = list[list[str]]
 class Task:
     """What is asked for."""
 
-    forebay: Path
+    program: Path
     scale: float
     source: Path
     output: Path
@@ -56,7 +57,7 @@ def on_forebay(task: Task) -> None:
         for table in TABLES
     )
     own = limited.forebay_environment(task.scratch)
-    with limited.cluster(task.forebay, task.scratch, MEMORY) as cluster:
+    with limited.cluster(task.program, task.scratch, MEMORY) as cluster:
 
         def rows(query: str) -> Rows:
             command = [*cluster.shell, "--format", "csv", "-c", tables + query]
@@ -92,6 +93,16 @@ def on_spark(task: Task) -> None:
     each(task, lambda query: plain(session.sql(query).collect()))
 
 
+def on_ballista(task: Task) -> None:
+    """A process with a scheduler and executors."""
+    import limited
+
+    with limited.stock_ballista(task.program, task.scratch, MEMORY) as run:
+        for table in TABLES:
+            run(f"CREATE EXTERNAL TABLE {table} STORED AS PARQUET LOCATION '{task.source / table}/'")
+        each(task, lambda query: list(csv.reader(run(query)))[1:])
+
+
 def plain(rows: Iterable[Iterable[object]]) -> Rows:
     """As texts."""
     return [["" if value is None else str(value) for value in row] for row in rows]
@@ -114,7 +125,7 @@ def each(task: Task, rows: Callable[[str], Rows]) -> None:
     (task.output / "seconds.json").write_text(json.dumps(seconds))
 
 
-ENGINES = {"duckdb": on_duckdb, "forebay": on_forebay, "spark": on_spark}
+ENGINES = {"duckdb": on_duckdb, "forebay": on_forebay, "spark": on_spark, "ballista": on_ballista}
 
 
 def say(line: str) -> None:
@@ -123,7 +134,7 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    engine, forebay, scale, *folders = sys.argv[1:]
-    ENGINES[engine](Task(Path(forebay), float(scale), *map(Path, folders)))
+    engine, program, scale, *folders = sys.argv[1:]
+    ENGINES[engine](Task(Path(program), float(scale), *map(Path, folders)))
     # Without the engine's own way out.
     os._exit(0)
