@@ -22,8 +22,8 @@
 //! 10. [`prune_unused_columns`]: what nobody needs is dropped, the whole inference included
 //!
 //! Some rules are for queries without a model too, where DataFusion itself fails:
-//! [`computed_sort_keys`], [`constant_not_in`], [`nullable_recursions`], [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
-//! [`unordered_grouping_sets`], [`unordered_windows`] and [`values_as_projections`].
+//! [`computed_sort_keys`], [`nullable_recursions`], [`refuse_subqueries_in_changes`], [`remove_repeated_keys`], [`scalar_subqueries`],
+//! [`three_valued_in`], [`unordered_grouping_sets`], [`unordered_windows`] and [`values_as_projections`].
 //!
 //! DataFusion's own rules move filters, limits and projections past inference by what the node
 //! tells them. Each rewrite has an option that switches it off. None of ours moves rows past a model that
@@ -33,7 +33,6 @@
 pub mod allow_pushdown;
 pub mod compute_inputs_below_inference;
 pub mod computed_sort_keys;
-pub mod constant_not_in;
 pub mod decorrelate_calls;
 pub mod drop_empty_inferences;
 pub mod extract_scalar_inference;
@@ -48,6 +47,7 @@ pub mod refuse_subqueries_in_changes;
 pub mod remove_repeated_keys;
 pub mod resolve_text_chunk;
 pub mod scalar_subqueries;
+pub mod three_valued_in;
 mod through;
 pub mod unordered_grouping_sets;
 pub mod unordered_windows;
@@ -75,7 +75,7 @@ pub fn analyzer_rules(catalog: &Arc<Catalog>) -> Vec<Arc<dyn AnalyzerRule + Send
         Arc::new(flatten_lateral_inference::FlattenLateralInference),
         Arc::new(computed_sort_keys::ComputedSortKeys),
         Arc::new(nullable_recursions::NullableRecursions),
-        Arc::new(constant_not_in::ConstantNotIn),
+        Arc::new(three_valued_in::ThreeValuedIn),
         Arc::new(scalar_subqueries::ScalarSubqueries),
         Arc::new(decorrelate_calls::DecorrelateCalls::new(Arc::clone(catalog))),
         Arc::new(extract_scalar_inference::ExtractScalarInference),
