@@ -7,14 +7,12 @@
 //! Elsewhere an operator would be run twice that cannot be, or such rows would come once for each partition. There the
 //! join ends with an error that says what to do, as `CROSS JOIN` does, which has no such way.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytesize::ByteSize;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::utils::memory::get_record_batch_memory_size;
 use datafusion::common::{
     DataFusionError, JoinType, Result, Statistics, internal_err, resources_datafusion_err,
 };
@@ -36,7 +34,9 @@ use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, Distribution, ExecutionPlan, ExecutionPlanProperties,
     InputDistributionRequirements, PlanProperties, StatisticsArgs, replace_children_if_necessary,
 };
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
+
+use crate::outside::{SideExec, within};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -77,9 +77,8 @@ impl LoopJoinExec {
         let is_right = can_run_twice(left) && (!keeps_held(kind) || is_one_partition(right));
         let may_spill = is_right && !join.is::<CrossJoinExec>();
         let held = Arc::new(AtomicUsize::new(0));
-        let left: Plan =
-            Arc::new(SideExec { input: Arc::clone(left), held: Some(Arc::clone(&held)) });
-        let right: Plan = Arc::new(SideExec { input: Arc::clone(right), held: None });
+        let left = SideExec::counted(Arc::clone(left), Arc::clone(&held));
+        let right = SideExec::over(Arc::clone(right));
         let limited = replace_children_if_necessary(Arc::clone(&join), vec![left, right])?;
         Ok(Self { join, limited, may_spill, held })
     }
@@ -94,19 +93,7 @@ impl LoopJoinExec {
             ),
         };
         let runtime = RuntimeEnv { disk_manager, ..runtime.as_ref().clone() };
-        let (task, session) = (outside.task_id(), outside.session_id());
-        let config = outside.session_config().clone().with_extension(Arc::new(Outside(outside)));
-        // It calls no function by its name.
-        Ok(Arc::new(TaskContext::new(
-            task,
-            session,
-            config,
-            HashMap::new(),
-            HashMap::new(),
-            HashMap::new(),
-            HashMap::new(),
-            Arc::new(runtime),
-        )))
+        Ok(within(runtime, outside))
     }
 }
 
@@ -248,73 +235,5 @@ impl ExecutionPlan for LoopJoinExec {
 
     fn cardinality_effect(&self) -> CardinalityEffect {
         self.join.cardinality_effect()
-    }
-}
-
-/// The context that the inputs of a join run with.
-#[derive(Debug)]
-struct Outside(Arc<TaskContext>);
-
-/// An input of a join that has a context of its own.
-#[derive(Debug)]
-struct SideExec {
-    input: Plan,
-    /// Of the side that is held: its bytes.
-    held: Option<Arc<AtomicUsize>>,
-}
-
-impl DisplayAs for SideExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SideExec")
-    }
-}
-
-impl ExecutionPlan for SideExec {
-    fn name(&self) -> &str {
-        "SideExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn children(&self) -> Vec<&Plan> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
-        match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self { input, held: self.held.clone() })),
-            Err(all) => internal_err!("SideExec takes one input, found {}", all.len()),
-        }
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
-        let outside = context.session_config().get_extension::<Outside>();
-        let outside = outside.map_or(context, |outside| Arc::clone(&outside.0));
-        let rows = self.input.execute(partition, outside)?;
-        let Some(held) = self.held.clone() else { return Ok(rows) };
-        held.store(0, Ordering::Relaxed);
-        let schema = rows.schema();
-        let rows = rows.inspect_ok(move |batch| {
-            // As the join counts it.
-            held.fetch_add(get_record_batch_memory_size(batch), Ordering::Relaxed);
-        });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows.boxed())))
     }
 }

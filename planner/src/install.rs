@@ -17,7 +17,7 @@ use crate::optimizer;
 use crate::optimizer::resolve_text_chunk::ResolveTextChunk;
 use crate::physical::{
     ForebayQueryPlanner, InsertExchanges, KeepFields, OrderedJoins, bound_projections,
-    keep_offsets, meet_requirements, spill_joins, stage_writes,
+    keep_offsets, meet_requirements, short_memory, stage_writes,
 };
 use crate::read_files::ReadFiles;
 use crate::sql::relation::ForebayRelations;
@@ -82,7 +82,7 @@ pub fn install(
     meet_requirements::add_to(&mut physical.rules);
     bound_projections::add_to(&mut physical.rules);
     stage_writes::add_to(&mut physical.rules);
-    spill_joins::add_to(&mut physical.rules);
+    short_memory::add_to(&mut physical.rules);
     *builder.physical_optimizers() = Some(physical);
     let analyzer_rules = optimizer::analyzer_rules(&catalog);
     builder = builder.with_analyzer_rule(Arc::new(ResolveTextChunk::new(catalog, &planned)));

@@ -1,4 +1,4 @@
-//! Joins in one process that have less memory than they work on, in SQL.
+//! Joins and sorts in one process that have less memory than they work on, in SQL.
 
 use std::path::Path;
 
@@ -139,6 +139,41 @@ async fn plans_say_what_went_to_disk_and_else_nothing_of_it() {
     assert!(plan.contains("HashJoinExec: mode=CollectLeft, join_type=Inner"), "{plan}");
     assert!(!plan.contains("Spilling") && !plan.contains("SideExec"), "{plan}");
 }
+
+/// Pages of these texts have the rows of many batches.
+const TEXTS: &str = "SELECT left(md5(CAST(value AS VARCHAR)), 10) AS key, md5(CAST(value + 1 AS VARCHAR)) AS text, \
+                     CASE WHEN value % 7 = 0 THEN NULL ELSE arrow_cast(md5(CAST(value + 2 AS VARCHAR)), 'Binary') END AS bytes, \
+                     value AS id FROM range(50000)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sorts_count_the_texts_that_they_hold_and_no_pages() {
+    let folder = TempDir::new().unwrap();
+    let plain = tables(folder.path()).await;
+    let file = folder.path().join("texts.parquet");
+    let copy = format!("COPY ({TEXTS}) TO '{}' STORED AS PARQUET", file.display());
+    plain.sql(&copy).await.unwrap().collect().await.unwrap();
+    let create =
+        format!("CREATE EXTERNAL TABLE texts STORED AS PARQUET LOCATION '{}'", file.display());
+    plain.sql(&create).await.unwrap();
+    // All rows take 5 MB.
+    for limit in [LIMIT, AMPLE] {
+        let session = session(folder.path(), limit).await;
+        session.sql(&create).await.unwrap();
+        // A key that is computed is computed of what it was planned for.
+        for keys in ["key", "text DESC, key", "bytes DESC NULLS LAST, id", "upper(text), key"] {
+            let query = format!("SELECT key, text, bytes, id FROM texts ORDER BY {keys}");
+            let found = text(&rows(&session, &query).await, true);
+            let expected = plain.sql(&query).await.unwrap().collect().await.unwrap();
+            assert!(found == text(&expected, true), "{keys}: {} rows", found.len());
+            let analyzed = text(&rows(&session, &format!("EXPLAIN ANALYZE {query}")).await, true);
+            let sort = analyzed.iter().find(|line| line.contains("SortExec: expr")).unwrap();
+            assert_eq!(sort.contains("spill_count=0"), limit == AMPLE, "{keys}: {sort}");
+        }
+    }
+}
+
+/// For those texts, twice and with their keys.
+const AMPLE: usize = 64 << 20;
 
 /// Ten rows, beside which the other side of a join is held.
 const FEW: &str = "(SELECT id AS few_id, text AS few_text FROM b WHERE id % 2000 = 0) AS few";

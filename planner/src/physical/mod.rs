@@ -10,8 +10,8 @@
 //! `field_expr` runs before `insert_exchanges`: what a function says of its field beyond the type
 //! survives the way to another process. `bound_projections` runs late: a `BoundedProjectionExec`
 //! takes the place of every projection whose functions may make rows large. After it, `stage_writes` puts a
-//! `CommitExec` over a `WriteExec` in the place of what writes files, and `spill_joins` a join that goes to disk in
-//! the place of hash joins. `keep_offsets` keeps a rule
+//! `CommitExec` over a `WriteExec` in the place of what writes files, and `short_memory` what
+//! does with a limit of memory in the place of joins and sorts. `keep_offsets` keeps a rule
 //! of DataFusion's from moving sorts past offsets, `meet_requirements` another from refusing plans that lack
 //! one. Whoever runs DataFusion's rules once more asks for
 //! `disguised` plans.
@@ -33,7 +33,7 @@ mod noted;
 mod ordered_joins;
 mod precision;
 pub mod resumable;
-pub(crate) mod spill_joins;
+pub(crate) mod short_memory;
 pub(crate) mod stage_writes;
 mod verdict;
 

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use forebay_engine::arrow_files::checked;
 use forebay_engine::device::Placement;
-use forebay_engine::{Devices, InferenceExec, LoopJoinExec};
+use forebay_engine::{Devices, InferenceExec, LimitedSortExec, LoopJoinExec};
 use forebay_planner::ForebayConfig;
 
 use crate::ballista::session;
@@ -71,6 +71,7 @@ impl TaskEngine {
                 return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
             }
             let node = LoopJoinExec::in_place_of(node)?;
+            let node = node.transform_data(LimitedSortExec::in_place_of)?;
             if node.transformed {
                 return Ok(node);
             }
