@@ -20,8 +20,10 @@ use crate::files;
 /// In the folder of what is learned.
 const FILE: &str = "linear-kernels.toml";
 
-/// By shape, for example `384x1536 on 1`, whose kernels: `mkl` or `onednn`.
+/// By shape and what follows the layer, for example `384x256+gelu on 1`, whose kernels: `mkl` or `onednn`.
 type Kernels = BTreeMap<String, String>;
+/// What is computed with a layer, in the order of the shim's numbers.
+const FOLLOWERS: [&str; 5] = ["", "+add", "+relu", "+gelu", "+tanh"];
 /// By machine.
 type Machines = BTreeMap<String, Kernels>;
 
@@ -111,13 +113,18 @@ fn cpu() -> String {
 
 fn written(choice: &LinearChoice) -> (String, String) {
     let kernels = if choice.onednn != 0 { "onednn" } else { "mkl" };
-    (format!("{}x{} on {}", choice.inputs, choice.outputs, choice.threads), kernels.to_owned())
+    let LinearChoice { inputs, outputs, threads, follower, .. } = choice;
+    let follower = usize::try_from(*follower).ok().and_then(|at| FOLLOWERS.get(at)).unwrap_or(&"");
+    (format!("{inputs}x{outputs}{follower} on {threads}"), kernels.to_owned())
 }
 
 /// `None` for what no release has written.
 fn parsed(shape: &str, kernels: &str) -> Option<LinearChoice> {
     let (sides, threads) = shape.split_once(" on ")?;
     let (inputs, outputs) = sides.split_once('x')?;
+    let digits = outputs.find('+').unwrap_or(outputs.len());
+    let (outputs, follower) = outputs.split_at(digits);
+    let follower = FOLLOWERS.iter().position(|name| *name == follower)?;
     let onednn = match kernels {
         "onednn" => 1,
         "mkl" => 0,
@@ -128,6 +135,7 @@ fn parsed(shape: &str, kernels: &str) -> Option<LinearChoice> {
         inputs: number(inputs)?,
         outputs: number(outputs)?,
         threads: number(threads)?,
+        follower: i64::try_from(follower).ok()?,
         onednn,
     })
 }
@@ -151,15 +159,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
-        let choice = LinearChoice { inputs: 384, outputs: 1536, threads: 2, onednn: 1 };
-        let (shape, kernels) = written(&choice);
-        assert_eq!((shape.as_str(), kernels.as_str()), ("384x1536 on 2", "onednn"));
-        assert_eq!(parsed(&shape, &kernels), Some(choice));
+        for (follower, expected) in [(0, "384x1536 on 2"), (3, "384x1536+gelu on 2")] {
+            let choice =
+                LinearChoice { inputs: 384, outputs: 1536, threads: 2, follower, onednn: 1 };
+            let (shape, kernels) = written(&choice);
+            assert_eq!((shape.as_str(), kernels.as_str()), (expected, "onednn"));
+            assert_eq!(parsed(&shape, &kernels), Some(choice));
+        }
         let wrong = [
             ("384x1536", "mkl"),
             ("384x-1 on 1", "mkl"),
             ("ax2 on 1", "mkl"),
             ("3x4 on 1", "best"),
+            ("3x4+sigmoid on 1", "mkl"),
         ];
         for (shape, kernels) in wrong {
             assert_eq!(parsed(shape, kernels), None, "{shape} {kernels}");

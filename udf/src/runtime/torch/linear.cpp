@@ -98,26 +98,60 @@ double seconds_now() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Seconds that one batch takes with aten::linear and with oneDNN, the least of several rounds: what
-// else runs on the machine only adds to them.
-std::array<double, 2> measured_seconds(const at::Tensor &weight) {
+// What is computed with a layer.
+enum class Follower : int64_t { None, Addition, Relu, Gelu, Tanh };
+
+// The same in libtorch's words; nothing for an addition.
+std::string_view activation_of(Follower follower) {
+  switch (follower) {
+  case Follower::Relu: return "relu";
+  case Follower::Gelu: return "gelu";
+  case Follower::Tanh: return "tanh";
+  default: return "none";
+  }
+}
+
+at::Tensor by_mkl(const at::Tensor &input, const at::Tensor &weight, const at::Tensor &bias,
+                  Follower follower, const at::Tensor &added) {
+  at::Tensor output = at::linear(input, weight, bias);
+  switch (follower) {
+  case Follower::None: return output;
+  case Follower::Addition: return at::add(output, added);
+  case Follower::Relu: return at::relu(output);
+  case Follower::Gelu: return at::gelu(output);
+  case Follower::Tanh: return at::tanh(output);
+  }
+  return output;
+}
+
+at::Tensor by_onednn(const at::Tensor &input, const at::Tensor &packed, const at::Tensor &bias,
+                     Follower follower, const at::Tensor &added) {
+  if (follower == Follower::Addition) return linear_plus(input, packed, bias, added);
+  return linear(input, packed, bias, activation_of(follower), follower == Follower::Gelu ? "none" : "");
+}
+
+// Seconds that one batch takes with aten::linear and with oneDNN, and with what follows the layer, which oneDNN
+// computes on the way: the least of several rounds, as what else runs on the machine only adds to them.
+std::array<double, 2> measured_seconds(const at::Tensor &weight, Follower follower) {
   constexpr int kRounds = 4;
   const at::Tensor input = at::ones({kRows, weight.size(1)});
   const at::Tensor bias = at::zeros({weight.size(0)});
+  const at::Tensor added = at::zeros({kRows, weight.size(0)});
   const at::Tensor packed = pack(weight);
   std::array<double, 2> least = {HUGE_VAL, HUGE_VAL};
   for (int round = 0; round < kRounds; round++) {
     for (size_t side = 0; side < least.size(); side++) {
       const double start = seconds_now();
-      side == 0 ? at::linear(input, weight, bias) : linear(input, packed, bias, "none", "");
+      side == 0 ? by_mkl(input, weight, bias, follower, added)
+                : by_onednn(input, packed, bias, follower, added);
       least[side] = std::min(least[side], seconds_now() - start);
     }
   }
   return least;
 }
 
-// Inputs, outputs and threads, and whether oneDNN computes layers of them faster than MKL.
-using Shape = std::tuple<int64_t, int64_t, int64_t>;
+// Inputs, outputs, threads and what follows, and whether oneDNN computes layers of them faster than MKL.
+using Shape = std::tuple<int64_t, int64_t, int64_t, Follower>;
 using Choices = std::map<Shape, bool>;
 
 // What is known in this process. Whoever measures holds the lock: models that are loaded at the same time
@@ -132,17 +166,35 @@ Known &known() {
   return known;
 }
 
-// Whether oneDNN computes layers of a shape faster than MKL. Measured once, on as many of a layer's outputs
-// as cost a millisecond; nothing is known of a shape whose turn comes late.
-std::optional<bool> onednn_is_faster(const at::Tensor &weight, double deadline, Choices &choices) {
-  constexpr int64_t kProducts = 30'000'000;
-  const int64_t inputs = weight.size(1);
-  const int64_t outputs = std::min(weight.size(0), std::max<int64_t>(96, kProducts / kRows / inputs));
-  const Shape shape = {inputs, outputs, at::get_num_threads()};
+// So many of a layer's outputs cost about a millisecond. They are as many as kernels like to have: with a rest of a
+// few, one library would be measured by what it does with these.
+int64_t outputs_to_measure(const at::Tensor &weight) {
+  constexpr int64_t kProducts = 30'000'000, kBlock = 64;
+  const int64_t blocks = kProducts / kRows / weight.size(1) / kBlock;
+  return std::min(weight.size(0), std::max<int64_t>(2, blocks) * kBlock);
+}
+
+// What is known of layers of the same sides, whatever follows them.
+std::optional<bool> known_of_sides(const Shape &shape, const Choices &choices) {
+  const auto sides = [](const Shape &of) {
+    return std::make_tuple(std::get<0>(of), std::get<1>(of), std::get<2>(of));
+  };
+  const auto found = std::find_if(choices.begin(), choices.end(), [&](const auto &choice) {
+    return sides(choice.first) == sides(shape);
+  });
+  return found == choices.end() ? std::nullopt : std::optional<bool>(found->second);
+}
+
+// Whether oneDNN computes layers of a shape faster than MKL. Measured once; of a shape whose turn comes late it is what
+// is known of its sides, if anything is.
+std::optional<bool> onednn_is_faster(const at::Tensor &weight, Follower follower, double deadline,
+                                     Choices &choices) {
+  const int64_t outputs = outputs_to_measure(weight);
+  const Shape shape = {weight.size(1), outputs, at::get_num_threads(), follower};
   auto found = choices.find(shape);
   if (found == choices.end()) {
-    if (seconds_now() > deadline) return std::nullopt;
-    const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs));
+    if (seconds_now() > deadline) return known_of_sides(shape, choices);
+    const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs), follower);
     found = choices.emplace(shape, onednn < mkl).first;
   }
   return found->second;
@@ -158,6 +210,23 @@ struct Layer {
 
 bool is_addition(const Node *node) { return node->kind() == c10::aten::add; }
 
+// As in "aten::tanh_".
+std::string activation_name(const Node *node) {
+  std::string name = node->kind().toUnqualString();
+  if (name.back() == '_') name.pop_back();
+  return name;
+}
+
+Follower kind_of(const Node *follower) {
+  if (!follower) return Follower::None;
+  if (is_addition(follower)) return Follower::Addition;
+  const std::string name = activation_name(follower);
+  for (const Follower kind : {Follower::Relu, Follower::Gelu, Follower::Tanh}) {
+    if (name == activation_of(kind)) return kind;
+  }
+  return Follower::None;
+}
+
 // Drops the layers that MKL computes faster, and those of which that is not known in time.
 void keep_faster(std::vector<Layer> &layers) {
   if (layers.empty()) return;
@@ -168,7 +237,8 @@ void keep_faster(std::vector<Layer> &layers) {
   linear(first, pack(first), std::nullopt, "none", "");
   const double deadline = seconds_now() + 0.035;
   const auto stays = [&](const Layer &layer) {
-    return !onednn_is_faster(layer.weight, deadline, known().choices).value_or(false);
+    const Follower follower = kind_of(layer.follower);
+    return !onednn_is_faster(layer.weight, follower, deadline, known().choices).value_or(false);
   };
   layers.erase(std::remove_if(layers.begin(), layers.end(), stays), layers.end());
 }
@@ -251,9 +321,7 @@ Value *insert_fused(Graph &graph, const Layer &layer, Value *packed) {
   }
   std::string activation = "none", algorithm;
   if (layer.follower) {
-    // As in "aten::tanh_".
-    activation = layer.follower->kind().toUnqualString();
-    if (activation.back() == '_') activation.pop_back();
+    activation = activation_name(layer.follower);
     if (activation == "gelu") algorithm = torch::jit::toIValue(layer.follower->input(1))->toStringRef();
   }
   return graph.insert(plain, {input, packed, bias, activation, algorithm});
@@ -313,11 +381,11 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
   torch::jit::removeDropout(frozen);
   const std::shared_ptr<Graph> graph = frozen.get_method("forward").graph();
   std::vector<Layer> layers = packable_layers(*graph);
+  find_followers(graph, layers);
   if (!all) keep_faster(layers);
   if (layers.empty()) return {};
   // Its owner has the original weights as well.
   module = std::move(frozen);
-  find_followers(graph, layers);
   PackedLayers done;
   std::map<WeightKey, at::Tensor> packed;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> originals;
@@ -346,13 +414,15 @@ std::vector<LinearChoice> linear_choices() {
   const std::lock_guard<std::mutex> lock(known().mutex);
   std::vector<LinearChoice> choices;
   for (const auto &[shape, is_onednn] : known().choices) {
-    const auto [inputs, outputs, threads] = shape;
-    choices.push_back({inputs, outputs, threads, is_onednn});
+    const auto [inputs, outputs, threads, follower] = shape;
+    choices.push_back({inputs, outputs, threads, static_cast<int64_t>(follower), is_onednn});
   }
   return choices;
 }
 
 void remember_linear_choice(const LinearChoice &choice) {
   const std::lock_guard<std::mutex> lock(known().mutex);
-  known().choices.emplace(Shape{choice.inputs, choice.outputs, choice.threads}, choice.onednn != 0);
+  const Shape shape = {choice.inputs, choice.outputs, choice.threads,
+                       static_cast<Follower>(choice.follower)};
+  known().choices.emplace(shape, choice.onednn != 0);
 }

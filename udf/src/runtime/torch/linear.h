@@ -27,6 +27,8 @@ struct LinearChoice {
   int64_t inputs;
   int64_t outputs;
   int64_t threads;
+  // Nothing, an addition, ReLU, GELU or tanh: 0 to 4.
+  int64_t follower;
   // Or 0: MKL's.
   int64_t onednn;
 };

@@ -179,12 +179,17 @@ mod tests {
         const THREADS: i64 = 3;
         shim::set_threads(3).unwrap();
         let shapes = [(8, 16), (8, 8), (2, 3), (2, 5), (8, 4)];
-        let choices = shapes.map(|(inputs, outputs)| LinearChoice {
-            inputs,
-            outputs,
-            threads: THREADS,
-            onednn: i64::from((inputs, outputs) == (8, 16)),
+        // Whatever follows the layers.
+        let choices = (0..5).flat_map(|follower| {
+            shapes.map(|(inputs, outputs)| LinearChoice {
+                inputs,
+                outputs,
+                threads: THREADS,
+                follower,
+                onednn: i64::from((inputs, outputs) == (8, 16)),
+            })
         });
+        let choices: Vec<LinearChoice> = choices.collect();
         shim::remember_linear(&choices).unwrap();
         let packed = program.pack_linear_layers(false).unwrap();
         assert_eq!((packed.layers, packed.activations, packed.sums), (2, 2, 0));

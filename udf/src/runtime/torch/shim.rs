@@ -180,6 +180,8 @@ pub(super) struct LinearChoice {
     pub(super) inputs: i64,
     pub(super) outputs: i64,
     pub(super) threads: i64,
+    /// What is computed with the layer: nothing, an addition, ReLU, GELU or tanh, 0 to 4.
+    pub(super) follower: i64,
     /// 1 for oneDNN, 0 for MKL.
     pub(super) onednn: i64,
 }
