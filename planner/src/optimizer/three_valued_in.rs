@@ -18,7 +18,7 @@
 //!                              ELSE false END
 //! ```
 //! What cannot be NULL is not asked for, and a subquery that names columns of the query around it is asked by EXISTS in
-//! place of `count(*)`. What asks a model stays as it is: it would be asked three times.
+//! place of `count(*)`. What asks a model stays as it is there: it would be asked three times.
 
 use std::sync::Arc;
 
@@ -84,7 +84,12 @@ fn of_its_own(condition: Expr, schema: &DFSchema) -> Result<Expr> {
     };
     let is_correlated = !found.subquery.outer_ref_columns.is_empty();
     let is_for_joins = !found.negated || !(is_correlated || is_constant(&found.expr));
-    match is_for_joins || !MayBeNull::of(&found, schema)?.any() || asks_model(&found) {
+    // It asks once, but what is correlated and asks a model is another rule's.
+    let stays = match is_correlated {
+        true => asks_model(&found),
+        false => found.expr.is_volatile() || contains_call(&found.expr),
+    };
+    match is_for_joins || !MayBeNull::of(&found, schema)?.any() || stays {
         true => Ok(condition),
         false => not_exists(found, schema),
     }
