@@ -7,7 +7,9 @@ use ballista_core::config::BallistaConfig;
 use datafusion::config::ExtensionOptions;
 use datafusion::datasource::MemTable;
 use datafusion::datasource::sink::DataSinkExec;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_engine::WriteExec;
 use forebay_engine::write::Target;
@@ -292,4 +294,33 @@ async fn windows_are_computed_in_ranges_if_they_follow_from_how_many_rows_there_
         let is_completed = last.contains("RangeWindow < BoundedWindowAgg");
         assert_eq!(is_completed, ranges, "{query}: {last}");
     }
+}
+
+/// The stages of a join whose rows are dealt out once more, by a column of these names, in so many partitions.
+async fn dealt_again(columns: &str, key: &str, partitions: usize) -> Vec<String> {
+    let session = session(0);
+    let join = format!("SELECT {columns} FROM few JOIN many ON few.k = many.k");
+    let join = session.sql(&join).await.unwrap().create_physical_plan().await.unwrap();
+    let key = Arc::new(Column::new_with_schema(key, &join.schema()).unwrap());
+    let dealt = RepartitionExec::try_new(join, Partitioning::Hash(vec![key], partitions)).unwrap();
+    names(planned(&session, Arc::new(dealt)))
+}
+
+/// As Ballista's planner does it with both sides of a join, of which one is the rows of another join by the same keys.
+#[tokio::test]
+async fn rows_are_not_dealt_out_as_they_are_already() {
+    let read = "BlockWriter < ShuffleReader";
+    let joined = "HashWriter < HashJoin < ShuffleReader < ShuffleReader";
+    let again = [BY_HASH[0], BY_HASH[1], joined, read];
+    assert_eq!(dealt_again("few.k, b", "k", 4).await, BY_HASH);
+    assert_eq!(dealt_again("many.k, b", "k", 4).await, BY_HASH, "the other side's key is equal");
+    assert_eq!(dealt_again("few.k, b", "b", 4).await, again, "another column");
+    assert_eq!(dealt_again("few.k, b", "k", 5).await, again, "another number of partitions");
+    let session = session(0);
+    let scan = session.sql("SELECT k, b FROM many").await.unwrap();
+    let scan = scan.create_physical_plan().await.unwrap();
+    let key = Arc::new(Column::new("k", 0));
+    let dealt = RepartitionExec::try_new(scan, Partitioning::Hash(vec![key], 4)).unwrap();
+    let stages = names(planned(&session, Arc::new(dealt)));
+    assert_eq!(stages, [BY_HASH[0], read], "nobody has dealt it out before");
 }
