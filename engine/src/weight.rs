@@ -7,12 +7,13 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, GenericByteViewArray, GenericListArray, MapArray, OffsetSizeTrait,
-    RecordBatch, UInt64Array, make_array,
+    Array, ArrayRef, AsArray, GenericByteViewArray, GenericListArray, MapArray, MutableArrayData,
+    OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt64Array, make_array,
 };
-use arrow::compute::{take, take_record_batch};
+use arrow::compute::take;
 use arrow::datatypes::{ArrowNativeType, ByteViewType, DataType};
 use arrow::error::Result;
+use datafusion::common::utils::memory::get_record_batch_memory_size;
 
 /// The bytes of the batch's rows, not of the larger arrays that they may be a slice of: a slice
 /// of a large batch counts as what it shows.
@@ -105,11 +106,34 @@ pub fn compact(batch: &RecordBatch) -> Result<RecordBatch> {
 /// # Errors
 /// As [`compact`].
 pub fn owned(batch: &RecordBatch) -> Result<RecordBatch> {
-    if batch.num_columns() == 0 {
-        return Ok(batch.clone());
-    }
-    let rows = UInt64Array::from_iter_values(0..batch.num_rows() as u64);
-    compact(&take_record_batch(batch, &rows)?)
+    let columns = batch.columns().iter().map(owned_array).collect::<Result<_>>()?;
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    compact(&RecordBatch::try_new_with_options(batch.schema(), columns, &rows)?)
+}
+
+fn owned_array(array: &ArrayRef) -> Result<ArrayRef> {
+    // Others would have the buffers to which these point.
+    Ok(match array.data_type() {
+        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
+        _ => {
+            let data = array.to_data();
+            let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+            copy.try_extend(0, 0, data.len())?;
+            make_array(copy.freeze())
+        }
+    })
+}
+
+/// The same rows, [owned](owned) if their buffers are parts of much larger ones: those would be kept as long as any of the
+/// rows, and whoever counts what buffers take counts them with each batch.
+///
+/// # Errors
+/// As [`compact`].
+pub fn detached(batch: RecordBatch) -> Result<RecordBatch> {
+    let rows = bytes(&batch);
+    let is_part = get_record_batch_memory_size(&batch) > rows + rows / 2;
+    if is_part { owned(&batch) } else { Ok(batch) }
 }
 
 fn compact_array(array: &ArrayRef) -> Result<ArrayRef> {
@@ -155,7 +179,9 @@ mod tests {
         BinaryViewArray, FixedSizeListBuilder, Int64Array, Int64Builder, ListArray, ListBuilder,
         MapBuilder, StringArray, StringBuilder, StringViewArray, StringViewBuilder, StructArray,
     };
-    use arrow::datatypes::Int32Type;
+    use arrow::buffer::Buffer;
+    use arrow::datatypes::{Int32Type, Schema};
+    use arrow::ipc::reader::StreamDecoder;
     use arrow::ipc::writer::StreamWriter;
 
     use super::*;
@@ -292,5 +318,33 @@ mod tests {
         let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
         assert_eq!(lengths_of(&lists).unwrap(), [2, 0, 0, 1]);
         assert_eq!(lengths_of(&lists.slice(2, 2)).unwrap(), [0, 1]);
+    }
+
+    #[test]
+    fn parts_of_what_is_much_larger_are_copied() {
+        for column in [views(), lists_of_views(), structs_of_lists(), maps()] {
+            let whole = batch(column);
+            let part = whole.slice(17, 40);
+            let own = detached(part.clone()).unwrap();
+            assert_eq!(own, part);
+            assert!(get_record_batch_memory_size(&own) < get_record_batch_memory_size(&part) / 4);
+        }
+        let none = RecordBatchOptions::new().with_row_count(Some(7));
+        let none =
+            RecordBatch::try_new_with_options(Schema::empty().into(), vec![], &none).unwrap();
+        assert_eq!(detached(none.clone()).unwrap(), none);
+        // As in a block that is not compressed: the batch is nearly all of it, and there are others.
+        let mut block = vec![];
+        let mut writer = StreamWriter::try_new(&mut block, &batch(views()).schema()).unwrap();
+        (0..4).for_each(|_| writer.write(&batch(views())).unwrap());
+        drop(writer);
+        let (mut buffer, mut decoder) = (Buffer::from_vec(block), StreamDecoder::new());
+        let first = decoder.decode(&mut buffer).unwrap().unwrap();
+        let own = detached(first.clone()).unwrap();
+        assert_eq!(own, first);
+        assert!(get_record_batch_memory_size(&own) < bytes(&first) * 3 / 2);
+        let numbers = batch(Arc::new(Int64Array::from_iter_values(0..1000)));
+        let start = |batch: &RecordBatch| batch.column(0).to_data().buffers()[0].as_ptr();
+        assert_eq!(start(&detached(numbers.clone()).unwrap()), start(&numbers), "it is all of it");
     }
 }

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
@@ -28,12 +29,18 @@ pub(super) struct CountedFile {
     bytes: u64,
     /// Room that is its own already.
     reserved: u64,
+    /// Bytes of which it is known how long they took.
+    written: u64,
+    took: Duration,
     is_sealed: bool,
     remedy: Remedy,
 }
 
 /// What is full, and what to do about it.
 pub(super) type Remedy = fn(&BlockStore, Full) -> String;
+
+/// Of smaller writes, which are buffered, it is not known how long they took.
+const TIMED_BYTES: usize = 64 << 10;
 
 const BLOCK: Remedy = |store, full| {
     format!("{}; raise --work-limit, or lower forebay.edge_budget", store.taken(full))
@@ -65,6 +72,8 @@ impl CountedFile {
             checksum: crc32fast::Hasher::new(),
             bytes: 0,
             reserved: 0,
+            written: 0,
+            took: Duration::ZERO,
             is_sealed: false,
             remedy: BLOCK,
         })
@@ -106,6 +115,7 @@ impl CountedFile {
     pub(super) fn keep(mut self) -> Result<u64> {
         self.file.flush().map_err(|error| DiskError::new(&self.path, &error))?;
         self.store.keep(&self.job, self.id, self.bytes)?;
+        self.store.cost().wrote(self.written, self.took);
         self.is_sealed = true;
         Ok(self.bytes)
     }
@@ -142,7 +152,13 @@ impl Write for CountedFile {
         self.take(buffer.len() as u64)?;
         // Before it is written: what fails is given back as well.
         self.bytes += buffer.len() as u64;
+        let start = Instant::now();
         self.file.write_all(buffer)?;
+        if buffer.len() >= TIMED_BYTES {
+            // With the little that was buffered before it.
+            self.written += buffer.len() as u64;
+            self.took += start.elapsed();
+        }
         self.checksum.update(buffer);
         Ok(buffer.len())
     }

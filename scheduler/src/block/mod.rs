@@ -47,6 +47,7 @@ pub mod store;
 pub mod wire;
 pub mod writer;
 
+pub use compression::ByteCost;
 pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
 pub use groups::Groups;

@@ -56,8 +56,8 @@ impl OpenBlock {
     ) -> Result<Self> {
         let file = CountedFile::create(store, job, id)?;
         let path = file.path().to_owned();
-        let options =
-            IpcWriteOptions::default().try_with_compression(compression::for_rows_like(first))?;
+        let compression = compression::for_rows_like(first, store.seconds_per_byte());
+        let options = IpcWriteOptions::default().try_with_compression(compression)?;
         let writer = StreamWriter::try_new_with_options(file, &first.schema(), options);
         let writer = writer.map_err(|error| unwritten(&path, error))?;
         Ok(Self { path, rows: 0, writer })

@@ -68,8 +68,8 @@ impl OpenRound {
         id: FileId,
         first: &RecordBatch,
     ) -> Result<Self> {
-        let options =
-            IpcWriteOptions::default().try_with_compression(compression::for_rows_like(first))?;
+        let compression = compression::for_rows_like(first, store.seconds_per_byte());
+        let options = IpcWriteOptions::default().try_with_compression(compression)?;
         Self::create_with(store, job, id, options)
     }
 

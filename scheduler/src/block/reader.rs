@@ -401,7 +401,8 @@ impl Decoded {
             Some(batch) => {
                 admit(&self.decoded, weight::bytes(&batch))?;
                 self.rows += batch.num_rows() as u64;
-                Ok(Some(batch))
+                // What is not compressed lies in the block itself.
+                Ok(Some(weight::detached(batch)?))
             }
             None if self.rows == self.block.rows => Ok(None),
             None => {

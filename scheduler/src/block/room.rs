@@ -60,6 +60,11 @@ impl Room {
         Arc::new(Self { bytes_max, patience, taken: Mutex::default(), freed, wanted })
     }
 
+    /// Whether there is only so much.
+    pub fn is_limited(&self) -> bool {
+        self.bytes_max < u64::MAX
+    }
+
     /// Bytes of all files.
     pub fn taken(&self) -> u64 {
         let taken = self.taken.lock();

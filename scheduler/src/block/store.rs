@@ -11,6 +11,7 @@ use bytes::Bytes;
 use datafusion::common::{Result, exec_err};
 use parking_lot::Mutex;
 
+use super::compression::ByteCost;
 use super::failure::BlockError;
 use super::room::{Full, Room};
 use crate::protocol::location::{BlockLocation, FileId};
@@ -21,6 +22,7 @@ pub struct BlockStore {
     worker: String,
     folder: PathBuf,
     room: Arc<Room>,
+    cost: ByteCost,
     /// Sizes of what is sealed, by job.
     sealed: Mutex<HashMap<String, HashMap<FileId, u64>>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
@@ -37,9 +39,25 @@ impl BlockStore {
             worker,
             folder,
             room: Room::new(bytes_max),
+            cost: ByteCost::default(),
             sealed: Mutex::default(),
             forgotten: Mutex::default(),
         }
+    }
+
+    /// The same, where bytes cost this much.
+    #[must_use]
+    pub fn with_cost(self, cost: ByteCost) -> Self {
+        Self { cost, ..self }
+    }
+
+    pub(super) fn cost(&self) -> &ByteCost {
+        &self.cost
+    }
+
+    /// Seconds that a byte costs, if that is known. Where room is limited it costs what no clock tells.
+    pub(super) fn seconds_per_byte(&self) -> Option<f64> {
+        if self.room.is_limited() { None } else { self.cost.seconds() }
     }
 
     /// The worker whose blocks these are.

@@ -73,7 +73,8 @@ impl Bound {
     pub(super) fn serve(self, worker: &Worker) -> Result<Serving> {
         let Self { id, schedulers, port, advertised, folder } = self;
         let bytes_max = worker.work_limit.unwrap_or(u64::MAX);
-        let store = Arc::new(BlockStore::new(id.clone(), folder.path.clone(), bytes_max));
+        let store = BlockStore::new(id.clone(), folder.path.clone(), bytes_max);
+        let store = Arc::new(store.with_cost(worker.byte_cost()));
         let account = Arc::new(Account::new(to_scheduler().0));
         let devices = Arc::clone(&worker.devices);
         let engine = TaskEngine::new(devices, Arc::clone(&store), Arc::clone(&account));

@@ -29,7 +29,7 @@ use forebay_engine::Devices;
 use tokio::sync::oneshot;
 
 use crate::ballista::session;
-use crate::block::BlockStore;
+use crate::block::{BlockStore, ByteCost};
 use crate::functions::Functions;
 use crate::inventory;
 use crate::metrics::{MetricsServer, Page};
@@ -182,6 +182,15 @@ impl Worker {
 
     async fn connect(&self) -> Result<Schedulers> {
         Schedulers::reach(&self.scheduler, self.tls.as_ref(), Seeker::Worker).await
+    }
+
+    /// What bytes of blocks cost here: those who read them from elsewhere share a network.
+    fn byte_cost(&self) -> ByteCost {
+        let is_loopback = |address: IpAddr| address.is_loopback();
+        if self.host == "localhost" || self.host.parse().is_ok_and(is_loopback) {
+            return ByteCost::default();
+        }
+        ByteCost::with_network(self.devices.inventory().cpus)
     }
 
     fn refused(&self, problem: &str) -> DataFusionError {
