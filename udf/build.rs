@@ -18,10 +18,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The functions that the trampolines stand for, one per line.
 const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
 /// What `libforebay_torch.so` is built from beside `torch-sys`.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "src/runtime/torch/shim.cpp",
     "src/runtime/torch/linear.h",
     "src/runtime/torch/linear.cpp",
+    "src/runtime/torch/memory.cpp",
     "src/runtime/torch/operations.h",
     "src/runtime/torch/operations.cpp",
     "src/runtime/torch/program.h",

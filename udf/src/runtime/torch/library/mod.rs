@@ -24,6 +24,7 @@ use self::places::{CPU_LIBRARY, INTERFACE, INTERFACE_LIBRARY};
 use super::super::device_failure::device_error;
 use super::super::replica::Device;
 use super::failure::readable;
+use super::memory::allocate_tensors;
 use super::shim;
 use crate::error::RuntimeError;
 use crate::model::Vectors;
@@ -90,6 +91,7 @@ fn load() -> Result<LibtorchInfo, (String, String)> {
     // Before all else that may ask libtorch for CUDA: once asked without, it has none for good.
     let cuda = load_cuda(&library_path);
     shim::configure().map_err(|problem| (CPU_LIBRARY.to_owned(), problem))?;
+    allocate_tensors();
     // Graph fusion would compile kernels at run time for each shape, and make a row's result
     // depend on its batch. Profiling prepares for it: it makes a replica's first two batches slow.
     // Not fatal where libtorch lacks the settings.
