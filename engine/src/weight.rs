@@ -125,7 +125,7 @@ fn owned_array(array: &ArrayRef) -> Result<ArrayRef> {
     })
 }
 
-/// The same rows, [owned](owned) if their buffers are parts of much larger ones: those would be kept as long as any of the
+/// The same rows, [`owned`] if their buffers are parts of much larger ones: those would be kept as long as any of the
 /// rows, and whoever counts what buffers take counts them with each batch.
 ///
 /// # Errors
