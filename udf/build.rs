@@ -18,8 +18,12 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The functions that the trampolines stand for, one per line.
 const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
 /// What `libforebay_torch.so` is built from beside `torch-sys`.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 14] = [
     "src/runtime/torch/shim.cpp",
+    "src/runtime/torch/attention.h",
+    "src/runtime/torch/attention.cpp",
+    "src/runtime/torch/attention_kernels.h",
+    "src/runtime/torch/attention_kernels.cpp",
     "src/runtime/torch/linear.h",
     "src/runtime/torch/linear.cpp",
     "src/runtime/torch/memory.cpp",

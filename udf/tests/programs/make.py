@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import gelu, linear
+from torch.nn.functional import scaled_dot_product_attention as attention
 
 
 class Several(torch.nn.Module):
@@ -103,10 +104,59 @@ class Layers(torch.nn.Module):
         )
 
 
-def computed(program: torch.nn.Module) -> dict[str, object]:
-    """What a module computes with some numbers, of which one is none and one is infinite."""
+class Attention(torch.nn.Module):
+    """Attention of every kind that matters to whoever replaces it."""
+
+    def forward(self, x: torch.Tensor):
+        # Queries, keys and values of two heads, side by side as a layer gives them.
+        rows, tokens = x.size(0), x.size(1)
+        parts = x.view(rows, tokens, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        q, k, v = parts[0], parts[1], parts[2]
+        kept = (x > 0.5)[:, :, 0].view(rows, 1, 1, tokens)
+        kept_by_query = kept & (torch.arange(tokens) != 1).view(1, 1, tokens, 1)
+        kept_by_head = x[:1, :, :tokens].reshape(1, 1, tokens, tokens) * torch.tensor([1.0, -2.0]).view(1, 2, 1, 1)
+        return (
+            attention(q, k, v),
+            attention(q, k, v, kept),
+            # Of one query nothing is left.
+            attention(q, k, v, kept_by_query),
+            attention(q, k, v, torch.ones_like(kept)),
+            attention(q, k, v, kept_by_head),
+            attention(q, k, v, scale=0.3),
+            attention(q[:, :, :3], k, v, kept),
+            attention(q[:, :, :1], k[:, :, :1], v[:, :, :1]),
+            attention(q, k, v[:, :, :, :3]),
+            attention(q.contiguous(), k.contiguous(), v.contiguous(), kept),
+            attention(q, k[:1].expand(rows, 2, tokens, 4), v, kept),
+            # What stays, or is left to PyTorch.
+            attention(q, k, v, is_causal=True),
+            attention(q.double(), k.double(), v.double()).float(),
+            attention(q, k[:, :, :1].expand(rows, 2, tokens, 4), v),
+            attention(q.transpose(2, 3), k.transpose(2, 3), v.transpose(2, 3)),
+            attention(q[0], k[0], v[0]),
+            attention(q, k, v, kept[0, 0].expand(tokens, tokens)),
+            attention(q, k, v, kept_by_head.transpose(2, 3)),
+            attention(q[:, :, :0], k, v),
+        )
+
+
+def numbers() -> torch.Tensor:
+    """Some, of which one is none and one is infinite."""
     x = torch.randn(5, 8) * 3
     x[3, 2], x[4, 5] = float("nan"), float("inf")
+    return x
+
+
+def tokens() -> torch.Tensor:
+    """Three texts of seven tokens, with what attention takes of each. A value of the second is no number, and a key of
+    the third infinite: of a query that is no number PyTorch's own kernels make zeros in places."""
+    x = torch.randn(3, 7, 24) * 2
+    x[1, 3, 18], x[2, 5, 13] = float("nan"), float("inf")
+    return x
+
+
+def computed(program: torch.nn.Module, x: torch.Tensor) -> dict[str, object]:
+    """What a module computes with these numbers."""
     with torch.no_grad():
         outputs = [one.reshape(-1).tolist() for one in program(x)]
     # As texts: JSON has no such numbers.
@@ -116,7 +166,9 @@ def computed(program: torch.nn.Module) -> dict[str, object]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[0]).parent
-    for program in (Several(), Nothing(), Table(), layers := Layers()):
+    for program in (Several(), Nothing(), Table(), layers := Layers(), heads := Attention()):
         name = type(program).__name__.lower()
         torch.jit.save(torch.jit.script(program), str(folder / f"{name}.pt"))
-    (folder / "layers.json").write_text(json.dumps(computed(layers)), encoding="utf-8")
+    for program, x in ((layers, numbers()), (heads, tokens())):
+        name = type(program).__name__.lower()
+        (folder / f"{name}.json").write_text(json.dumps(computed(program, x)), encoding="utf-8")

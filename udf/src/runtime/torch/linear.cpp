@@ -1,5 +1,7 @@
 #include "linear.h"
 
+#include "attention.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -383,10 +385,11 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
   std::vector<Layer> layers = packable_layers(*graph);
   find_followers(graph, layers);
   if (!all) keep_faster(layers);
-  if (layers.empty()) return {};
+  PackedLayers done;
+  done.attentions = replace_attention(*graph);
+  if (layers.empty() && done.attentions == 0) return {};
   // Its owner has the original weights as well.
   module = std::move(frozen);
-  PackedLayers done;
   std::map<WeightKey, at::Tensor> packed;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> originals;
   while (!layers.empty()) {

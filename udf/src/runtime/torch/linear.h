@@ -7,19 +7,20 @@
 #include <torch/script.h>
 
 // How many layers oneDNN computes, how many activations and additions with them, with how many packed
-// weights, and how many of these are in memory in their old layout as well.
+// weights, and how many of these are in memory in their old layout as well; and how many attentions it computes.
 struct PackedLayers {
   int64_t layers = 0;
   int64_t activations = 0;
   int64_t sums = 0;
   int64_t weights = 0;
   int64_t twice = 0;
+  int64_t attentions = 0;
 };
 
 // Gives the linear layers of a float32 program on the CPU to oneDNN: all, or those whose shape it
 // computes faster than MKL, which aten::linear takes. Their weights are packed once, for all threads
-// that run the program. A program without any such layer stays as it is; after an exception it computes
-// the same as before.
+// that run the program. So is attention given to it: see attention.h. A program with neither stays as it is; after
+// an exception it computes the same as before.
 PackedLayers pack_linear_layers(torch::jit::Module &module, bool all);
 
 // Which kernels are faster for layers of a shape, where as many of the outputs are counted as were measured.

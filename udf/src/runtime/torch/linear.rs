@@ -92,22 +92,56 @@ mod tests {
     /// Those with weights of double precision and with weights that are read elsewhere stay. So do
     /// additions of a multiple and in place.
     const LAYERS: PackedLayers =
-        PackedLayers { layers: 21, activations: 6, sums: 6, weights: 19, twice: 0 };
+        PackedLayers { layers: 21, activations: 6, sums: 6, weights: 19, twice: 0, attentions: 0 };
+
+    /// The program and what it is with oneDNN give what PyTorch computed with the same numbers.
+    fn assert_golden(name: &str, shape: &[i64], expected: PackedLayers) {
+        let text = std::fs::read_to_string(file(&format!("{name}.json"))).unwrap();
+        let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let outputs = golden["outputs"].as_array().unwrap();
+        let x = numbers(&golden["x"]);
+        for program in both(&file(&format!("{name}.pt")), expected) {
+            let _mode = InferenceMode::enter();
+            let input = Tensor::from_slice(&x).reshape(shape);
+            let found = program.forward(&[input], outputs.len()).unwrap();
+            assert_eq!(found.len(), outputs.len());
+            for (at, (found, expected)) in found.iter().zip(outputs).enumerate() {
+                let expected = Tensor::from_slice(&numbers(expected)).reshape(found.size());
+                assert_equal(found, &expected, &format!("output {at} of {name}"));
+            }
+        }
+    }
 
     #[test]
     fn layers_in_every_place_give_what_pytorch_computed() {
-        let text = std::fs::read_to_string(file("layers.json")).unwrap();
-        let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let x = numbers(&golden["x"]);
-        for program in both(&file("layers.pt"), LAYERS) {
+        assert_golden("layers", &[-1, 8], LAYERS);
+    }
+
+    /// All but the one whose queries see only the keys before them.
+    const ATTENTION: PackedLayers =
+        PackedLayers { layers: 0, activations: 0, sums: 0, weights: 0, twice: 0, attentions: 18 };
+
+    #[test]
+    fn attention_of_every_kind_gives_what_pytorch_computed() {
+        assert_golden("attention", &[3, 7, 24], ATTENTION);
+    }
+
+    /// As many keys as are multiplied in one part and in several, by one thread and by more.
+    #[test]
+    fn attention_of_any_length_gives_what_the_program_gives_as_it_is() {
+        const OUTPUTS: usize = 19;
+        let [plain, packed] = both(&file("attention.pt"), ATTENTION);
+        for threads in [1, 3] {
+            shim::set_threads(threads).unwrap();
             let _mode = InferenceMode::enter();
-            let input = Tensor::from_slice(&x).reshape([-1, 8]);
-            let found = program.forward(&[input], OUTPUTS).unwrap();
-            for (at, (found, expected)) in
-                found.iter().zip(golden["outputs"].as_array().unwrap()).enumerate()
-            {
-                let expected = Tensor::from_slice(&numbers(expected)).reshape(found.size());
-                assert_equal(found, &expected, &format!("output {at}"));
+            // A mask by head needs as many numbers as there are tokens, of which there are 24 at most.
+            for tokens in [1, 2, 16, 17, 24] {
+                let input = Tensor::randn([2, tokens, 24], (Kind::Float, tch::Device::Cpu));
+                let expected = plain.forward(&[input.shallow_clone()], OUTPUTS).unwrap();
+                let found = packed.forward(&[input], OUTPUTS).unwrap();
+                for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert_equal(found, expected, &format!("output {at} for {tokens} tokens"));
+                }
             }
         }
     }
@@ -147,14 +181,30 @@ mod tests {
         let path = prepared("models/all-minilm-l6-v2").join("model.pt");
         let [plain, packed] = both(
             &path,
-            PackedLayers { layers: 36, activations: 6, sums: 12, weights: 36, twice: 0 },
+            PackedLayers {
+                layers: 36,
+                activations: 6,
+                sums: 12,
+                weights: 36,
+                twice: 0,
+                attentions: 6,
+            },
         );
         shim::set_threads(1).unwrap();
         let _mode = InferenceMode::enter();
-        let ids = Tensor::randint_low(1000, 20_000, [5, 24], (Kind::Int64, tch::Device::Cpu));
-        let mask = ids.ones_like();
-        let _ = mask.narrow(0, 2, 2).narrow(1, 7, 17).zero_();
-        let inputs = [ids, mask];
+        let texts = |tokens| {
+            let size = [5, tokens];
+            let ids = Tensor::randint_low(1000, 20_000, size, (Kind::Int64, tch::Device::Cpu));
+            let mask = ids.ones_like();
+            let _ = mask.narrow(0, 2, 2).narrow(1, 7, tokens - 7).zero_();
+            [ids, mask]
+        };
+        // So many that attention is computed in parts.
+        let long = texts(400);
+        let [expected, found] =
+            [&plain, &packed].map(|program| program.forward(&long, 1).unwrap().remove(0));
+        assert_equal(&found, &expected, "texts of 400 tokens");
+        let inputs = texts(24);
         let expected = plain.forward(&inputs, 1).unwrap();
         let expected = &expected[0];
         // Several threads read the same weights.

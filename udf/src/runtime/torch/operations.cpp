@@ -80,6 +80,7 @@ double operations_of(std::string_view name, Inputs inputs) {
                 static_cast<double>(weight.size(0));
        }},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", of_attention},
+      {"forebay::heads", of_attention},
       {"aten::_convolution", of_convolution},
   };
   const auto found = counts.find(name);

@@ -170,6 +170,8 @@ pub(super) struct PackedLayers {
     pub(super) weights: i64,
     /// Weights that are in memory in their old layout as well.
     pub(super) twice: i64,
+    /// Attentions whose products it computes.
+    pub(super) attentions: i64,
 }
 
 /// Which kernels compute linear layers of a shape faster. `outputs` are those that were measured, which
