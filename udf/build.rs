@@ -20,13 +20,13 @@ const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
 /// What `libforebay_torch.so` is built from beside `torch-sys`.
 const SOURCES: [&str; 14] = [
     "src/runtime/torch/shim.cpp",
+    "src/runtime/torch/allocator.cpp",
     "src/runtime/torch/attention.h",
     "src/runtime/torch/attention.cpp",
     "src/runtime/torch/attention_kernels.h",
     "src/runtime/torch/attention_kernels.cpp",
     "src/runtime/torch/linear.h",
     "src/runtime/torch/linear.cpp",
-    "src/runtime/torch/memory.cpp",
     "src/runtime/torch/operations.h",
     "src/runtime/torch/operations.cpp",
     "src/runtime/torch/program.h",

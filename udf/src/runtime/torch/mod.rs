@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "calls into libtorch; each block says why it is sound")]
 
+mod allocator;
 mod arguments;
 mod calls;
 mod choices;

@@ -1,4 +1,4 @@
-// Tensors on CPUs in memory of the executable's own allocator. Part of libforebay_torch.so; called by memory.rs.
+// Tensors on CPUs in memory of the executable's own allocator. Part of libforebay_torch.so; called by allocator.rs.
 //
 // Each batch has another shape, and what libtorch keeps of some of them lies between what it frees of all: the C
 // library's heap grows with every new length. An allocator that has pages for each size does not.
