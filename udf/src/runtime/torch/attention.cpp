@@ -6,9 +6,11 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -27,22 +29,31 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Scores that are computed at a time, so many that they stay in a core's own cache.
-constexpr int64_t kScores = 32 * 1024;
+// libtorch keeps a kernel for each size of a product and for each thread, and each takes a third of a megabyte. So
+// matrices are cut into tiles of these sizes, with zeros behind the last row and column.
+constexpr std::array<int64_t, 4> kRows = {64, 32, 16, 8};
+constexpr std::array<int64_t, 3> kColumns = {64, 32, 16};
+
+int64_t padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+// The largest of the sizes that a rest has room for; the rest is a multiple of the least.
+template <size_t N> int64_t tile_of(const std::array<int64_t, N> &sizes, int64_t rest) {
+  return *std::find_if(sizes.begin(), sizes.end(), [&](int64_t size) { return size <= rest; });
+}
 
 // Numbers between two rows of a head, at least as many as a row has.
 int64_t stride_of(const at::Tensor &tensor) {
   return tensor.size(2) > 1 ? tensor.stride(2) : tensor.size(3);
 }
 
-// [batch, heads, rows, width], whose rows oneDNN can read where they are.
+// [batch, heads, rows, width], whose rows are not broken up.
 bool is_readable(const at::Tensor &tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
          tensor.scalar_type() == at::kFloat && tensor.dim() == 4 && tensor.numel() > 0 &&
-         (tensor.stride(3) == 1 || tensor.size(3) == 1) && stride_of(tensor) >= tensor.size(3);
+         (tensor.stride(3) == 1 || tensor.size(3) == 1);
 }
 
-// All that one head's products need, for queries [batch, heads, queries, width].
+// All that the heads' products need, for queries [batch, heads, queries, width].
 struct Attention {
   const at::Tensor &query, &key, &value;
   // [batch, heads, queries, keys], or nothing. What is boolean says which keys count, what is a number is added.
@@ -55,72 +66,123 @@ struct Attention {
   int64_t queries() const { return query.size(2); }
   int64_t keys() const { return key.size(2); }
   int64_t width() const { return query.size(3); }
+  int64_t given() const { return value.size(3); }
+  int64_t padded_queries() const { return padded(queries(), kRows.back()); }
+  int64_t padded_keys() const { return padded(keys(), kColumns.back()); }
+};
 
-  // Queries whose scores are computed at a time.
-  int64_t rows() const {
-    constexpr int64_t kBlock = 16;
-    return std::min(queries(), std::max<int64_t>(1, kScores / keys() / kBlock) * kBlock);
+// What one head at a time is copied to, and computed in.
+class Room {
+public:
+  explicit Room(const Attention &of)
+      : of_(of), numbers_(at::empty({of.padded_queries() * of.width() +
+                                     of.padded_keys() * (of.width() + of.given() + kRows[0]) +
+                                     kRows[0] * (of.given() + 2)},
+                                    of.query.options())) {
+    float *next = numbers_.data_ptr<float>();
+    const auto take = [&](int64_t count) { return std::exchange(next, next + count); };
+    queries_ = take(of.padded_queries() * of.width());
+    keys_ = take(of.padded_keys() * of.width());
+    values_ = take(of.padded_keys() * of.given());
+    scores_ = take(of.padded_keys() * kRows[0]);
+    products_ = take(of.given() * kRows[0]);
+    largest_ = take(kRows[0]);
+    sums_ = take(kRows[0]);
   }
 
+  void compute(int64_t batch, int64_t head) {
+    pack(batch, head);
+    int64_t rows = 0;
+    for (int64_t first = 0; first < of_.padded_queries(); first += rows) {
+      rows = tile_of(kRows, of_.padded_queries() - first);
+      compute(batch, head, first, rows);
+    }
+  }
+
+private:
   const float *head_of(const at::Tensor &tensor, int64_t batch, int64_t head) const {
     return tensor.const_data_ptr<float>() + batch * tensor.stride(0) + head * tensor.stride(1);
   }
 
-  // Writes what is added to the scores of these queries to where they will be. False if that is nothing.
-  bool write_mask(int64_t batch, int64_t head, int64_t first, int64_t rows, float *scores) const {
-    if (!mask) return false;
-    const int64_t stride = mask->stride(2);
-    const int64_t start = batch * mask->stride(0) + head * mask->stride(1) + first * stride;
-    if (mask->scalar_type() == at::kBool) {
-      const bool *from = mask->const_data_ptr<bool>() + start;
-      const int64_t distinct = stride == 0 ? 1 : rows;
-      bool is_all = true;
-      for (int64_t i = 0; i < distinct && is_all; i++) is_all = !std::memchr(from + i * stride, 0, keys());
-      if (is_all) return false;
-      attention::write_addends(from, stride, rows, keys(), scores);
-    } else {
-      const float *from = mask->const_data_ptr<float>() + start;
-      for (int64_t i = 0; i < rows; i++) {
-        std::memcpy(scores + i * keys(), from + i * stride, keys() * sizeof(float));
-      }
-    }
-    return true;
-  }
-
-  // One head, with room for its keys, for the scores of `rows()` queries, and for their sums.
-  void compute(int64_t batch, int64_t head, float *keys_transposed, float *scores, float *sums) const {
-    using at::native::cpublas::brgemm;
-    attention::transpose_scaled(head_of(key, batch, head), stride_of(key), keys(), width(), scale,
-                                keys_transposed);
-    const float *queries_of_head = head_of(query, batch, head);
-    for (int64_t first = 0; first < queries(); first += rows()) {
-      const int64_t count = std::min(rows(), queries() - first);
-      const bool is_masked = write_mask(batch, head, first, count, scores);
-      brgemm(count, keys(), width(), stride_of(query), keys(), keys(), is_masked,
-             queries_of_head + first * stride_of(query), keys_transposed, scores);
-      attention::exponentiate_rows(scores, count, keys(), sums);
-      float *given = output.data_ptr<float>() + batch * output.stride(0) + first * output.stride(1) +
-                     head * output.stride(2);
-      brgemm(count, value.size(3), keys(), keys(), stride_of(value), output.stride(1), false, scores,
-             head_of(value, batch, head), given);
-      attention::divide_rows(given, output.stride(1), count, value.size(3), sums);
+  // Calls with the first key, how many there are, and how many with zeros, of each tile.
+  template <typename F> void each_tile(F visit) const {
+    int64_t columns = 0;
+    for (int64_t first = 0; first < of_.padded_keys(); first += columns) {
+      columns = tile_of(kColumns, of_.padded_keys() - first);
+      visit(first, std::min(columns, of_.keys() - first), columns);
     }
   }
 
-  void compute_all() const {
-    RECORD_FUNCTION("forebay::heads", std::vector<c10::IValue>({query, key, value}));
-    at::parallel_for(0, query.size(0) * heads(), 1, [&](int64_t begin, int64_t end) {
-      const at::Tensor room =
-          at::empty({width() * keys() + rows() * keys() + rows()}, query.options());
-      float *transposed = room.data_ptr<float>();
-      float *scores = transposed + width() * keys();
-      for (int64_t i = begin; i < end; i++) {
-        compute(i / heads(), i % heads(), transposed, scores, scores + rows() * keys());
-      }
-      at::native::cpublas::brgemm_release(/*is_vnni=*/false);
+  void pack(int64_t batch, int64_t head) {
+    attention::pack_rows(head_of(of_.query, batch, head), stride_of(of_.query), of_.queries(), of_.padded_queries(),
+                         of_.width(), of_.scale, queries_);
+    attention::pack_rows(head_of(of_.value, batch, head), stride_of(of_.value), of_.keys(), of_.padded_keys(),
+                         of_.given(), 1, values_);
+    const float *keys = head_of(of_.key, batch, head);
+    each_tile([&](int64_t first, int64_t count, int64_t columns) {
+      attention::pack_turned(keys + first * stride_of(of_.key), stride_of(of_.key), count, columns, of_.width(),
+                             keys_ + first * of_.width());
     });
   }
+
+  // Some queries of a head, of which the last may be zeros. The scores of a tile are next to each other.
+  void compute(int64_t batch, int64_t head, int64_t first, int64_t rows) {
+    using at::native::cpublas::brgemm;
+    const int64_t count = std::min(rows, of_.queries() - first);
+    std::fill_n(largest_, count, -INFINITY);
+    std::fill_n(sums_, count, 0.0F);
+    std::fill_n(products_, rows * of_.given(), 0.0F);
+    each_tile([&](int64_t key, int64_t keys, int64_t columns) {
+      float *scores = scores_ + rows * key;
+      brgemm(rows, columns, of_.width(), of_.width(), columns, columns, false, queries_ + first * of_.width(),
+             keys_ + key * of_.width(), scores);
+      if (of_.mask) add_mask(batch, head, first, count, key, keys, scores, columns);
+      attention::raise_largest(scores, columns, count, keys, largest_);
+    });
+    each_tile([&](int64_t key, int64_t keys, int64_t columns) {
+      float *scores = scores_ + rows * key;
+      attention::exponentiate(scores, columns, count, keys, largest_, sums_);
+      brgemm(rows, of_.given(), columns, columns, of_.given(), of_.given(), true, scores, values_ + key * of_.given(),
+             products_);
+    });
+    const at::Tensor &to = of_.output;
+    attention::divide(products_, count, of_.given(), sums_,
+                      to.data_ptr<float>() + batch * to.stride(0) + first * to.stride(1) + head * to.stride(2),
+                      to.stride(1));
+  }
+
+  void add_mask(int64_t batch, int64_t head, int64_t query, int64_t queries, int64_t key, int64_t keys, float *scores,
+                int64_t stride) const {
+    const at::Tensor &mask = *of_.mask;
+    const int64_t start = batch * mask.stride(0) + head * mask.stride(1) + query * mask.stride(2) + key;
+    if (mask.scalar_type() == at::kFloat) {
+      const float *from = mask.const_data_ptr<float>() + start;
+      attention::add_mask(from, mask.stride(2), queries, keys, scores, stride);
+      return;
+    }
+    const bool *from = mask.const_data_ptr<bool>() + start;
+    const int64_t distinct = mask.stride(2) == 0 ? 1 : queries;
+    for (int64_t i = 0; i < distinct; i++) {
+      // Of texts of one length nothing is left out.
+      if (!std::memchr(from + i * mask.stride(2), 0, keys)) continue;
+      attention::add_mask(from, mask.stride(2), queries, keys, scores, stride);
+      return;
+    }
+  }
+
+  const Attention &of_;
+  at::Tensor numbers_;
+  float *queries_, *keys_, *values_, *scores_, *products_, *largest_, *sums_;
 };
+
+void compute(const Attention &all) {
+  RECORD_FUNCTION("forebay::heads", std::vector<c10::IValue>({all.query, all.key, all.value}));
+  at::parallel_for(0, all.query.size(0) * all.heads(), 1, [&](int64_t begin, int64_t end) {
+    Room room(all);
+    for (int64_t i = begin; i < end; i++) room.compute(i / all.heads(), i % all.heads());
+    at::native::cpublas::brgemm_release(/*is_vnni=*/false);
+  });
+}
 
 // A mask with a row for each query, if it is one that is read here.
 std::optional<at::Tensor> readable_mask(const at::Tensor &mask, const at::Tensor &query, int64_t keys) {
@@ -158,7 +220,7 @@ at::Tensor attend(const at::Tensor &query, const at::Tensor &key, const at::Tens
   const double usual = 1 / std::sqrt(static_cast<double>(query.size(3)));
   at::Tensor output =
       at::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options());
-  Attention{query, key, value, readable, static_cast<float>(scale.value_or(usual)), output}.compute_all();
+  compute({query, key, value, readable, static_cast<float>(scale.value_or(usual)), output});
   return output.transpose(1, 2);
 }
 

@@ -47,42 +47,71 @@ INLINED float exponential(float x) {
 
 namespace attention {
 
-FOR_EACH_CPU void transpose_scaled(const float *from, int64_t stride, int64_t keys, int64_t width, float scale,
-                                   float *to) {
-  for (int64_t i = 0; i < width; i++) {
+FOR_EACH_CPU void pack_rows(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
+                            float *to) {
+  for (int64_t i = 0; i < rows; i++) {
 #pragma omp simd
-    for (int64_t j = 0; j < keys; j++) to[i * keys + j] = from[j * stride + i] * scale;
+    for (int64_t j = 0; j < width; j++) to[i * width + j] = from[i * stride + j] * scale;
+  }
+  std::memset(to + rows * width, 0, (padded - rows) * width * sizeof(float));
+}
+
+FOR_EACH_CPU void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to) {
+  for (int64_t j = 0; j < width; j++) {
+    float *row = to + j * padded;
+#pragma omp simd
+    for (int64_t i = 0; i < rows; i++) row[i] = from[i * stride + j];
+    for (int64_t i = rows; i < padded; i++) row[i] = 0;
   }
 }
 
-FOR_EACH_CPU void write_addends(const bool *mask, int64_t stride, int64_t rows, int64_t columns, float *to) {
+FOR_EACH_CPU void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
+                           int64_t stride) {
   for (int64_t i = 0; i < rows; i++) {
 #pragma omp simd
-    for (int64_t j = 0; j < columns; j++) to[i * columns + j] = mask[i * stride + j] ? 0 : -INFINITY;
+    for (int64_t j = 0; j < columns; j++) scores[i * stride + j] += mask[i * mask_stride + j];
   }
 }
 
-FOR_EACH_CPU void exponentiate_rows(float *scores, int64_t rows, int64_t columns, float *sums) {
+FOR_EACH_CPU void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
+                           int64_t stride) {
   for (int64_t i = 0; i < rows; i++) {
-    float *row = scores + i * columns;
-    float largest = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : largest)
-    for (int64_t j = 0; j < columns; j++) largest = row[j] > largest ? row[j] : largest;
-    if (largest == -INFINITY) largest = 0;
+#pragma omp simd
+    for (int64_t j = 0; j < columns; j++) scores[i * stride + j] += mask[i * mask_stride + j] ? 0 : -INFINITY;
+  }
+}
+
+FOR_EACH_CPU void raise_largest(const float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest) {
+  for (int64_t i = 0; i < rows; i++) {
+    const float *row = scores + i * stride;
+    float most = largest[i];
+#pragma omp simd reduction(max : most)
+    for (int64_t j = 0; j < columns; j++) most = row[j] > most ? row[j] : most;
+    largest[i] = most;
+  }
+}
+
+FOR_EACH_CPU void exponentiate(float *scores, int64_t stride, int64_t rows, int64_t columns, const float *largest,
+                               float *sums) {
+  for (int64_t i = 0; i < rows; i++) {
+    float *row = scores + i * stride;
+    const float most = largest[i] == -INFINITY ? 0 : largest[i];
+    float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < columns; j++) {
-      row[j] = exponential(row[j] - largest);
+      row[j] = exponential(row[j] - most);
       sum += row[j];
     }
-    sums[i] = sum;
+    for (int64_t j = columns; j < stride; j++) row[j] = 0;
+    sums[i] += sum;
   }
 }
 
-FOR_EACH_CPU void divide_rows(float *values, int64_t stride, int64_t rows, int64_t columns, const float *sums) {
+FOR_EACH_CPU void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to, int64_t stride) {
   for (int64_t i = 0; i < rows; i++) {
     const float factor = sums[i] == 0 ? 0 : 1 / sums[i];
 #pragma omp simd
-    for (int64_t j = 0; j < columns; j++) values[i * stride + j] *= factor;
+    for (int64_t j = 0; j < columns; j++) to[i * stride + j] = from[i * columns + j] * factor;
   }
 }
 

@@ -1,22 +1,29 @@
 // The loops of attention.cpp, which are compiled for several kinds of CPU. Without libtorch, so that optimising
-// them takes no time.
+// them takes no time. Matrices are row by row; a stride is how many numbers its rows are apart.
 #pragma once
 
 #include <cstdint>
 
 namespace attention {
 
-// [keys, width] with rows that are `stride` apart becomes [width, keys], each number times `scale`.
-void transpose_scaled(const float *from, int64_t stride, int64_t keys, int64_t width, float scale, float *to);
+// `rows` rows of `width` numbers, each times `scale`, next to each other, and zeros up to `padded` rows.
+void pack_rows(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale, float *to);
 
-// What a mask, whose rows are `stride` apart, adds to scores: 0 where it is true, minus infinity elsewhere.
-void write_addends(const bool *mask, int64_t stride, int64_t rows, int64_t columns, float *to);
+// The same turned: [width, padded].
+void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to);
 
-// e^(score - the row's largest) in the scores' place, and the sum of each row: 0 if all its scores are minus
-// infinity, not a number if one of them is none.
-void exponentiate_rows(float *scores, int64_t rows, int64_t columns, float *sums);
+// Adds a mask to scores [rows, stride]: its numbers, or minus infinity where it is false.
+void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
+void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
 
-// Divides rows that are `stride` apart by their sums; what has the sum 0 becomes 0.
-void divide_rows(float *values, int64_t stride, int64_t rows, int64_t columns, const float *sums);
+// Raises `largest` of each row to what is in it.
+void raise_largest(const float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest);
+
+// e^(score - the row's largest) in the scores' place, zeros behind them up to the stride, and their sum added to that
+// of the row. Of a row whose largest is minus infinity all are zeros.
+void exponentiate(float *scores, int64_t stride, int64_t rows, int64_t columns, const float *largest, float *sums);
+
+// Rows divided by their sums; what has the sum 0 becomes 0.
+void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to, int64_t stride);
 
 } // namespace attention
