@@ -112,20 +112,26 @@ class Attention(torch.nn.Module):
         rows, tokens = x.size(0), x.size(1)
         parts = x.view(rows, tokens, 3, 2, 4).permute(2, 0, 3, 1, 4)
         q, k, v = parts[0], parts[1], parts[2]
-        kept = (x > 0.5)[:, :, 0].view(rows, 1, 1, tokens)
+        kept = (x > 0.5)[:, :, 0].contiguous().view(rows, 1, 1, tokens)
         kept_by_query = kept & (torch.arange(tokens) != 1).view(1, 1, tokens, 1)
-        kept_by_head = x[:1, :, :tokens].reshape(1, 1, tokens, tokens) * torch.tensor([1.0, -2.0]).view(1, 2, 1, 1)
+        by_query, by_key = x[0, :, 1].view(1, 1, tokens, 1), x[0, :, 2].view(1, 1, 1, tokens)
+        by_head = by_query * by_key * torch.tensor([1.0, -2.0]).view(1, 2, 1, 1)
         return (
             attention(q, k, v),
             attention(q, k, v, kept),
             # Of one query nothing is left.
             attention(q, k, v, kept_by_query),
             attention(q, k, v, torch.ones_like(kept)),
-            attention(q, k, v, kept_by_head),
+            attention(q, k, v, by_head),
+            attention(q, k, v, by_key * 2),
+            attention(q, k, v, torch.triu(torch.ones(tokens, tokens, dtype=torch.bool)).view(1, 1, tokens, tokens)),
             attention(q, k, v, scale=0.3),
-            attention(q[:, :, :3], k, v, kept),
-            attention(q[:, :, :1], k[:, :, :1], v[:, :, :1]),
-            attention(q, k, v[:, :, :, :3]),
+            attention(q[:, :, :8], k, v, kept),
+            attention(q, k[:, :, :5], v[:, :, :5]),
+            attention(q, k[:, :, :1], v[:, :, :1]),
+            # Which is read in the order that PyTorch gives it in.
+            attention(q.contiguous(), k, v).view(rows * 2, tokens, 4),
+            attention(q, k, v[:, :, :, :3]).view(rows * 2, tokens, 3),
             attention(q.contiguous(), k.contiguous(), v.contiguous(), kept),
             attention(q, k[:1].expand(rows, 2, tokens, 4), v, kept),
             # What stays, or is left to PyTorch.
@@ -135,8 +141,11 @@ class Attention(torch.nn.Module):
             attention(q.transpose(2, 3), k.transpose(2, 3), v.transpose(2, 3)),
             attention(q[0], k[0], v[0]),
             attention(q, k, v, kept[0, 0].expand(tokens, tokens)),
-            attention(q, k, v, kept_by_head.transpose(2, 3)),
+            attention(q, k, v, by_head.transpose(2, 3)),
             attention(q[:, :, :0], k, v),
+            attention(q[:, :, :3], k, v, kept),
+            attention(torch._neg_view(q), k, v),
+            attention(q, k, v, torch._neg_view(by_head)),
         )
 
 
@@ -148,10 +157,10 @@ def numbers() -> torch.Tensor:
 
 
 def tokens() -> torch.Tensor:
-    """Three texts of seven tokens, with what attention takes of each. A value of the second is no number, and a key of
-    the third infinite: of a query that is no number PyTorch's own kernels make zeros in places."""
-    x = torch.randn(3, 7, 24) * 2
-    x[1, 3, 18], x[2, 5, 13] = float("nan"), float("inf")
+    """Two texts of nine tokens, with what attention takes of each. A value of the first is no number, and a key of the
+    second infinite: of a query that is no number PyTorch's own kernels make zeros in places."""
+    x = torch.randn(2, 9, 24) * 2
+    x[0, 3, 18], x[1, 5, 13] = float("nan"), float("inf")
     return x
 
 

@@ -41,16 +41,15 @@ template <size_t N> int64_t tile_of(const std::array<int64_t, N> &sizes, int64_t
   return *std::find_if(sizes.begin(), sizes.end(), [&](int64_t size) { return size <= rest; });
 }
 
-// Numbers between two rows of a head, at least as many as a row has.
-int64_t stride_of(const at::Tensor &tensor) {
-  return tensor.size(2) > 1 ? tensor.stride(2) : tensor.size(3);
+// Of four dimensions, in memory as its strides and its type say.
+bool is_plain(const at::Tensor &tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested() && tensor.device().is_cpu() &&
+         !tensor.is_neg() && !tensor._is_zerotensor() && tensor.dim() == 4 && tensor.numel() > 0;
 }
 
 // [batch, heads, rows, width], whose rows are not broken up.
 bool is_readable(const at::Tensor &tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
-         tensor.scalar_type() == at::kFloat && tensor.dim() == 4 && tensor.numel() > 0 &&
-         (tensor.stride(3) == 1 || tensor.size(3) == 1);
+  return is_plain(tensor) && tensor.scalar_type() == at::kFloat && (tensor.stride(3) == 1 || tensor.size(3) == 1);
 }
 
 // All that the heads' products need, for queries [batch, heads, queries, width].
@@ -59,8 +58,8 @@ struct Attention {
   // [batch, heads, queries, keys], or nothing. What is boolean says which keys count, what is a number is added.
   OptionalTensor mask;
   float scale;
-  // [batch, queries, heads, width of values]
-  at::Tensor output;
+  // [batch, heads, queries, width of values]
+  const at::Tensor &output;
 
   int64_t heads() const { return query.size(1); }
   int64_t queries() const { return query.size(2); }
@@ -114,13 +113,13 @@ private:
   }
 
   void pack(int64_t batch, int64_t head) {
-    attention::pack_rows(head_of(of_.query, batch, head), stride_of(of_.query), of_.queries(), of_.padded_queries(),
+    attention::pack_rows(head_of(of_.query, batch, head), of_.query.stride(2), of_.queries(), of_.padded_queries(),
                          of_.width(), of_.scale, queries_);
-    attention::pack_rows(head_of(of_.value, batch, head), stride_of(of_.value), of_.keys(), of_.padded_keys(),
+    attention::pack_rows(head_of(of_.value, batch, head), of_.value.stride(2), of_.keys(), of_.padded_keys(),
                          of_.given(), 1, values_);
     const float *keys = head_of(of_.key, batch, head);
     each_tile([&](int64_t first, int64_t count, int64_t columns) {
-      attention::pack_turned(keys + first * stride_of(of_.key), stride_of(of_.key), count, columns, of_.width(),
+      attention::pack_turned(keys + first * of_.key.stride(2), of_.key.stride(2), count, columns, of_.width(),
                              keys_ + first * of_.width());
     });
   }
@@ -147,8 +146,8 @@ private:
     });
     const at::Tensor &to = of_.output;
     attention::divide(products_, count, of_.given(), sums_,
-                      to.data_ptr<float>() + batch * to.stride(0) + first * to.stride(1) + head * to.stride(2),
-                      to.stride(1));
+                      to.data_ptr<float>() + batch * to.stride(0) + head * to.stride(1) + first * to.stride(2),
+                      to.stride(2));
   }
 
   void add_mask(int64_t batch, int64_t head, int64_t query, int64_t queries, int64_t key, int64_t keys, float *scores,
@@ -180,14 +179,13 @@ void compute(const Attention &all) {
   at::parallel_for(0, all.query.size(0) * all.heads(), 1, [&](int64_t begin, int64_t end) {
     Room room(all);
     for (int64_t i = begin; i < end; i++) room.compute(i / all.heads(), i % all.heads());
-    at::native::cpublas::brgemm_release(/*is_vnni=*/false);
   });
 }
 
 // A mask with a row for each query, if it is one that is read here.
 std::optional<at::Tensor> readable_mask(const at::Tensor &mask, const at::Tensor &query, int64_t keys) {
   const bool is_known = mask.scalar_type() == at::kBool || mask.scalar_type() == at::kFloat;
-  if (!is_known || !mask.device().is_cpu() || mask.layout() != at::kStrided || mask.dim() != 4) return {};
+  if (!is_plain(mask) || !is_known) return {};
   const std::vector<int64_t> sizes = {query.size(0), query.size(1), query.size(2), keys};
   for (int64_t dim = 0; dim < 4; dim++) {
     if (mask.size(dim) != sizes[dim] && mask.size(dim) != 1) return {};
@@ -204,24 +202,36 @@ bool fit_together(const at::Tensor &query, const at::Tensor &key, const at::Tens
   return is_same(key) && is_same(value) && key.size(3) == query.size(3);
 }
 
-// What takes the place of scaled_dot_product_attention in a program. What it would refuse or read otherwise goes there.
+// Whether there is enough to multiply: keys and values are copied for each head, a few queries are computed as eight,
+// and a head is computed by one thread.
+bool is_worth_it(const at::Tensor &query) {
+  return query.size(2) >= kRows.back() && query.size(0) * query.size(1) >= at::get_num_threads();
+}
+
+// In the order of what libtorch gives: that of the queries, if the result is as wide.
+at::Tensor empty_output(const at::Tensor &query, const at::Tensor &value) {
+  if (value.size(3) == query.size(3)) return at::empty_like(query);
+  return at::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options());
+}
+
+// What takes the place of scaled_dot_product_attention in a program. What is not read here goes there.
 at::Tensor attend(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
                   const OptionalTensor &mask, std::optional<double> scale) {
   const auto by_libtorch = [&] {
     return at::scaled_dot_product_attention(query, key, value, mask, 0.0, false, scale);
   };
   if (!is_readable(query) || !is_readable(key) || !is_readable(value)) return by_libtorch();
-  if (!fit_together(query, key, value)) return by_libtorch();
+  if (!fit_together(query, key, value) || !is_worth_it(query)) return by_libtorch();
   OptionalTensor readable;
   if (mask && mask->defined()) {
     readable = readable_mask(*mask, query, key.size(2));
     if (!readable) return by_libtorch();
   }
+  const at::Tensor output = empty_output(query, value);
+  if (output.stride(3) != 1 && output.size(3) > 1) return by_libtorch();
   const double usual = 1 / std::sqrt(static_cast<double>(query.size(3)));
-  at::Tensor output =
-      at::empty({query.size(0), query.size(2), query.size(1), value.size(3)}, query.options());
   compute({query, key, value, readable, static_cast<float>(scale.value_or(usual)), output});
-  return output.transpose(1, 2);
+  return output;
 }
 
 // Without dropout, and each query sees all keys that the mask leaves.
@@ -249,8 +259,8 @@ TORCH_LIBRARY_FRAGMENT(forebay, library) {
 }
 
 int64_t replace_attention(Graph &graph) {
-  // With fewer instructions oneDNN has no kernels for it.
-  if (at::get_cpu_capability() == "DEFAULT") return 0;
+  // For other instructions oneDNN has no kernels for it.
+  if (at::get_cpu_capability().rfind("AVX", 0) != 0) return 0;
   static const auto kind = c10::Symbol::fromQualString("forebay::attention");
   std::vector<Node *> found;
   find(graph.block(), found);

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include <torch/script.h>
 
-// Gives scaled_dot_product_attention of a program on the CPU to oneDNN, where it computes the products of each
-// head faster than MKL, which libtorch takes. Returns how many there are.
+// Gives the products of scaled_dot_product_attention in an fp32 program on the CPU to oneDNN, on CPUs with AVX2.
+// libtorch takes MKL for them. Returns how many attentions there are.
 int64_t replace_attention(torch::jit::Graph &graph);

@@ -15,7 +15,7 @@
 
 namespace {
 
-// Of numbers that are 0 or less, within 2e-7 of the result; below e^-87 it is 0. As Cody and Waite have it: x = n ln 2
+// Of numbers that are 0 or less, with a relative error of 2e-7; below e^-87 it is 0. As Cody and Waite have it: x = n ln 2
 // + r with n whole and r at most half of ln 2, so that e^x = 2^n e^r, whose power series is cut off after r^7.
 INLINED float exponential(float x) {
   constexpr float kLeast = -87.0F, kLog2E = 1.4426950408889634F;
@@ -56,7 +56,8 @@ FOR_EACH_CPU void pack_rows(const float *from, int64_t stride, int64_t rows, int
   std::memset(to + rows * width, 0, (padded - rows) * width * sizeof(float));
 }
 
-FOR_EACH_CPU void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to) {
+FOR_EACH_CPU void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
+                              float *to) {
   for (int64_t j = 0; j < width; j++) {
     float *row = to + j * padded;
 #pragma omp simd
@@ -107,7 +108,8 @@ FOR_EACH_CPU void exponentiate(float *scores, int64_t stride, int64_t rows, int6
   }
 }
 
-FOR_EACH_CPU void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to, int64_t stride) {
+FOR_EACH_CPU void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to,
+                         int64_t stride) {
   for (int64_t i = 0; i < rows; i++) {
     const float factor = sums[i] == 0 ? 0 : 1 / sums[i];
 #pragma omp simd

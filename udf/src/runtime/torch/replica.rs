@@ -295,7 +295,7 @@ impl TorchReplica {
     }
 }
 
-/// Has linear layers computed as fast as this CPU can. A program of which libtorch cannot make it out
+/// Has linear layers and attention computed as fast as this CPU can. A program of which libtorch cannot make it out
 /// runs as it is.
 fn pack_linear_layers(
     program: &mut Program,
@@ -316,7 +316,10 @@ fn pack_linear_layers(
         Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),
         Err(message) => {
             let reason = readable(&message);
-            tracing::warn!("model '{}' runs with MKL's kernels only: {reason}", model.name);
+            tracing::warn!(
+                "model '{}' keeps MKL's kernels, of all layers or of some: {reason}",
+                model.name
+            );
         }
     }
     Ok(())

@@ -181,7 +181,7 @@ bool forebay_program_can_do_without_mask(void *program) {
   return static_cast<Program *>(program)->can_do_without_mask();
 }
 
-// Gives linear layers of a TorchScript program on the CPU to oneDNN: see linear.h.
+// Gives linear layers and attention of a TorchScript program on the CPU to oneDNN: see linear.h.
 bool forebay_program_pack(void *program, bool all, PackedLayers *packed) {
   return guarded([&] {
     if (auto *module = static_cast<Program *>(program)->module()) {

@@ -274,7 +274,7 @@ impl Program {
         unsafe { forebay_program_can_do_without_mask(self.pointer.as_ptr()) }
     }
 
-    /// Gives the linear layers of an fp32 TorchScript program on the CPU to oneDNN: `all`, or those whose shape it
+    /// Gives attention and the linear layers of an fp32 TorchScript program on the CPU to oneDNN: `all`, or those whose shape it
     /// computes faster than MKL on as many threads as the calling thread may use. After a failure the
     /// program computes the same as before.
     pub(super) fn pack_linear_layers(&mut self, all: bool) -> Result<PackedLayers, Failure> {
