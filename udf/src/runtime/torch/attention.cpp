@@ -32,7 +32,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 // libtorch keeps a kernel for each size of a product and for each thread, and each takes a third of a megabyte. So
 // matrices are cut into tiles of these sizes, with zeros behind the last row and column.
 constexpr std::array<int64_t, 4> kRows = {64, 32, 16, 8};
-constexpr std::array<int64_t, 3> kColumns = {64, 32, 16};
+constexpr std::array<int64_t, 6> kColumns = {128, 96, 64, 48, 32, 16};
 
 int64_t padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
@@ -138,9 +138,9 @@ private:
       if (of_.mask) add_mask(batch, head, first, count, key, keys, scores, columns);
       attention::raise_largest(scores, columns, count, keys, largest_);
     });
-    each_tile([&](int64_t key, int64_t keys, int64_t columns) {
+    each_tile([&](int64_t key, int64_t, int64_t columns) {
       float *scores = scores_ + rows * key;
-      attention::exponentiate(scores, columns, count, keys, largest_, sums_);
+      attention::exponentiate(scores, columns, count, largest_, sums_);
       brgemm(rows, of_.given(), columns, columns, of_.given(), of_.given(), true, scores, values_ + key * of_.given(),
              products_);
     });

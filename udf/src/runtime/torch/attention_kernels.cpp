@@ -82,28 +82,27 @@ FOR_EACH_CPU void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, 
   }
 }
 
-FOR_EACH_CPU void raise_largest(const float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest) {
+FOR_EACH_CPU void raise_largest(float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest) {
   for (int64_t i = 0; i < rows; i++) {
-    const float *row = scores + i * stride;
+    float *row = scores + i * stride;
+    for (int64_t j = columns; j < stride; j++) row[j] = -INFINITY;
     float most = largest[i];
 #pragma omp simd reduction(max : most)
-    for (int64_t j = 0; j < columns; j++) most = row[j] > most ? row[j] : most;
+    for (int64_t j = 0; j < stride; j++) most = row[j] > most ? row[j] : most;
     largest[i] = most;
   }
 }
 
-FOR_EACH_CPU void exponentiate(float *scores, int64_t stride, int64_t rows, int64_t columns, const float *largest,
-                               float *sums) {
+FOR_EACH_CPU void exponentiate(float *scores, int64_t stride, int64_t rows, const float *largest, float *sums) {
   for (int64_t i = 0; i < rows; i++) {
     float *row = scores + i * stride;
     const float most = largest[i] == -INFINITY ? 0 : largest[i];
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < columns; j++) {
+    for (int64_t j = 0; j < stride; j++) {
       row[j] = exponential(row[j] - most);
       sum += row[j];
     }
-    for (int64_t j = columns; j < stride; j++) row[j] = 0;
     sums[i] += sum;
   }
 }

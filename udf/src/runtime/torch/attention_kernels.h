@@ -16,12 +16,13 @@ void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded
 void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
 void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
 
-// Raises `largest` of each row to what is in it.
-void raise_largest(const float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest);
+// Raises `largest` of each row to what is in it, and puts minus infinity behind its columns. From here on rows are
+// taken with that: vectors of their whole length have no rest.
+void raise_largest(float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest);
 
-// e^(score - the row's largest) in the scores' place, zeros behind them up to the stride, and their sum added to that
-// of the row. Of a row whose largest is minus infinity all are zeros.
-void exponentiate(float *scores, int64_t stride, int64_t rows, int64_t columns, const float *largest, float *sums);
+// e^(score - the row's largest) in the scores' place, and their sum added to that of the row. Of a row whose largest is
+// minus infinity all are zeros.
+void exponentiate(float *scores, int64_t stride, int64_t rows, const float *largest, float *sums);
 
 // Rows divided by their sums; what has the sum 0 becomes 0.
 void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to, int64_t stride);
