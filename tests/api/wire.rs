@@ -503,6 +503,7 @@ const OPTIONS: &[(&str, &str, Kept)] = &[
     ("part_bytes", "12345", Kept::Planner),
     ("block_bytes", "12345", Kept::Scheduler),
     ("range_bytes", "12345", Kept::Scheduler),
+    ("partition_bytes", "12345", Kept::Scheduler),
     ("merge_segments_below", "12345", Kept::Scheduler),
     ("merge_segments_from", "12345", Kept::Scheduler),
     ("edge_budget", "12345", Kept::Scheduler),

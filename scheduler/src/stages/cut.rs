@@ -38,6 +38,7 @@ use crate::graph::{EdgeKind, Limits};
 use crate::stages::asked_order::asked_order;
 use crate::stages::assembly::{Input, Piece, Stages, UNIT, reader};
 use crate::stages::dealt;
+use crate::stages::finer_shuffles::finer_shuffles;
 use crate::stages::input_wants::{Scope, Wants, sorted, wants};
 use crate::stages::joined_stages::joined;
 use crate::stages::kept_joins;
@@ -60,11 +61,13 @@ pub(crate) fn cut(
     let config = options.extensions.get::<ForebayConfig>().cloned().unwrap_or_default();
     let range_bytes = config.range_bytes as u64;
     let plan = plan.transform_up(|plan| short_runs(plan, range_bytes, options)).data()?;
+    let partition_bytes = config.partition_bytes as u64;
+    let (plan, options) = finer_shuffles(plan, partition_bytes, options)?;
     let order = asked_order(&plan);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
     let plan = disguised(plan)?.transform_up(kept_joins::hidden).data()?;
     let writers = DefaultDistributedPlanner::new()
-        .plan_query_stages(job, plan, options)
+        .plan_query_stages(job, plan, &options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
     let writers = joined(writers)?;
     let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };

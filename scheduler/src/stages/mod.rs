@@ -10,6 +10,7 @@
 //! - `kept_joins`: the joins that Ballista's planner does not choose anew
 //! - `joined_stages`: which of its stages are one
 //! - `short_runs`: sorts of files, whose tasks sort little at a time
+//! - `finer_shuffles`: hash shuffles of many rows, whose tasks hold little at a time; `scan_bytes`: by which both go
 //! - `ranges`: the order of a query, made by several tasks; `range_windows`: window functions above it
 //! - `window_functions`: what these say of themselves
 //! - [`asked_order`]: the order in which a query asks for its rows
@@ -20,6 +21,7 @@ pub(crate) mod asked_order;
 mod assembly;
 mod cut;
 pub(crate) mod dealt;
+mod finer_shuffles;
 mod input_wants;
 mod joined_stages;
 mod kept_joins;
@@ -27,6 +29,7 @@ mod merges;
 mod range_windows;
 mod ranges;
 mod rewrites;
+mod scan_bytes;
 mod short_runs;
 mod staged;
 mod traits;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
 use datafusion::config::ConfigOptions;
-use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -19,6 +18,8 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
 use forebay_engine::BoundedProjectionExec;
+
+use crate::stages::scan_bytes::scan_bytes;
 
 /// Ranges whose bytes a task sorts, by the size of what it reads.
 const RANGES_IN_RUN: u64 = 2;
@@ -53,8 +54,8 @@ fn finer(
     run_bytes: u64,
     options: &ConfigOptions,
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
-        let runs = bytes(scan).div_ceil(run_bytes).min(RUNS_MAX) as usize;
+    if plan.is::<DataSourceExec>() {
+        let runs = scan_bytes(plan).div_ceil(run_bytes).min(RUNS_MAX) as usize;
         let is_few = runs <= plan.output_partitioning().partition_count();
         return if is_few || plan.fetch().is_some() {
             Ok(None)
@@ -73,20 +74,6 @@ fn finer(
         }
         _ => Ok(None),
     }
-}
-
-/// Of the rows that it reads of its files as they are in memory, as far as their statistics tell, or of the files,
-/// which may be compressed. Nothing of what are no files.
-fn bytes(scan: &DataSourceExec) -> u64 {
-    let Some(files) = scan.data_source().downcast_ref::<FileScanConfig>() else { return 0 };
-    let known = scan.data_source().partition_statistics(None).ok();
-    let rows = known.and_then(|known| {
-        let columns = known.column_statistics.iter().map(|column| column.byte_size.get_value());
-        let of_columns = columns.map(Option::<&usize>::copied).sum::<Option<usize>>();
-        of_columns.or_else(|| known.total_byte_size.get_value().copied())
-    });
-    let files = files.file_groups.iter().flat_map(|group| group.iter());
-    rows.map_or_else(|| files.map(|file| file.effective_size()).sum(), |bytes| bytes as u64)
 }
 
 #[cfg(test)]

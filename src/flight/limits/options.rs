@@ -69,6 +69,7 @@ const OPTIONS: &[(&str, Allowed)] = &[
     ("forebay.order_filters_by_cost", Allowed::Anything),
     ("forebay.ordered_exchanges", Allowed::Anything),
     ("forebay.part_bytes", Allowed::Bytes(1..=1024 * 1024 * MIB)),
+    ("forebay.partition_bytes", Allowed::Bytes(0..=1024 * 1024 * MIB)),
     ("forebay.prune_unused_columns", Allowed::Anything),
     ("forebay.push_filters_below_inference", Allowed::Anything),
     ("forebay.push_limits_below_inference", Allowed::Anything),

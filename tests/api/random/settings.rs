@@ -43,6 +43,7 @@ pub(in crate::api) const OF_CLUSTERS: &[Choice] = &[
     ("forebay.block_bytes", "300"),
     ("forebay.range_bytes", "1"),
     ("forebay.range_bytes", "300"),
+    ("forebay.partition_bytes", "1000"),
     // However few there are.
     ("forebay.merge_segments_from", "1"),
     ("forebay.merge_segments_below", "1000000000"),

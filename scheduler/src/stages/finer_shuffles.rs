@@ -1,0 +1,198 @@
+//! Hash shuffles of many rows are into more partitions than a cluster has cores.
+//!
+//! A plan deals rows out into as many partitions as there are cores, and a task that groups or joins one of them has to
+//! hold it, or parts of it, over and over, on its disk. With partitions of a size that a task holds, rows are read once.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::config::ConfigOptions;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{
+    Distribution, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+};
+
+use crate::stages::scan_bytes::scan_bytes;
+
+/// A stage has no more tasks, and its inputs no more segments a block.
+const PARTITIONS_MAX: u64 = 1024;
+
+/// The plan with its hash shuffles into partitions of so many bytes, as far as statistics tell, and options by which
+/// Ballista's planner deals out what it adds into as many. As they were if there are enough partitions.
+pub(super) fn finer_shuffles(
+    plan: Arc<dyn ExecutionPlan>,
+    partition_bytes: u64,
+    options: &ConfigOptions,
+) -> Result<(Arc<dyn ExecutionPlan>, ConfigOptions)> {
+    let before = options.execution.target_partitions;
+    let wanted = partitions(&plan, before, partition_bytes)?;
+    if wanted <= before {
+        return Ok((plan, options.clone()));
+    }
+    let finer = Arc::clone(&plan).transform_up(|plan| dealt_into(plan, before, wanted)).data()?;
+    if !fits_together(&finer)? {
+        return Ok((plan, options.clone()));
+    }
+    let mut options = options.clone();
+    options.execution.target_partitions = wanted;
+    // Scans stay as they are: each of their tasks makes the tables that its joins read anew.
+    options.optimizer.repartition_file_scans = false;
+    options.optimizer.enable_round_robin_repartition = false;
+    Ok((finer, options))
+}
+
+/// How many partitions the largest shuffle needs. All have as many, so that those of a join fit together.
+fn partitions(plan: &Arc<dyn ExecutionPlan>, now: usize, partition_bytes: u64) -> Result<usize> {
+    let mut most = 0;
+    plan.apply(|plan| {
+        if partition_bytes > 0 && is_shuffle(plan, now) {
+            most = most.max(dealt_bytes(plan)?.div_ceil(partition_bytes));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(most.min(PARTITIONS_MAX) as usize)
+}
+
+/// Whether rows are dealt out into as many partitions as there are by default.
+fn is_shuffle(plan: &Arc<dyn ExecutionPlan>, partitions: usize) -> bool {
+    let shuffle = plan.downcast_ref::<RepartitionExec>();
+    shuffle.is_some_and(
+        |shuffle| matches!(shuffle.partitioning(), Partitioning::Hash(_, count) if *count == partitions),
+    )
+}
+
+/// What a shuffle deals out, in bytes: as its input says, but no more than what is read below it. Of joins and groups
+/// nobody knows how many rows they give.
+fn dealt_bytes(shuffle: &Arc<dyn ExecutionPlan>) -> Result<u64> {
+    let mut read = 0_u64;
+    shuffle.apply(|plan| {
+        read = read.saturating_add(scan_bytes(plan));
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    let known = shuffle.partition_statistics(None).ok();
+    let dealt = known.and_then(|known| known.total_byte_size.get_value().copied());
+    Ok(dealt.map_or(read, |bytes| read.min(bytes as u64)))
+}
+
+fn dealt_into(
+    plan: Arc<dyn ExecutionPlan>,
+    before: usize,
+    partitions: usize,
+) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let Some(shuffle) =
+        plan.downcast_ref::<RepartitionExec>().filter(|_| is_shuffle(&plan, before))
+    else {
+        return Ok(Transformed::no(plan));
+    };
+    let Partitioning::Hash(keys, _) = shuffle.partitioning() else {
+        return Ok(Transformed::no(plan));
+    };
+    let partitioning = Partitioning::Hash(keys.clone(), partitions);
+    let finer = RepartitionExec::try_new(Arc::clone(shuffle.input()), partitioning)?;
+    let finer = if shuffle.preserve_order() { finer.with_preserve_order() } else { finer };
+    Ok(Transformed::yes(Arc::new(finer)))
+}
+
+/// Whether the inputs of each operator that wants equal keys in partitions of the same number have as many.
+fn fits_together(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut fits = true;
+    plan.apply(|plan| {
+        let wants = plan.required_input_distribution();
+        let by_keys = plan.children().into_iter().zip(wants);
+        let by_keys =
+            by_keys.filter(|(_, wants)| matches!(wants, Distribution::HashPartitioned(_)));
+        let mut counts = by_keys.map(|(child, _)| child.output_partitioning().partition_count());
+        let first = counts.next();
+        fits &= counts.all(|count| Some(count) == first);
+        Ok(if fits { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    })?;
+    Ok(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr;
+    use datafusion::prelude::{SessionConfig, SessionContext, col};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const KEYS: u64 = 100_000;
+
+    /// A session on two cores with a table of `KEYS` rows, `(key, word)`, of some 100 bytes each.
+    async fn session(folder: &TempDir) -> SessionContext {
+        let config =
+            SessionConfig::new().with_target_partitions(2).with_repartition_file_min_size(1);
+        let session = SessionContext::new_with_config(config);
+        let at = folder.path().join("t.parquet").display().to_string();
+        let rows = format!(
+            "SELECT value AS key, concat(repeat('x', 90), value) AS word FROM range({KEYS})"
+        );
+        let threshold = "datafusion.optimizer.hash_join_single_partition_threshold";
+        for statement in [
+            format!("COPY ({rows}) TO '{at}' STORED AS PARQUET"),
+            format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{at}'"),
+            format!("SET {threshold} = 0"),
+            format!("SET {threshold}_rows = 0"),
+        ] {
+            session.sql(&statement).await.unwrap().collect().await.unwrap();
+        }
+        session
+    }
+
+    /// Into how many partitions each shuffle of a query deals its rows out, and by how many Ballista's planner would.
+    async fn counts(
+        session: &SessionContext,
+        query: &str,
+        partition_bytes: u64,
+    ) -> (Vec<usize>, usize) {
+        let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+        let options = session.copied_config().options().as_ref().clone();
+        let (plan, options) = finer_shuffles(plan, partition_bytes, &options).unwrap();
+        let mut found = vec![];
+        plan.apply(|plan| {
+            if plan
+                .downcast_ref::<RepartitionExec>()
+                .is_some_and(|shuffle| matches!(shuffle.partitioning(), Partitioning::Hash(..)))
+            {
+                found.push(plan.output_partitioning().partition_count());
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+        .unwrap();
+        (found, options.execution.target_partitions)
+    }
+
+    #[tokio::test]
+    async fn large_shuffles_have_partitions_of_a_size() {
+        let folder = TempDir::new().unwrap();
+        let session = session(&folder).await;
+        let distinct = "SELECT DISTINCT key, word FROM t";
+        let join = "SELECT count(a.word) FROM t AS a JOIN t AS b ON a.key = b.key";
+        for (query, shuffles) in [(distinct, 1), (join, 2)] {
+            assert_eq!(counts(&session, query, 1 << 30).await, (vec![2; shuffles], 2), "{query}");
+            assert_eq!(counts(&session, query, 0).await, (vec![2; shuffles], 2), "{query}");
+            // Statistics of the file may have the words' bytes or not.
+            let (found, of_options) = counts(&session, query, 500_000).await;
+            assert!(found.iter().all(|count| *count == of_options), "{query}: {found:?}");
+            assert!((10..=50).contains(&of_options), "{query}: {of_options} partitions");
+        }
+        let (found, _) = counts(&session, distinct, 1).await;
+        assert_eq!(found, [PARTITIONS_MAX as usize]);
+        assert_eq!(counts(&session, "SELECT max(word) FROM t", 1).await, (vec![], 2));
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_a_number_of_partitions_gets_it() {
+        let folder = TempDir::new().unwrap();
+        let session = session(&folder).await;
+        let table = session.table("t").await.unwrap();
+        let by_key = logical_expr::Partitioning::Hash(vec![col("key")], 5);
+        let dealt = table.repartition(by_key).unwrap();
+        let plan = dealt.create_physical_plan().await.unwrap();
+        let options = session.copied_config().options().as_ref().clone();
+        let (plan, _) = finer_shuffles(plan, 1000, &options).unwrap();
+        assert_eq!(plan.output_partitioning().partition_count(), 5);
+    }
+}
