@@ -10,9 +10,10 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::config::ConfigOptions;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{
-    Distribution, ExecutionPlan, ExecutionPlanProperties, Partitioning,
+    ExecutionPlan, ExecutionPlanProperties, Partitioning, StatisticsArgs, StatisticsContext,
 };
 
+use crate::stages::input_wants::{Scope, wants};
 use crate::stages::scan_bytes::scan_bytes;
 
 /// A stage has no more tasks, and its inputs no more segments a block.
@@ -70,7 +71,7 @@ fn dealt_bytes(shuffle: &Arc<dyn ExecutionPlan>) -> Result<u64> {
         read = read.saturating_add(scan_bytes(plan));
         Ok(TreeNodeRecursion::Continue)
     })?;
-    let known = shuffle.partition_statistics(None).ok();
+    let known = StatisticsContext::new().compute(shuffle.as_ref(), &StatisticsArgs::new()).ok();
     let dealt = known.and_then(|known| known.total_byte_size.get_value().copied());
     Ok(dealt.map_or(read, |bytes| read.min(bytes as u64)))
 }
@@ -98,11 +99,9 @@ fn dealt_into(
 fn fits_together(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     let mut fits = true;
     plan.apply(|plan| {
-        let wants = plan.required_input_distribution();
-        let by_keys = plan.children().into_iter().zip(wants);
-        let by_keys =
-            by_keys.filter(|(_, wants)| matches!(wants, Distribution::HashPartitioned(_)));
-        let mut counts = by_keys.map(|(child, _)| child.output_partitioning().partition_count());
+        let inputs = plan.children().into_iter().zip(wants(plan, Scope::Own));
+        let by_keys = inputs.filter(|(_, wants)| wants.is_by_keys());
+        let mut counts = by_keys.map(|(input, _)| input.output_partitioning().partition_count());
         let first = counts.next();
         fits &= counts.all(|count| Some(count) == first);
         Ok(if fits { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
@@ -112,8 +111,8 @@ fn fits_together(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::logical_expr;
-    use datafusion::prelude::{SessionConfig, SessionContext, col};
+    use datafusion::physical_expr::expressions::Column;
+    use datafusion::prelude::{SessionConfig, SessionContext};
     use tempfile::TempDir;
 
     use super::*;
@@ -184,15 +183,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_for_a_number_of_partitions_gets_it() {
+    async fn another_number_of_partitions_was_asked_for_and_stays() {
         let folder = TempDir::new().unwrap();
         let session = session(&folder).await;
         let table = session.table("t").await.unwrap();
-        let by_key = logical_expr::Partitioning::Hash(vec![col("key")], 5);
-        let dealt = table.repartition(by_key).unwrap();
-        let plan = dealt.create_physical_plan().await.unwrap();
+        let scan = table.create_physical_plan().await.unwrap();
+        let by_key = Partitioning::Hash(vec![Arc::new(Column::new("key", 0))], 5);
+        let dealt = Arc::new(RepartitionExec::try_new(scan, by_key).unwrap());
         let options = session.copied_config().options().as_ref().clone();
-        let (plan, _) = finer_shuffles(plan, 1000, &options).unwrap();
+        let (plan, _) = finer_shuffles(dealt, 1000, &options).unwrap();
         assert_eq!(plan.output_partitioning().partition_count(), 5);
     }
 }
