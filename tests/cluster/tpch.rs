@@ -26,15 +26,24 @@ async fn all_queries_give_what_plain_datafusion_gives() {
     let cluster = builder().connect(stage.cluster.address()).await.unwrap();
     // However small a side is, both are dealt out where one process would have collected one.
     let threshold = "datafusion.optimizer.hash_join_single_partition_threshold";
-    let by_hash = {
+    let all_by_hash = || {
         let config = config().set_u64(threshold, 0).set_u64(&format!("{threshold}_rows"), 0);
         let builder = ForebayContext::builder().with_catalog(Catalog::in_memory());
-        builder.with_config(config).connect(stage.cluster.address()).await.unwrap()
+        builder.with_config(config).connect(stage.cluster.address())
     };
+    let by_hash = all_by_hash().await.unwrap();
+    // As large tables are, in partitions of half a megabyte.
+    let large = builder().connect(stage.cluster.address()).await.unwrap();
+    let large_by_hash = all_by_hash().await.unwrap();
+    for session in [&large, &large_by_hash] {
+        session.sql("SET forebay.partition_bytes = 500000").await.unwrap();
+    }
     let sessions = [
         (&embedded, "in one process"),
         (&cluster, "on a cluster"),
         (&by_hash, "on a cluster, with all joins by hash"),
+        (&large, "on a cluster, in more partitions"),
+        (&large_by_hash, "on a cluster, with all joins by hash and in more partitions"),
     ];
     for name in tpch::TABLES {
         let create = tpch::create_table(name, &tables);
@@ -60,6 +69,12 @@ async fn all_queries_give_what_plain_datafusion_gives() {
             assert_eq!(found, expected, "query {number} {place}");
         }
     }
+    let plan =
+        large.sql("EXPLAIN SELECT DISTINCT l_orderkey, l_comment FROM lineitem").await.unwrap();
+    let plan = pretty_format_batches(&plan.collect().await.unwrap()).unwrap().to_string();
+    let counts = plan.split(" partitions; reads").filter_map(|text| text.rsplit(' ').next());
+    let most = counts.filter_map(|count| count.parse::<usize>().ok()).max();
+    assert!(most > Some(PARTITIONS), "{plan}");
     assert!(empty.is_empty(), "the data are too few for queries {empty:?}");
     assert!(stage.cluster.tasks_begun() - begun > 2 * tpch::QUERIES, "the workers did it");
     stage.nothing_ran_again(&cluster).await;

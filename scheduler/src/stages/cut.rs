@@ -62,7 +62,7 @@ pub(crate) fn cut(
     let range_bytes = config.range_bytes as u64;
     let plan = plan.transform_up(|plan| short_runs(plan, range_bytes, options)).data()?;
     let partition_bytes = config.partition_bytes as u64;
-    let (plan, options) = finer_shuffles(plan, partition_bytes, options)?;
+    let (plan, options) = finer_shuffles(plan, partition_bytes, options);
     let order = asked_order(&plan);
     // Ballista's planner has DataFusion's rules look at parts of it once more.
     let plan = disguised(plan)?.transform_up(kept_joins::hidden).data()?;

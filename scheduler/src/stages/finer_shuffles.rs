@@ -13,41 +13,46 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, Partitioning, StatisticsArgs, StatisticsContext,
 };
 
-use crate::stages::input_wants::{Scope, wants};
 use crate::stages::scan_bytes::scan_bytes;
 
-/// A stage has no more tasks, and its inputs no more segments a block.
-const PARTITIONS_MAX: u64 = 1024;
+/// More are not made: what merges all partitions of a stage in one task has a batch of each.
+const PARTITIONS_MAX: u64 = 256;
 
 /// The plan with its hash shuffles into partitions of so many bytes, as far as statistics tell, and options by which
-/// Ballista's planner deals out what it adds into as many. As they were if there are enough partitions.
+/// Ballista's planner deals out what it adds into as many. As they were if there are enough partitions, or if
+/// something else in the plan is dealt out by hash into another number of them.
 pub(super) fn finer_shuffles(
     plan: Arc<dyn ExecutionPlan>,
     partition_bytes: u64,
     options: &ConfigOptions,
-) -> Result<(Arc<dyn ExecutionPlan>, ConfigOptions)> {
+) -> (Arc<dyn ExecutionPlan>, ConfigOptions) {
     let before = options.execution.target_partitions;
-    let wanted = partitions(&plan, before, partition_bytes)?;
-    if wanted <= before {
-        return Ok((plan, options.clone()));
-    }
-    let finer = Arc::clone(&plan).transform_up(|plan| dealt_into(plan, before, wanted)).data()?;
-    if !fits_together(&finer)? {
-        return Ok((plan, options.clone()));
-    }
     let mut options = options.clone();
+    let wanted = partitions(&plan, before, partition_bytes).unwrap_or(before);
+    if wanted <= before {
+        return (plan, options);
+    }
+    let finer = Arc::clone(&plan).transform_up(|plan| dealt_into(plan, before, wanted)).data();
+    let Some(finer) = finer.ok().filter(|finer| all_dealt_into(finer, wanted)) else {
+        return (plan, options);
+    };
     options.execution.target_partitions = wanted;
     // Scans stay as they are: each of their tasks makes the tables that its joins read anew.
     options.optimizer.repartition_file_scans = false;
     options.optimizer.enable_round_robin_repartition = false;
-    Ok((finer, options))
+    (finer, options)
 }
 
 /// How many partitions the largest shuffle needs. All have as many, so that those of a join fit together.
 fn partitions(plan: &Arc<dyn ExecutionPlan>, now: usize, partition_bytes: u64) -> Result<usize> {
+    // No shuffle deals out more than all scans read.
+    let enough = partition_bytes.saturating_mul(now as u64);
+    if partition_bytes == 0 || bytes_read(plan)? <= enough {
+        return Ok(now);
+    }
     let mut most = 0;
     plan.apply(|plan| {
-        if partition_bytes > 0 && is_shuffle(plan, now) {
+        if is_shuffle(plan, now) {
             most = most.max(dealt_bytes(plan)?.div_ceil(partition_bytes));
         }
         Ok(TreeNodeRecursion::Continue)
@@ -66,14 +71,20 @@ fn is_shuffle(plan: &Arc<dyn ExecutionPlan>, partitions: usize) -> bool {
 /// What a shuffle deals out, in bytes: as its input says, but no more than what is read below it. Of joins and groups
 /// nobody knows how many rows they give.
 fn dealt_bytes(shuffle: &Arc<dyn ExecutionPlan>) -> Result<u64> {
-    let mut read = 0_u64;
-    shuffle.apply(|plan| {
-        read = read.saturating_add(scan_bytes(plan));
-        Ok(TreeNodeRecursion::Continue)
-    })?;
+    let read = bytes_read(shuffle)?;
     let known = StatisticsContext::new().compute(shuffle.as_ref(), &StatisticsArgs::new()).ok();
     let dealt = known.and_then(|known| known.total_byte_size.get_value().copied());
     Ok(dealt.map_or(read, |bytes| read.min(bytes as u64)))
+}
+
+/// By all scans of a plan.
+fn bytes_read(plan: &Arc<dyn ExecutionPlan>) -> Result<u64> {
+    let mut read = 0_u64;
+    plan.apply(|plan| {
+        read = read.saturating_add(scan_bytes(plan));
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(read)
 }
 
 fn dealt_into(
@@ -95,18 +106,14 @@ fn dealt_into(
     Ok(Transformed::yes(Arc::new(finer)))
 }
 
-/// Whether the inputs of each operator that wants equal keys in partitions of the same number have as many.
-fn fits_together(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    let mut fits = true;
-    plan.apply(|plan| {
-        let inputs = plan.children().into_iter().zip(wants(plan, Scope::Own));
-        let by_keys = inputs.filter(|(_, wants)| wants.is_by_keys());
-        let mut counts = by_keys.map(|(input, _)| input.output_partitioning().partition_count());
-        let first = counts.next();
-        fits &= counts.all(|count| Some(count) == first);
-        Ok(if fits { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
-    })?;
-    Ok(fits)
+/// Whether all that is dealt out by hash is in so many partitions: Ballista's planner would deal out anew what is in
+/// fewer, within a stage.
+fn all_dealt_into(plan: &Arc<dyn ExecutionPlan>, partitions: usize) -> bool {
+    let differs = plan.exists(|plan| {
+        let partitioning = plan.output_partitioning();
+        Ok(matches!(partitioning, Partitioning::Hash(_, count) if *count > 1 && *count != partitions))
+    });
+    differs.is_ok_and(|differs| !differs)
 }
 
 #[cfg(test)]
@@ -148,7 +155,7 @@ mod tests {
     ) -> (Vec<usize>, usize) {
         let plan = session.sql(query).await.unwrap().create_physical_plan().await.unwrap();
         let options = session.copied_config().options().as_ref().clone();
-        let (plan, options) = finer_shuffles(plan, partition_bytes, &options).unwrap();
+        let (plan, options) = finer_shuffles(plan, partition_bytes, &options);
         let mut found = vec![];
         plan.apply(|plan| {
             if plan
@@ -191,7 +198,7 @@ mod tests {
         let by_key = Partitioning::Hash(vec![Arc::new(Column::new("key", 0))], 5);
         let dealt = Arc::new(RepartitionExec::try_new(scan, by_key).unwrap());
         let options = session.copied_config().options().as_ref().clone();
-        let (plan, _) = finer_shuffles(dealt, 1000, &options).unwrap();
+        let (plan, _) = finer_shuffles(dealt, 1000, &options);
         assert_eq!(plan.output_partitioning().partition_count(), 5);
     }
 }

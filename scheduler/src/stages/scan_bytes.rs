@@ -13,8 +13,8 @@ pub(super) fn scan_bytes(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let Some(files) = scan.data_source().downcast_ref::<FileScanConfig>() else { return 0 };
     let known = scan.data_source().partition_statistics(None).ok();
     let rows = known.and_then(|known| {
-        let columns = known.column_statistics.iter().map(|column| column.byte_size.get_value());
-        let of_columns = columns.map(Option::<&usize>::copied).sum::<Option<usize>>();
+        let mut columns = known.column_statistics.iter().map(|column| column.byte_size.get_value());
+        let of_columns = columns.try_fold(0_usize, |sum, bytes| Some(sum.saturating_add(*bytes?)));
         of_columns.or_else(|| known.total_byte_size.get_value().copied())
     });
     let files = files.file_groups.iter().flat_map(|group| group.iter());
