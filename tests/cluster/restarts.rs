@@ -13,9 +13,13 @@ use super::setup::{ACCELERATOR, CPU, QUERY, Rows, Stage, begin, is_long, moments
 
 /// A cluster whose scheduler has a journal in this folder.
 fn stage(state: &TempDir) -> Stage {
+    stage_of(state, if is_long() { 80 } else { 12 })
+}
+
+/// One whose accelerator takes so long for a batch.
+fn stage_of(state: &TempDir, service_ms: u32) -> Stage {
     let folder = state.path().to_str().unwrap();
     let scheduler = ["--worker-timeout", "10", "--state", folder];
-    let service_ms = if is_long() { 80 } else { 12 };
     Stage::open(service_ms, &scheduler, &[CPU, CPU, ACCELERATOR], None)
 }
 
@@ -82,6 +86,11 @@ async fn disturbed(stage: &mut Stage, query: &str, workers: &[(usize, &[&str])])
     let running = stage.start(&session, query);
     let half = stage.cluster.tasks_begun() + tasks / 2;
     stage.until_tasks_run(half).await;
+    for (at, _) in workers {
+        // On fast cores half of the tasks have begun before an accelerator has done anything.
+        let has_blocks = |cluster: &mut Cluster| !cluster.blocks(*at).is_empty();
+        stage.until("blocks of who is killed", Duration::from_secs(30), has_blocks).await;
+    }
     assert!(!running.is_over(), "the query was over before the scheduler was killed");
     restart(stage, workers);
     let rows = stage.end(running).await;
@@ -93,12 +102,18 @@ async fn disturbed(stage: &mut Stage, query: &str, workers: &[(usize, &[&str])])
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_killed_with_the_scheduler_is_missed_and_its_work_done_again() {
     let state = TempDir::new().unwrap();
-    let mut stage = stage(&state);
+    // So long that it has a task when it is killed.
+    let mut stage = stage_of(&state, 80);
     let local = run(&stage.local().await, QUERY).await.unwrap();
     assert!(disturbed(&mut stage, QUERY, &[(0, CPU)]).await == local);
-    assert!(disturbed(&mut stage, QUERY, &[(2, ACCELERATOR)]).await == local);
-    let lost = stage.cluster.scheduler().log();
-    assert!(lost.contains("has not come back, and counts as lost"), "{lost}");
+    // The accelerator, and those that came in its place: what it had may have been read when it is killed.
+    for at in [2, 4, 5, 6, 7] {
+        assert!(disturbed(&mut stage, QUERY, &[(at, ACCELERATOR)]).await == local);
+        if stage.cluster.scheduler().log().contains("has not come back, and counts as lost") {
+            return;
+        }
+    }
+    panic!("never missed: {}", stage.cluster.scheduler().log());
 }
 
 /// What hash shuffles wrote, and stages that wait for others, are known again.
