@@ -81,8 +81,8 @@ extensions_options! {
         /// rows. With fewer rows one task merges all, and for 0 always.
         pub range_bytes: usize, default = 64 * 1024 * 1024
 
-        /// On a cluster: bytes of rows that a hash shuffle deals out into one partition, as far as statistics tell, if
-        /// it then has more partitions than `datafusion.execution.target_partitions`; 0 for never.
+        /// On a cluster: bytes of rows of files that a hash shuffle deals out into one partition, as far as statistics
+        /// tell, if it then has more partitions than `datafusion.execution.target_partitions`; 0 for never.
         pub partition_bytes: usize, default = 256 * 1024 * 1024
 
         /// On a cluster: a hash shuffle whose segments would have fewer bytes than this on average goes through tasks

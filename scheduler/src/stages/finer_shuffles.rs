@@ -19,8 +19,9 @@ use crate::stages::scan_bytes::scan_bytes;
 const PARTITIONS_MAX: u64 = 256;
 
 /// The plan with its hash shuffles into partitions of so many bytes, as far as statistics tell, and options by which
-/// Ballista's planner deals out what it adds into as many. As they were if there are enough partitions, or if
-/// something else in the plan is dealt out by hash into another number of them.
+/// Ballista's planner deals out what it adds into as many. As they were if there are enough partitions, if
+/// something else in the plan is dealt out by hash into another number of them, or if DataFusion cannot tell the sizes or
+/// make such a plan: the one that there is runs.
 pub(super) fn finer_shuffles(
     plan: Arc<dyn ExecutionPlan>,
     partition_bytes: u64,
