@@ -92,7 +92,7 @@ class Layers(torch.nn.Module):
             branch,
             # A weight that is read elsewhere too.
             linear(x, self.table.weight) + self.table.weight[1],
-            self.precise(x.double()).float(),
+            self.precise(x.to(self.precise.weight.dtype)).float(),
             # What is added to a layer: another layer, less, more precise, in another order and more.
             self.left(x) + self.right(x),
             self.beside_row(x) + x.sum(0),

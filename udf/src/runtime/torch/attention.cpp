@@ -49,7 +49,8 @@ bool is_plain(const at::Tensor &tensor) {
 
 // [batch, heads, rows, width], whose rows are not broken up.
 bool is_readable(const at::Tensor &tensor) {
-  return is_plain(tensor) && tensor.scalar_type() == at::kFloat && (tensor.stride(3) == 1 || tensor.size(3) == 1);
+  const at::ScalarType type = tensor.scalar_type();
+  return is_plain(tensor) && (type == at::kFloat || type == at::kBFloat16) && (tensor.stride(3) == 1 || tensor.size(3) == 1);
 }
 
 // All that the heads' products need, for queries [batch, heads, queries, width].
@@ -70,14 +71,14 @@ struct Attention {
   int64_t padded_keys() const { return padded(keys(), kColumns.back()); }
 };
 
-// What one head at a time is copied to, and computed in.
-class Room {
+// What one head at a time is copied to, and computed in: 32 bits, whatever the elements have.
+template <typename Element> class Room {
 public:
   explicit Room(const Attention &of)
       : of_(of), numbers_(at::empty({of.padded_queries() * of.width() +
                                      of.padded_keys() * (of.width() + of.given() + kRows[0]) +
                                      kRows[0] * (of.given() + 2)},
-                                    of.query.options())) {
+                                    of.query.options().dtype(at::kFloat))) {
     float *next = numbers_.data_ptr<float>();
     const auto take = [&](int64_t count) { return std::exchange(next, next + count); };
     queries_ = take(of.padded_queries() * of.width());
@@ -99,8 +100,8 @@ public:
   }
 
 private:
-  const float *head_of(const at::Tensor &tensor, int64_t batch, int64_t head) const {
-    return tensor.const_data_ptr<float>() + batch * tensor.stride(0) + head * tensor.stride(1);
+  const Element *head_of(const at::Tensor &tensor, int64_t batch, int64_t head) const {
+    return static_cast<const Element *>(tensor.const_data_ptr()) + batch * tensor.stride(0) + head * tensor.stride(1);
   }
 
   // Calls with the first key, how many there are, and how many with zeros, of each tile.
@@ -117,7 +118,7 @@ private:
                          of_.width(), of_.scale, queries_);
     attention::pack_rows(head_of(of_.value, batch, head), of_.value.stride(2), of_.keys(), of_.padded_keys(),
                          of_.given(), 1, values_);
-    const float *keys = head_of(of_.key, batch, head);
+    const Element *keys = head_of(of_.key, batch, head);
     each_tile([&](int64_t first, int64_t count, int64_t columns) {
       attention::pack_turned(keys + first * of_.key.stride(2), of_.key.stride(2), count, columns, of_.width(),
                              keys_ + first * of_.width());
@@ -146,7 +147,7 @@ private:
     });
     const at::Tensor &to = of_.output;
     attention::divide(products_, count, of_.given(), sums_,
-                      to.data_ptr<float>() + batch * to.stride(0) + head * to.stride(1) + first * to.stride(2),
+                      static_cast<Element *>(to.data_ptr()) + batch * to.stride(0) + head * to.stride(1) + first * to.stride(2),
                       to.stride(2));
   }
 
@@ -154,8 +155,8 @@ private:
                 int64_t stride) const {
     const at::Tensor &mask = *of_.mask;
     const int64_t start = batch * mask.stride(0) + head * mask.stride(1) + query * mask.stride(2) + key;
-    if (mask.scalar_type() == at::kFloat) {
-      const float *from = mask.const_data_ptr<float>() + start;
+    if (mask.scalar_type() != at::kBool) {
+      const Element *from = static_cast<const Element *>(mask.const_data_ptr()) + start;
       attention::add_mask(from, mask.stride(2), queries, keys, scores, stride);
       return;
     }
@@ -174,17 +175,17 @@ private:
   float *queries_, *keys_, *values_, *scores_, *products_, *largest_, *sums_;
 };
 
-void compute(const Attention &all) {
+template <typename Element> void compute(const Attention &all) {
   RECORD_FUNCTION("forebay::heads", std::vector<c10::IValue>({all.query, all.key, all.value}));
   at::parallel_for(0, all.query.size(0) * all.heads(), 1, [&](int64_t begin, int64_t end) {
-    Room room(all);
+    Room<Element> room(all);
     for (int64_t i = begin; i < end; i++) room.compute(i / all.heads(), i % all.heads());
   });
 }
 
 // A mask with a row for each query, if it is one that is read here.
 std::optional<at::Tensor> readable_mask(const at::Tensor &mask, const at::Tensor &query, int64_t keys) {
-  const bool is_known = mask.scalar_type() == at::kBool || mask.scalar_type() == at::kFloat;
+  const bool is_known = mask.scalar_type() == at::kBool || mask.scalar_type() == query.scalar_type();
   if (!is_plain(mask) || !is_known) return {};
   const std::vector<int64_t> sizes = {query.size(0), query.size(1), query.size(2), keys};
   for (int64_t dim = 0; dim < 4; dim++) {
@@ -197,7 +198,7 @@ std::optional<at::Tensor> readable_mask(const at::Tensor &mask, const at::Tensor
 
 bool fit_together(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value) {
   const auto is_same = [&](const at::Tensor &tensor) {
-    return tensor.size(0) == query.size(0) && tensor.size(1) == query.size(1) && tensor.size(2) == key.size(2);
+    return tensor.scalar_type() == query.scalar_type() && tensor.size(0) == query.size(0) && tensor.size(1) == query.size(1) && tensor.size(2) == key.size(2);
   };
   return is_same(key) && is_same(value) && key.size(3) == query.size(3);
 }
@@ -230,7 +231,9 @@ at::Tensor attend(const at::Tensor &query, const at::Tensor &key, const at::Tens
   const at::Tensor output = empty_output(query, value);
   if (output.stride(3) != 1 && output.size(3) > 1) return by_libtorch();
   const double usual = 1 / std::sqrt(static_cast<double>(query.size(3)));
-  compute({query, key, value, readable, static_cast<float>(scale.value_or(usual)), output});
+  const Attention all = {query, key, value, readable, static_cast<float>(scale.value_or(usual)), output};
+  if (query.scalar_type() == at::kFloat) compute<float>(all);
+  else compute<attention::BFloat16>(all);
   return output;
 }
 

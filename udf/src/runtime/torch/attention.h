@@ -5,6 +5,6 @@
 
 #include <torch/script.h>
 
-// Gives the products of scaled_dot_product_attention in an fp32 program on the CPU to oneDNN, on CPUs with AVX2.
-// libtorch takes MKL for them. Returns how many attentions there are.
+// Gives the products of scaled_dot_product_attention in a float32 or bfloat16 program on the CPU to oneDNN, on CPUs
+// with AVX2. libtorch takes MKL for them. Returns how many attentions there are.
 int64_t replace_attention(torch::jit::Graph &graph);

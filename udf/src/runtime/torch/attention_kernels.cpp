@@ -15,6 +15,31 @@
 
 namespace {
 
+using attention::BFloat16;
+
+INLINED float number(float from) { return from; }
+
+INLINED float number(BFloat16 from) {
+  const uint32_t bits = static_cast<uint32_t>(from.bits) << 16;
+  float to = 0;
+  std::memcpy(&to, &bits, sizeof to);
+  return to;
+}
+
+// What a mask adds to a score.
+INLINED float number(bool is_kept) { return is_kept ? 0 : -INFINITY; }
+
+INLINED void put(float from, float &to) { to = from; }
+
+// The nearest, of two as near the even one.
+INLINED void put(float from, BFloat16 &to) {
+  constexpr uint32_t kHalf = 0x7FFF, kNotANumber = 0x7FC0;
+  uint32_t bits = 0;
+  std::memcpy(&bits, &from, sizeof bits);
+  const uint32_t rounded = (bits + kHalf + ((bits >> 16) & 1)) >> 16;
+  to.bits = static_cast<uint16_t>(from == from ? rounded : kNotANumber);
+}
+
 // Of numbers that are 0 or less, with a relative error of 2e-7; below e^-87 it is 0. As Cody and Waite have it: x = n ln 2
 // + r with n whole and r at most half of ln 2, so that e^x = 2^n e^r, whose power series is cut off after r^7.
 INLINED float exponential(float x) {
@@ -43,43 +68,82 @@ INLINED float exponential(float x) {
   return x < kLeast ? 0 : series * power;
 }
 
+template <typename Element>
+INLINED void packed_rows(const Element *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
+                         float *to) {
+  for (int64_t i = 0; i < rows; i++) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; j++) to[i * width + j] = number(from[i * stride + j]) * scale;
+  }
+  std::memset(to + rows * width, 0, (padded - rows) * width * sizeof(float));
+}
+
+template <typename Element>
+INLINED void packed_turned(const Element *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
+                           float *to) {
+  for (int64_t j = 0; j < width; j++) {
+    float *row = to + j * padded;
+#pragma omp simd
+    for (int64_t i = 0; i < rows; i++) row[i] = number(from[i * stride + j]);
+    for (int64_t i = rows; i < padded; i++) row[i] = 0;
+  }
+}
+
+template <typename Element>
+INLINED void added(const Element *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
+                   int64_t stride) {
+  for (int64_t i = 0; i < rows; i++) {
+#pragma omp simd
+    for (int64_t j = 0; j < columns; j++) scores[i * stride + j] += number(mask[i * mask_stride + j]);
+  }
+}
+
+template <typename Element>
+INLINED void divided(const float *from, int64_t rows, int64_t columns, const float *sums, Element *to, int64_t stride) {
+  for (int64_t i = 0; i < rows; i++) {
+    const float factor = sums[i] == 0 ? 0 : 1 / sums[i];
+#pragma omp simd
+    for (int64_t j = 0; j < columns; j++) put(from[i * columns + j] * factor, to[i * stride + j]);
+  }
+}
+
 } // namespace
 
 namespace attention {
 
 FOR_EACH_CPU void pack_rows(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
                             float *to) {
-  for (int64_t i = 0; i < rows; i++) {
-#pragma omp simd
-    for (int64_t j = 0; j < width; j++) to[i * width + j] = from[i * stride + j] * scale;
-  }
-  std::memset(to + rows * width, 0, (padded - rows) * width * sizeof(float));
+  packed_rows(from, stride, rows, padded, width, scale, to);
+}
+
+FOR_EACH_CPU void pack_rows(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
+                            float *to) {
+  packed_rows(from, stride, rows, padded, width, scale, to);
 }
 
 FOR_EACH_CPU void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
                               float *to) {
-  for (int64_t j = 0; j < width; j++) {
-    float *row = to + j * padded;
-#pragma omp simd
-    for (int64_t i = 0; i < rows; i++) row[i] = from[i * stride + j];
-    for (int64_t i = rows; i < padded; i++) row[i] = 0;
-  }
+  packed_turned(from, stride, rows, padded, width, to);
+}
+
+FOR_EACH_CPU void pack_turned(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
+                              float *to) {
+  packed_turned(from, stride, rows, padded, width, to);
 }
 
 FOR_EACH_CPU void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
                            int64_t stride) {
-  for (int64_t i = 0; i < rows; i++) {
-#pragma omp simd
-    for (int64_t j = 0; j < columns; j++) scores[i * stride + j] += mask[i * mask_stride + j];
-  }
+  added(mask, mask_stride, rows, columns, scores, stride);
+}
+
+FOR_EACH_CPU void add_mask(const BFloat16 *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
+                           int64_t stride) {
+  added(mask, mask_stride, rows, columns, scores, stride);
 }
 
 FOR_EACH_CPU void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
                            int64_t stride) {
-  for (int64_t i = 0; i < rows; i++) {
-#pragma omp simd
-    for (int64_t j = 0; j < columns; j++) scores[i * stride + j] += mask[i * mask_stride + j] ? 0 : -INFINITY;
-  }
+  added(mask, mask_stride, rows, columns, scores, stride);
 }
 
 FOR_EACH_CPU void raise_largest(float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest) {
@@ -109,11 +173,12 @@ FOR_EACH_CPU void exponentiate(float *scores, int64_t stride, int64_t rows, cons
 
 FOR_EACH_CPU void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to,
                          int64_t stride) {
-  for (int64_t i = 0; i < rows; i++) {
-    const float factor = sums[i] == 0 ? 0 : 1 / sums[i];
-#pragma omp simd
-    for (int64_t j = 0; j < columns; j++) to[i * stride + j] = from[i * columns + j] * factor;
-  }
+  divided(from, rows, columns, sums, to, stride);
+}
+
+FOR_EACH_CPU void divide(const float *from, int64_t rows, int64_t columns, const float *sums, BFloat16 *to,
+                         int64_t stride) {
+  divided(from, rows, columns, sums, to, stride);
 }
 
 } // namespace attention

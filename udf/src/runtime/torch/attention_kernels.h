@@ -6,14 +6,23 @@
 
 namespace attention {
 
+// As libtorch has it: the upper half of a float's bits.
+struct BFloat16 {
+  uint16_t bits;
+};
+
 // `rows` rows of `width` numbers, each times `scale`, next to each other, and zeros up to `padded` rows.
 void pack_rows(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale, float *to);
+void pack_rows(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
+               float *to);
 
 // The same turned: [width, padded].
 void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to);
+void pack_turned(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to);
 
 // Adds a mask to scores [rows, stride]: its numbers, or minus infinity where it is false.
 void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
+void add_mask(const BFloat16 *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
 void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
 
 // Raises `largest` of each row to what is in it, and puts minus infinity behind its columns. From here on rows are
@@ -26,5 +35,6 @@ void exponentiate(float *scores, int64_t stride, int64_t rows, const float *larg
 
 // Rows divided by their sums; what has the sum 0 becomes 0.
 void divide(const float *from, int64_t rows, int64_t columns, const float *sums, float *to, int64_t stride);
+void divide(const float *from, int64_t rows, int64_t columns, const float *sums, BFloat16 *to, int64_t stride);
 
 } // namespace attention

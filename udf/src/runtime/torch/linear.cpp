@@ -32,9 +32,19 @@ using torch::jit::Node;
 using torch::jit::Value;
 using OptionalTensor = std::optional<at::Tensor>;
 
+// Whether oneDNN computes in bfloat16 on this machine, if only by emulation.
+bool has_bf16() {
+  static const bool has = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow("mkldnn::_is_mkldnn_bf16_supported", "")
+                              .typed<bool()>()
+                              .call();
+  return has;
+}
+
 bool is_plain(const at::Tensor &tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() &&
-         tensor.scalar_type() == at::kFloat && tensor.numel() > 0;
+  if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.device().is_cpu()) return false;
+  const at::ScalarType type = tensor.scalar_type();
+  return (type == at::kFloat || (type == at::kBFloat16 && has_bf16())) && tensor.numel() > 0;
 }
 
 at::Tensor pack(const at::Tensor &weight) {
@@ -47,7 +57,8 @@ at::Tensor pack(const at::Tensor &weight) {
 
 // Whether oneDNN computes the layer for this input as aten::linear does.
 bool takes(const at::Tensor &input, const at::Tensor &packed) {
-  return is_plain(input) && input.dim() >= 2 && input.size(-1) == packed.size(1);
+  return is_plain(input) && input.scalar_type() == packed.scalar_type() && input.dim() >= 2 &&
+         input.size(-1) == packed.size(1);
 }
 
 // What takes a linear layer's place in a program, with the activation behind it. Inputs that oneDNN would
@@ -83,7 +94,8 @@ at::Tensor linear_plus(const at::Tensor &input, const at::Tensor &packed, const 
                                  .typed<Binary>();
   std::vector<int64_t> sizes = input.sizes().vec();
   if (takes(input, packed)) sizes.back() = packed.size(0);
-  if (takes(input, packed) && is_plain(added) && added.is_contiguous() && added.sizes() == sizes) {
+  if (takes(input, packed) && is_plain(added) && added.scalar_type() == input.scalar_type() &&
+      added.is_contiguous() && added.sizes() == sizes) {
     return binary.call(input, added, packed, bias, "add");
   }
   return at::add(linear(input, packed, bias, "none", ""), added);
@@ -229,7 +241,8 @@ Follower kind_of(const Node *follower) {
   return Follower::None;
 }
 
-// Drops the layers that MKL computes faster, and those of which that is not known in time.
+// Drops the layers that MKL computes faster, and those of which that is not known in time. What is in bfloat16 MKL is
+// not asked for.
 void keep_faster(std::vector<Layer> &layers) {
   if (layers.empty()) return;
   const std::lock_guard<std::mutex> lock(known().mutex);
@@ -240,7 +253,8 @@ void keep_faster(std::vector<Layer> &layers) {
   const double deadline = seconds_now() + 0.035;
   const auto stays = [&](const Layer &layer) {
     const Follower follower = kind_of(layer.follower);
-    return !onednn_is_faster(layer.weight, follower, deadline, known().choices).value_or(false);
+    return layer.weight.scalar_type() == at::kFloat &&
+           !onednn_is_faster(layer.weight, follower, deadline, known().choices).value_or(false);
   };
   layers.erase(std::remove_if(layers.begin(), layers.end(), stays), layers.end());
 }
@@ -264,7 +278,8 @@ bool is_packable(const Node *node) {
   if (!is_plain(weight) || weight.dim() != 2) return false;
   if (node->input(2)->type()->kind() == c10::TypeKind::NoneType) return true;
   const at::Tensor bias = constant_tensor(node->input(2));
-  return is_plain(bias) && bias.is_contiguous() && bias.sizes() == weight.sizes().slice(0, 1);
+  return is_plain(bias) && bias.scalar_type() == weight.scalar_type() && bias.is_contiguous() &&
+         bias.sizes() == weight.sizes().slice(0, 1);
 }
 
 // Layers with constant weights that nothing else reads: packed, they take the place of the original.

@@ -17,8 +17,8 @@ struct PackedLayers {
   int64_t attentions = 0;
 };
 
-// Gives the linear layers of a float32 program on the CPU to oneDNN: all, or those whose shape it
-// computes faster than MKL, which aten::linear takes. Their weights are packed once, for all threads
+// Gives the linear layers of a float32 or bfloat16 program on the CPU to oneDNN: all, or but those whose shape MKL
+// computes faster, which aten::linear takes for float32. Their weights are packed once, for all threads
 // that run the program. So is attention given to it: see attention.h. A program with neither stays as it is; after
 // an exception it computes the same as before.
 PackedLayers pack_linear_layers(torch::jit::Module &module, bool all);

@@ -1,7 +1,8 @@
-//! Whose kernels compute the linear layers and the attention of fp32 programs on CPUs.
+//! Whose kernels compute the linear layers and the attention of fp32 and bf16 programs on CPUs.
 //!
-//! libtorch takes MKL, whose kernels are not the fastest on every CPU. `linear.cpp` gives layers to
-//! oneDNN, which libtorch brings along as well, and `attention.cpp` attention.
+//! libtorch takes MKL for fp32, whose kernels are not the fastest on every CPU. `linear.cpp` gives layers to
+//! oneDNN, which libtorch brings along as well, and `attention.cpp` attention. In bf16 oneDNN computes all layers
+//! anyway; there weights are packed once, and what follows a layer is computed with it.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,7 +16,7 @@ pub(super) enum LinearKernels {
     /// For each shape of weights the faster ones, measured when it is first loaded; attention is oneDNN's.
     #[default]
     Measured,
-    /// MKL's: programs stay as they are.
+    /// Programs stay as they are: MKL's in fp32.
     Mkl,
     /// oneDNN's.
     OneDnn,
@@ -57,8 +58,12 @@ mod tests {
     use crate::model::{Precision, Vectors};
 
     fn load(path: &Path) -> Program {
+        load_in(Precision::Fp32, path)
+    }
+
+    fn load_in(precision: Precision, path: &Path) -> Program {
         info().unwrap();
-        Program::load(path, Device::Cpu, Precision::Fp32).unwrap()
+        Program::load(path, Device::Cpu, precision).unwrap()
     }
 
     /// Of `tests/programs`.
@@ -146,6 +151,52 @@ mod tests {
                     assert_equal(found, expected, &format!("output {at} for {tokens} tokens"));
                     assert_eq!(found.stride(), expected.stride(), "output {at}");
                 }
+            }
+        }
+    }
+
+    /// With weights of 16 bits oneDNN computes as exactly as PyTorch's own kernels do, beside what PyTorch computed with
+    /// 32, and gives numbers of the same format. So it is where bf16 is emulated, too.
+    #[test]
+    fn programs_in_bf16_are_as_exact_as_pytorch_has_them() {
+        if matches!(shim::cpu_vectors(), Vectors::Plain) {
+            return;
+        }
+        // No weight is of double precision any more.
+        let layers =
+            PackedLayers { layers: LAYERS.layers + 1, weights: LAYERS.weights + 1, ..LAYERS };
+        for (name, shape, outputs, expected) in [
+            ("layers", vec![33, 8], OUTPUTS, layers),
+            ("attention", vec![2, 100, 24], 26, ATTENTION),
+        ] {
+            let path = file(&format!("{name}.pt"));
+            let plain = load_in(Precision::Bf16, &path);
+            let mut packed = load_in(Precision::Bf16, &path);
+            assert_eq!(packed.pack_linear_layers(false).unwrap(), expected);
+            let _mode = InferenceMode::enter();
+            // Numbers that bf16 has.
+            let input = Tensor::randn(shape, (Kind::BFloat16, tch::Device::Cpu));
+            let whole = load(&path).forward(&[input.to_kind(Kind::Float)], outputs).unwrap();
+            let run =
+                |program: &Program| program.forward(&[input.shallow_clone()], outputs).unwrap();
+            for (at, ((plain, packed), whole)) in
+                run(&plain).iter().zip(&run(&packed)).zip(&whole).enumerate()
+            {
+                let what = format!("output {at} of {name}");
+                assert_eq!(plain.kind(), packed.kind(), "{what}");
+                assert_eq!(plain.stride(), packed.stride(), "{what}");
+                assert!(packed.isfinite().equal(&whole.isfinite()), "{what}");
+                let off = |found: &Tensor| {
+                    (found.to_kind(Kind::Float) - whole)
+                        .abs()
+                        .nan_to_num(0.0, 0.0, 0.0)
+                        .sum(Kind::Double)
+                };
+                let [by_pytorch, ours] = [off(plain), off(packed)].map(|off| off.double_value(&[]));
+                assert!(
+                    ours <= 1.5 * by_pytorch + 1e-6,
+                    "{what}: off by {ours}, PyTorch by {by_pytorch}"
+                );
             }
         }
     }

@@ -76,7 +76,7 @@ impl TorchReplica {
     ) -> Result<Self, RuntimeError> {
         let taken = Taken::by(model, device)?;
         let mut program = taken.load(model, package, device)?;
-        if device == Device::Cpu && model.precision == Precision::Fp32 && !taken.is_native() {
+        if device == Device::Cpu && !taken.is_native() {
             let failed = |message: String| load_error(model, &taken.program, device, &message);
             let kernels = kernels.map_err(failed)?;
             pack_linear_layers(&mut program, model, kernels)?;
@@ -317,7 +317,7 @@ fn pack_linear_layers(
         Err(message) => {
             let reason = readable(&message);
             tracing::warn!(
-                "model '{}' keeps MKL's kernels, of all layers or of some: {reason}",
+                "model '{}' keeps libtorch's kernels, of all layers or of some: {reason}",
                 model.name
             );
         }
