@@ -32,7 +32,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 // libtorch keeps a kernel for each size of a product and for each thread, and each takes a third of a megabyte. So
 // matrices are cut into tiles of these sizes, with zeros behind the last row and column.
 constexpr std::array<int64_t, 4> kRows = {64, 32, 16, 8};
-constexpr std::array<int64_t, 6> kColumns = {128, 96, 64, 48, 32, 16};
+constexpr std::array<int64_t, 6> kColumns = {128, 96, 64, 48, 32, attention::kBlock};
 
 int64_t padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
@@ -100,10 +100,6 @@ public:
   }
 
 private:
-  const Element *head_of(const at::Tensor &tensor, int64_t batch, int64_t head) const {
-    return static_cast<const Element *>(tensor.const_data_ptr()) + batch * tensor.stride(0) + head * tensor.stride(1);
-  }
-
   // Calls with the first key, how many there are, and how many with zeros, of each tile.
   template <typename F> void each_tile(F visit) const {
     int64_t columns = 0;
@@ -113,15 +109,19 @@ private:
     }
   }
 
+  // Some rows of a head.
+  attention::Rows<Element> rows_of(const at::Tensor &tensor, int64_t batch, int64_t head, int64_t first,
+                                   int64_t count) const {
+    const int64_t next = head + 1 < of_.heads() ? tensor.stride(1) : 0;
+    const int64_t start = batch * tensor.stride(0) + head * tensor.stride(1) + first * tensor.stride(2);
+    return {static_cast<const Element *>(tensor.const_data_ptr()) + start, count, tensor.size(3), tensor.stride(2), next};
+  }
+
   void pack(int64_t batch, int64_t head) {
-    attention::pack_rows(head_of(of_.query, batch, head), of_.query.stride(2), of_.queries(), of_.padded_queries(),
-                         of_.width(), of_.scale, queries_);
-    attention::pack_rows(head_of(of_.value, batch, head), of_.value.stride(2), of_.keys(), of_.padded_keys(),
-                         of_.given(), 1, values_);
-    const Element *keys = head_of(of_.key, batch, head);
+    attention::pack_rows(rows_of(of_.query, batch, head, 0, of_.queries()), of_.padded_queries(), of_.scale, queries_);
+    attention::pack_rows(rows_of(of_.value, batch, head, 0, of_.keys()), of_.padded_keys(), 1, values_);
     each_tile([&](int64_t first, int64_t count, int64_t columns) {
-      attention::pack_turned(keys + first * of_.key.stride(2), of_.key.stride(2), count, columns, of_.width(),
-                             keys_ + first * of_.width());
+      attention::pack_turned(rows_of(of_.key, batch, head, first, count), columns, keys_ + first * of_.width());
     });
   }
 

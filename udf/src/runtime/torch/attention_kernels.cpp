@@ -1,5 +1,6 @@
 #include "attention_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -16,6 +17,8 @@
 namespace {
 
 using attention::BFloat16;
+using attention::kBlock;
+using attention::Rows;
 
 INLINED float number(float from) { return from; }
 
@@ -68,24 +71,42 @@ INLINED float exponential(float x) {
   return x < kLeast ? 0 : series * power;
 }
 
-template <typename Element>
-INLINED void packed_rows(const Element *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
-                         float *to) {
-  for (int64_t i = 0; i < rows; i++) {
-#pragma omp simd
-    for (int64_t j = 0; j < width; j++) to[i * width + j] = number(from[i * stride + j]) * scale;
-  }
-  std::memset(to + rows * width, 0, (padded - rows) * width * sizeof(float));
+// So that a row is in the second level of the cache when its turn comes: a head's rows are too far from each other for
+// the CPU to see what comes next.
+template <typename Element> INLINED void fetch_next(const Rows<Element> &rows, int64_t row) {
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  const Element *next = rows.first + row * rows.stride + rows.next;
+  for (int64_t j = 0; j < rows.width; j += kLine) __builtin_prefetch(next + j, 0, 2);
 }
 
 template <typename Element>
-INLINED void packed_turned(const Element *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
-                           float *to) {
-  for (int64_t j = 0; j < width; j++) {
-    float *row = to + j * padded;
+INLINED void packed_rows(const Rows<Element> &rows, int64_t padded, float scale, float *to) {
+  const int64_t width = rows.width;
+  for (int64_t i = 0; i < rows.count; i++) {
+    const Element *row = rows.first + i * rows.stride;
 #pragma omp simd
-    for (int64_t i = 0; i < rows; i++) row[i] = number(from[i * stride + j]);
-    for (int64_t i = rows; i < padded; i++) row[i] = 0;
+    for (int64_t j = 0; j < width; j++) to[i * width + j] = number(row[j]) * scale;
+    fetch_next(rows, i);
+  }
+  std::memset(to + rows.count * width, 0, (padded - rows.count) * width * sizeof(float));
+}
+
+// A block of rows at a time, which stays in the first level of the cache until all of its columns are read.
+template <typename Element> INLINED void packed_turned(const Rows<Element> &rows, int64_t padded, float *to) {
+  const int64_t stride = rows.stride;
+  for (int64_t first = 0; first < padded; first += kBlock) {
+    const Element *block = rows.first + first * stride;
+    const int64_t count = std::min(kBlock, rows.count - first);
+    for (int64_t i = 0; i < count; i++) fetch_next(rows, first + i);
+    for (int64_t j = 0; j < rows.width; j++) {
+      float *row = to + j * padded + first;
+      if (count == kBlock) {
+#pragma omp simd
+        for (int64_t i = 0; i < kBlock; i++) row[i] = number(block[i * stride + j]);
+      } else {
+        for (int64_t i = 0; i < kBlock; i++) row[i] = i < count ? number(block[i * stride + j]) : 0;
+      }
+    }
   }
 }
 
@@ -111,24 +132,20 @@ INLINED void divided(const float *from, int64_t rows, int64_t columns, const flo
 
 namespace attention {
 
-FOR_EACH_CPU void pack_rows(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
-                            float *to) {
-  packed_rows(from, stride, rows, padded, width, scale, to);
+FOR_EACH_CPU void pack_rows(const Rows<float> &rows, int64_t padded, float scale, float *to) {
+  packed_rows(rows, padded, scale, to);
 }
 
-FOR_EACH_CPU void pack_rows(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
-                            float *to) {
-  packed_rows(from, stride, rows, padded, width, scale, to);
+FOR_EACH_CPU void pack_rows(const Rows<BFloat16> &rows, int64_t padded, float scale, float *to) {
+  packed_rows(rows, padded, scale, to);
 }
 
-FOR_EACH_CPU void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
-                              float *to) {
-  packed_turned(from, stride, rows, padded, width, to);
+FOR_EACH_CPU void pack_turned(const Rows<float> &rows, int64_t padded, float *to) {
+  packed_turned(rows, padded, to);
 }
 
-FOR_EACH_CPU void pack_turned(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width,
-                              float *to) {
-  packed_turned(from, stride, rows, padded, width, to);
+FOR_EACH_CPU void pack_turned(const Rows<BFloat16> &rows, int64_t padded, float *to) {
+  packed_turned(rows, padded, to);
 }
 
 FOR_EACH_CPU void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores,
@@ -147,9 +164,14 @@ FOR_EACH_CPU void add_mask(const bool *mask, int64_t mask_stride, int64_t rows, 
 }
 
 FOR_EACH_CPU void raise_largest(float *scores, int64_t stride, int64_t rows, int64_t columns, float *largest) {
+  const int32_t rest = static_cast<int32_t>(columns - (stride - kBlock));
   for (int64_t i = 0; i < rows; i++) {
-    float *row = scores + i * stride;
-    for (int64_t j = columns; j < stride; j++) row[j] = -INFINITY;
+    float *row = scores + i * stride, *last = row + stride - kBlock;
+    // All of the block: a vector that is read right after some of its numbers were written waits.
+    if (rest < kBlock) {
+#pragma omp simd
+      for (int32_t j = 0; j < kBlock; j++) last[j] = j < rest ? last[j] : -INFINITY;
+    }
     float most = largest[i];
 #pragma omp simd reduction(max : most)
     for (int64_t j = 0; j < stride; j++) most = row[j] > most ? row[j] : most;

@@ -6,19 +6,27 @@
 
 namespace attention {
 
+// So many numbers are taken at a time: columns are padded to a multiple.
+constexpr int64_t kBlock = 16;
+
 // As libtorch has it: the upper half of a float's bits.
 struct BFloat16 {
   uint16_t bits;
 };
 
-// `rows` rows of `width` numbers, each times `scale`, next to each other, and zeros up to `padded` rows.
-void pack_rows(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale, float *to);
-void pack_rows(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float scale,
-               float *to);
+// The rows of a head. Those of the next one, if there is one, are `next` numbers further on: they are fetched meanwhile.
+template <typename Element> struct Rows {
+  const Element *first;
+  int64_t count, width, stride, next;
+};
 
-// The same turned: [width, padded].
-void pack_turned(const float *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to);
-void pack_turned(const BFloat16 *from, int64_t stride, int64_t rows, int64_t padded, int64_t width, float *to);
+// Rows of numbers next to each other, each times `scale`, and zeros up to `padded` rows.
+void pack_rows(const Rows<float> &rows, int64_t padded, float scale, float *to);
+void pack_rows(const Rows<BFloat16> &rows, int64_t padded, float scale, float *to);
+
+// The same turned: [width, padded], with fewer than kBlock rows of zeros.
+void pack_turned(const Rows<float> &rows, int64_t padded, float *to);
+void pack_turned(const Rows<BFloat16> &rows, int64_t padded, float *to);
 
 // Adds a mask to scores [rows, stride]: its numbers, or minus infinity where it is false.
 void add_mask(const float *mask, int64_t mask_stride, int64_t rows, int64_t columns, float *scores, int64_t stride);
