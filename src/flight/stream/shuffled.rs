@@ -19,9 +19,9 @@ use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream, TaskCon
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::prelude::DataFrame;
@@ -37,6 +37,9 @@ use crate::flight::statements::statement::Prepared;
 
 /// From so many places of the files the rows of a window come, if it is not small.
 const PARTS_IN_WINDOW: u64 = 16;
+
+/// Rows of so many bytes are sorted at once. Texts of 2 GiB are as many as a column can have.
+const RUN_BYTES: usize = 512 << 20;
 
 /// Parts of all files at most, as each takes memory.
 const PARTS_MAX: u64 = 1 << 18;
@@ -87,6 +90,7 @@ impl Windows {
             return plan_err!("the query's rows have no columns, so there is nothing to shuffle");
         }
         session.plan_in_parts()?;
+        session.sort_in_runs_of(RUN_BYTES);
         let Execution { plan, context } = prepared.execute(session, &[]).await?;
         let query = cut_query(&plan, &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>())?;
         let schema = plan.schema();
@@ -208,14 +212,13 @@ fn is_short(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// Rows in an order, of all partitions together.
-fn sorted(plan: Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Arc<dyn ExecutionPlan> {
-    let partitions = plan.output_partitioning().partition_count();
-    let sort = SortExec::new(order.clone(), plan).with_preserve_partitioning(partitions > 1);
-    match partitions {
-        1 => Arc::new(sort),
-        _ => Arc::new(SortPreservingMergeExec::new(order.clone(), Arc::new(sort))),
+/// Rows in an order, of all partitions together. They are sorted at once, and not a run for each partition and batch,
+/// whose merge would hash each row again: meanwhile other cores are busy with the windows around.
+fn sorted(mut plan: Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Arc<dyn ExecutionPlan> {
+    if plan.output_partitioning().partition_count() > 1 {
+        plan = Arc::new(CoalescePartitionsExec::new(plan));
     }
+    Arc::new(SortExec::new(order.clone(), plan))
 }
 
 /// Rows that are sorted, if the files that they are of are what they were when the query was planned: else rows

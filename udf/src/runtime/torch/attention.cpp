@@ -50,7 +50,8 @@ bool is_plain(const at::Tensor &tensor) {
 // [batch, heads, rows, width], whose rows are not broken up.
 bool is_readable(const at::Tensor &tensor) {
   const at::ScalarType type = tensor.scalar_type();
-  return is_plain(tensor) && (type == at::kFloat || type == at::kBFloat16) && (tensor.stride(3) == 1 || tensor.size(3) == 1);
+  const bool is_known = type == at::kFloat || type == at::kBFloat16;
+  return is_plain(tensor) && is_known && (tensor.stride(3) == 1 || tensor.size(3) == 1);
 }
 
 // All that the heads' products need, for queries [batch, heads, queries, width].
@@ -114,7 +115,8 @@ private:
                                    int64_t count) const {
     const int64_t next = head + 1 < of_.heads() ? tensor.stride(1) : 0;
     const int64_t start = batch * tensor.stride(0) + head * tensor.stride(1) + first * tensor.stride(2);
-    return {static_cast<const Element *>(tensor.const_data_ptr()) + start, count, tensor.size(3), tensor.stride(2), next};
+    const auto *numbers = static_cast<const Element *>(tensor.const_data_ptr());
+    return {numbers + start, count, tensor.size(3), tensor.stride(2), next};
   }
 
   void pack(int64_t batch, int64_t head) {
@@ -146,9 +148,8 @@ private:
              products_);
     });
     const at::Tensor &to = of_.output;
-    attention::divide(products_, count, of_.given(), sums_,
-                      static_cast<Element *>(to.data_ptr()) + batch * to.stride(0) + head * to.stride(1) + first * to.stride(2),
-                      to.stride(2));
+    const int64_t start = batch * to.stride(0) + head * to.stride(1) + first * to.stride(2);
+    attention::divide(products_, count, of_.given(), sums_, static_cast<Element *>(to.data_ptr()) + start, to.stride(2));
   }
 
   void add_mask(int64_t batch, int64_t head, int64_t query, int64_t queries, int64_t key, int64_t keys, float *scores,
@@ -198,7 +199,8 @@ std::optional<at::Tensor> readable_mask(const at::Tensor &mask, const at::Tensor
 
 bool fit_together(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value) {
   const auto is_same = [&](const at::Tensor &tensor) {
-    return tensor.scalar_type() == query.scalar_type() && tensor.size(0) == query.size(0) && tensor.size(1) == query.size(1) && tensor.size(2) == key.size(2);
+    return tensor.scalar_type() == query.scalar_type() && tensor.size(0) == query.size(0) &&
+           tensor.size(1) == query.size(1) && tensor.size(2) == key.size(2);
   };
   return is_same(key) && is_same(value) && key.size(3) == query.size(3);
 }

@@ -14,7 +14,8 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// The rows of a head. Those of the next one, if there is one, are `next` numbers further on: they are fetched meanwhile.
+// The rows of a head. Those of the next one, if there is one, are `next` numbers further on: they are fetched
+// meanwhile.
 template <typename Element> struct Rows {
   const Element *first;
   int64_t count, width, stride, next;
