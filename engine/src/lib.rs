@@ -44,6 +44,7 @@ mod per_execution;
 pub mod projection;
 mod read_ahead;
 mod report;
+pub mod sort_at_once;
 mod spilling_join;
 pub mod unreserved;
 pub mod weight;

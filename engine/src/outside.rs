@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::utils::memory::get_record_batch_memory_size;
 use datafusion::common::{Result, internal_err};
@@ -13,16 +14,35 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use datafusion::prelude::SessionConfig;
 use futures::{StreamExt, TryStreamExt};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// What an operator runs with: this in the place of what the context outside has. It calls no function by its name.
 pub(crate) fn within(runtime: RuntimeEnv, outside: Arc<TaskContext>) -> Arc<TaskContext> {
+    let config = outside.session_config().clone();
+    context(config, Arc::new(runtime), outside)
+}
+
+/// The same with other options.
+pub(crate) fn within_options(
+    outside: Arc<TaskContext>,
+    change: impl FnOnce(&mut ConfigOptions),
+) -> Arc<TaskContext> {
+    let (mut config, runtime) = (outside.session_config().clone(), outside.runtime_env());
+    change(config.options_mut());
+    context(config, runtime, outside)
+}
+
+fn context(
+    config: SessionConfig,
+    runtime: Arc<RuntimeEnv>,
+    outside: Arc<TaskContext>,
+) -> Arc<TaskContext> {
     let (task, session) = (outside.task_id(), outside.session_id());
-    let config = outside.session_config().clone().with_extension(Arc::new(Outside(outside)));
+    let config = config.with_extension(Arc::new(Outside(outside)));
     let none = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
-    let runtime = Arc::new(runtime);
     Arc::new(TaskContext::new(task, session, config, none.0, none.1, none.2, none.3, runtime))
 }
 

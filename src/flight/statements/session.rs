@@ -136,13 +136,6 @@ impl Session {
         Ok(())
     }
 
-    /// Rows of so many bytes are sorted at once, not batch by batch.
-    pub(in crate::flight) fn sort_in_runs_of(&self, bytes: usize) {
-        let state = self.context.session().state_ref();
-        let mut state = state.write();
-        state.config_mut().options_mut().execution.sort_in_place_threshold_bytes = bytes;
-    }
-
     /// Under which id a Delta table takes what it writes once.
     pub(in crate::flight) fn write_id(&self) -> Option<String> {
         let config = self.context.session().copied_config();

@@ -19,12 +19,11 @@ use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream, TaskCon
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
-use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::prelude::DataFrame;
+use forebay_engine::sort_at_once::sort_at_once;
 use forebay_engine::write::resume::{Input, Inputs, Piece, changes};
 use forebay_planner::physical::resumable::{CutQuery, cut_query};
 use forebay_scheduler::client::cluster_exec::ClusterExec;
@@ -37,9 +36,6 @@ use crate::flight::statements::statement::Prepared;
 
 /// From so many places of the files the rows of a window come, if it is not small.
 const PARTS_IN_WINDOW: u64 = 16;
-
-/// Rows of so many bytes are sorted at once. Texts of 2 GiB are as many as a column can have.
-const RUN_BYTES: usize = 512 << 20;
 
 /// Parts of all files at most, as each takes memory.
 const PARTS_MAX: u64 = 1 << 18;
@@ -90,7 +86,6 @@ impl Windows {
             return plan_err!("the query's rows have no columns, so there is nothing to shuffle");
         }
         session.plan_in_parts()?;
-        session.sort_in_runs_of(RUN_BYTES);
         let Execution { plan, context } = prepared.execute(session, &[]).await?;
         let query = cut_query(&plan, &|plan: &dyn ExecutionPlan| plan.is::<ClusterExec>())?;
         let schema = plan.schema();
@@ -120,8 +115,8 @@ impl Windows {
         let pieces = &self.windows[window];
         let nothing =
             || -> Arc<dyn ExecutionPlan> { Arc::new(EmptyExec::new(Arc::clone(&self.schema))) };
-        let plan = sorted(self.query.part(pieces)?.unwrap_or_else(nothing), &self.order);
-        let rows = execute_stream(plan, Arc::clone(&self.context))?;
+        let plan = self.query.part(pieces)?.unwrap_or_else(nothing);
+        let rows = sort_at_once(plan, &self.order, Arc::clone(&self.context))?;
         Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
     }
 
@@ -173,7 +168,7 @@ impl Reading {
             match now.rows.next().await {
                 Some(Ok(batch)) => {
                     now.is_ahead = false;
-                    // Its rows are there, and only have to be put in order: there is time for others.
+                    // Its rows are in order, and only have to be sent: there is time for others.
                     if self.ahead.is_none() && self.windows.has_memory_left() {
                         self.ahead = self.begin_next(true)?;
                     }
@@ -210,15 +205,6 @@ impl Reading {
 
 fn is_short(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
-}
-
-/// Rows in an order, of all partitions together. They are sorted at once, and not a run for each partition and batch,
-/// whose merge would hash each row again: meanwhile other cores are busy with the windows around.
-fn sorted(mut plan: Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Arc<dyn ExecutionPlan> {
-    if plan.output_partitioning().partition_count() > 1 {
-        plan = Arc::new(CoalescePartitionsExec::new(plan));
-    }
-    Arc::new(SortExec::new(order.clone(), plan))
 }
 
 /// Rows that are sorted, if the files that they are of are what they were when the query was planned: else rows

@@ -4,6 +4,7 @@ one of them:
 tools/python udf/tests/programs/make.py
 """
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -173,6 +174,12 @@ def computed(program: torch.nn.Module, x: torch.Tensor) -> dict[str, object]:
     return {"x": texts[0], "outputs": texts[1:]}
 
 
+def rounded(program: torch.nn.Module, x: torch.Tensor) -> list[list[str]]:
+    """What it computes of the same numbers with 32 bits when they and its weights have 16."""
+    whole = copy.deepcopy(program).bfloat16().float()
+    return computed(whole, x.bfloat16().float())["outputs"]
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[0]).parent
     for program in (Several(), Nothing(), Table(), layers := Layers(), heads := Attention()):
@@ -180,4 +187,5 @@ if __name__ == "__main__":
         torch.jit.save(torch.jit.script(program), str(folder / f"{name}.pt"))
     for program, x in ((layers, numbers()), (heads, tokens())):
         name = type(program).__name__.lower()
-        (folder / f"{name}.json").write_text(json.dumps(computed(program, x)), encoding="utf-8")
+        golden = computed(program, x) | {"rounded": rounded(program, x)}
+        (folder / f"{name}.json").write_text(json.dumps(golden), encoding="utf-8")

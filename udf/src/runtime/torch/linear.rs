@@ -155,49 +155,70 @@ mod tests {
         }
     }
 
-    /// With weights of 16 bits oneDNN computes as exactly as PyTorch's own kernels do, beside what PyTorch computed with
-    /// 32, and gives numbers of the same format. So it is where bf16 is emulated, too.
-    #[test]
-    fn programs_in_bf16_are_as_exact_as_pytorch_has_them() {
-        if matches!(shim::cpu_vectors(), Vectors::Plain) {
-            return;
+    /// Whether oneDNN computes in bf16, if only by emulation.
+    fn has_bf16() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq");
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
+    }
+
+    /// In bf16 results are as near as those of PyTorch's own kernels to what it computes of the same rounded numbers with
+    /// 32 bits, and are numbers where these are. Some differ from PyTorch's, as less is rounded on the way.
+    fn assert_as_exact(name: &str, shape: &[i64], expected: PackedLayers) {
+        info().unwrap();
+        let text = std::fs::read_to_string(file(&format!("{name}.json"))).unwrap();
+        let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let whole = golden["rounded"].as_array().unwrap();
+        let plain = load_in(Precision::Bf16, &file(&format!("{name}.pt")));
+        let mut packed = load_in(Precision::Bf16, &file(&format!("{name}.pt")));
+        assert_eq!(packed.pack_linear_layers(false).unwrap(), expected);
+        let _mode = InferenceMode::enter();
+        let input =
+            Tensor::from_slice(&numbers(&golden["x"])).reshape(shape).to_kind(Kind::BFloat16);
+        let run =
+            |program: &Program| program.forward(&[input.shallow_clone()], whole.len()).unwrap();
+        let (plain, packed) = (run(&plain), run(&packed));
+        let mut different = 0;
+        for (at, whole) in whole.iter().enumerate() {
+            let (plain, packed) = (&plain[at], &packed[at]);
+            let what = format!("output {at} of {name}");
+            assert_eq!((plain.kind(), plain.stride()), (packed.kind(), packed.stride()), "{what}");
+            let whole = Tensor::from_slice(&numbers(whole)).reshape(packed.size());
+            assert!(packed.isfinite().equal(&whole.isfinite()), "{what}: {packed:?} {whole:?}");
+            let off = |found: &Tensor| {
+                let off = (found.to_kind(Kind::Float) - &whole).abs().nan_to_num(0.0, 0.0, 0.0);
+                off.sum(Kind::Double).double_value(&[])
+            };
+            let (by_pytorch, ours) = (off(plain), off(packed));
+            assert!(
+                ours <= 1.1 * by_pytorch + 1e-3,
+                "{what}: off by {ours}, PyTorch by {by_pytorch}"
+            );
+            different += i32::from(
+                !plain.nan_to_num(0.0, 0.0, 0.0).equal(&packed.nan_to_num(0.0, 0.0, 0.0)),
+            );
         }
-        // No weight is of double precision any more.
-        let layers =
-            PackedLayers { layers: LAYERS.layers + 1, weights: LAYERS.weights + 1, ..LAYERS };
-        for (name, shape, outputs, expected) in [
-            ("layers", vec![33, 8], OUTPUTS, layers),
-            ("attention", vec![2, 100, 24], 26, ATTENTION),
-        ] {
-            let path = file(&format!("{name}.pt"));
-            let plain = load_in(Precision::Bf16, &path);
-            let mut packed = load_in(Precision::Bf16, &path);
-            assert_eq!(packed.pack_linear_layers(false).unwrap(), expected);
-            let _mode = InferenceMode::enter();
-            // Numbers that bf16 has.
-            let input = Tensor::randn(shape, (Kind::BFloat16, tch::Device::Cpu));
-            let whole = load(&path).forward(&[input.to_kind(Kind::Float)], outputs).unwrap();
-            let run =
-                |program: &Program| program.forward(&[input.shallow_clone()], outputs).unwrap();
-            for (at, ((plain, packed), whole)) in
-                run(&plain).iter().zip(&run(&packed)).zip(&whole).enumerate()
-            {
-                let what = format!("output {at} of {name}");
-                assert_eq!(plain.kind(), packed.kind(), "{what}");
-                assert_eq!(plain.stride(), packed.stride(), "{what}");
-                assert!(packed.isfinite().equal(&whole.isfinite()), "{what}");
-                let off = |found: &Tensor| {
-                    (found.to_kind(Kind::Float) - whole)
-                        .abs()
-                        .nan_to_num(0.0, 0.0, 0.0)
-                        .sum(Kind::Double)
-                };
-                let [by_pytorch, ours] = [off(plain), off(packed)].map(|off| off.double_value(&[]));
-                assert!(
-                    ours <= 1.5 * by_pytorch + 1e-6,
-                    "{what}: off by {ours}, PyTorch by {by_pytorch}"
-                );
-            }
+        assert!(different > 2, "{different} outputs of {name} differ from PyTorch's");
+    }
+
+    #[test]
+    fn layers_in_bf16_are_as_exact_as_pytorch_has_them() {
+        if has_bf16() {
+            // No weight is of double precision any more.
+            let all =
+                PackedLayers { layers: LAYERS.layers + 1, weights: LAYERS.weights + 1, ..LAYERS };
+            assert_as_exact("layers", &[-1, 8], all);
+        }
+    }
+
+    #[test]
+    fn attention_in_bf16_is_as_exact_as_pytorch_has_it() {
+        info().unwrap();
+        if !matches!(shim::cpu_vectors(), Vectors::Plain) {
+            assert_as_exact("attention", &[2, 9, 24], ATTENTION);
         }
     }
 

@@ -76,7 +76,8 @@ impl TorchReplica {
     ) -> Result<Self, RuntimeError> {
         let taken = Taken::by(model, device)?;
         let mut program = taken.load(model, package, device)?;
-        if device == Device::Cpu && !taken.is_native() {
+        let is_packed = matches!(model.precision, Precision::Fp32 | Precision::Bf16);
+        if device == Device::Cpu && is_packed && !taken.is_native() {
             let failed = |message: String| load_error(model, &taken.program, device, &message);
             let kernels = kernels.map_err(failed)?;
             pack_linear_layers(&mut program, model, kernels)?;

@@ -12,7 +12,10 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
+use self::apart::told_apart;
 use crate::feature::docs::documentation;
+
+mod apart;
 
 pub(crate) fn functions() -> Vec<Arc<ScalarUDF>> {
     let signature = Signature::user_defined(Volatility::Immutable);
@@ -70,7 +73,8 @@ impl ScalarUDFImpl for RowHash {
             ColumnarValue::Array(seeds) if seeds.is_empty() => 0,
             _ => return exec_err!("row_hash: the seed is NULL, expected a whole number"),
         };
-        let columns = values.iter().map(|value| without_views(value.to_array(rows)?));
+        let columns =
+            values.iter().map(|value| Ok(told_apart(&without_views(value.to_array(rows)?)?)));
         let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
         let mut hashes = vec![0; rows];
         create_hashes(&columns, &QualityRandomState::with_seed(seed.cast_unsigned()), &mut hashes)?;
@@ -105,7 +109,7 @@ fn plain(found: &DataType) -> DataType {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BinaryArray, ListArray, StringArray, StructArray};
+    use arrow::array::{BinaryArray, Float64Array, ListArray, StringArray, StructArray};
     use arrow::datatypes::{Field, Fields, Int32Type};
     use datafusion::config::ConfigOptions;
 
@@ -125,6 +129,41 @@ mod tests {
         let row_hash = RowHash { signature: Signature::user_defined(Volatility::Immutable) };
         let hashes = row_hash.invoke_with_args(args).unwrap().to_array(0).unwrap();
         hashes.as_primitive::<arrow::datatypes::UInt64Type>().values().to_vec()
+    }
+
+    /// Else their order would be whose turn it is.
+    #[test]
+    fn values_that_differ_have_different_hashes() {
+        let numbers = |all: &[f64]| -> ArrayRef { Arc::new(Float64Array::from(all.to_vec())) };
+        let lists = |all: Vec<Option<Vec<Option<i32>>>>| -> ArrayRef {
+            let rows =
+                all.into_iter().map(|row| row.map(|row| row.into_iter().collect::<Vec<_>>()));
+            Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(rows))
+        };
+        let nested = |validity: &[bool], lengths: &[usize]| -> ArrayRef {
+            let items = lists(vec![None, Some(vec![]), Some(vec![None])]);
+            let field = Arc::new(Field::new("item", items.data_type().clone(), true));
+            let offsets = arrow::buffer::OffsetBuffer::from_lengths(lengths.iter().copied());
+            let nulls = Some(validity.to_vec().into());
+            Arc::new(ListArray::new(field, offsets, items, nulls))
+        };
+        let fields = Fields::from(vec![Field::new("number", DataType::Float64, true)]);
+        let inner: ArrayRef = Arc::new(Float64Array::from(vec![None, None, Some(-0.0), Some(0.0)]));
+        let nulls = Some(vec![false, true, true, true].into());
+        let structs: ArrayRef = Arc::new(StructArray::new(fields, vec![inner], nulls));
+        for (what, values) in [
+            ("zeros", numbers(&[0.0, -0.0, 1.0, f64::NAN])),
+            ("lists", lists(vec![None, Some(vec![]), Some(vec![None]), Some(vec![Some(1)])])),
+            ("lists in lists", nested(&[true, true, true], &[1, 1, 1])),
+            ("lists that are NULL", nested(&[false, true, true], &[0, 0, 3])),
+            ("structs", structs),
+        ] {
+            let found = hashes(Arc::clone(&values));
+            let different: std::collections::HashSet<u64> = found.iter().copied().collect();
+            assert_eq!(different.len(), values.len(), "{what}: {found:?}");
+            // Of some of the rows, too.
+            assert_eq!(hashes(values.slice(1, 2)), found[1..3], "{what}");
+        }
     }
 
     /// One process reads texts of Parquet files as views, and workers do not.

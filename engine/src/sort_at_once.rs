@@ -1,0 +1,154 @@
+//! A sort of rows that fit into memory, all at once.
+//!
+//! DataFusion's sort orders batch by batch, and merges the batches: each row's keys are computed twice and its values
+//! copied one by one, unless all is less than a megabyte. Rows that are known to be few are cheaper to put together first.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::LexOrdering;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+
+use crate::outside::{SideExec, within_options};
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// What the sort reserves for rows that it sorts at once: about twice their bytes. A column of texts has 2 GiB at most.
+const RESERVED_MAX: usize = 512 << 20;
+
+/// Rows of all partitions in an order; of more than fit, runs go to disk, as with any sort. With dictionaries or views it is
+/// the usual one: each batch of rows that are sorted at once counts the values of all.
+///
+/// # Errors
+/// Those of the input, and of the sort.
+pub fn sort_at_once(
+    input: Plan,
+    order: &LexOrdering,
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    if has_common_values(&input.schema()) {
+        return execute_stream(sorted_in_parts(input, order), context);
+    }
+    let rows = match input.output_partitioning().partition_count() {
+        1 => input,
+        _ => Arc::new(CoalescePartitionsExec::new(input)),
+    };
+    let sort = SortExec::new(order.clone(), SideExec::over(rows));
+    let context = within_options(context, |options| {
+        options.execution.sort_in_place_threshold_bytes = RESERVED_MAX;
+    });
+    sort.execute(0, context)
+}
+
+fn sorted_in_parts(input: Plan, order: &LexOrdering) -> Plan {
+    let is_parted = input.output_partitioning().partition_count() > 1;
+    let sort = Arc::new(SortExec::new(order.clone(), input).with_preserve_partitioning(is_parted));
+    if !is_parted {
+        return sort;
+    }
+    Arc::new(SortPreservingMergeExec::new(order.clone(), sort))
+}
+
+/// Whether rows only refer to values that batches have in common.
+fn has_common_values(schema: &Schema) -> bool {
+    schema.fields().iter().any(|field| refers(field.data_type()))
+}
+
+fn refers(kind: &DataType) -> bool {
+    match kind {
+        DataType::Dictionary(_, _) | DataType::Utf8View | DataType::BinaryView => true,
+        DataType::ListView(_) | DataType::LargeListView(_) | DataType::RunEndEncoded(_, _) => true,
+        DataType::List(item) | DataType::LargeList(item) => refers(item.data_type()),
+        DataType::FixedSizeList(item, _) | DataType::Map(item, _) => refers(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| refers(field.data_type())),
+        DataType::Union(fields, _) => fields.iter().any(|(_, field)| refers(field.data_type())),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+    use arrow::compute::cast;
+    use arrow::datatypes::{Field, Int64Type};
+    use datafusion::datasource::memory::MemorySourceConfig;
+    use datafusion::execution::memory_pool::GreedyMemoryPool;
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+    use datafusion::physical_expr::PhysicalSortExpr;
+    use datafusion::physical_expr::expressions::col;
+    use futures::TryStreamExt;
+
+    use super::*;
+
+    const PARTITIONS: i64 = 3;
+    const BATCHES: i64 = 20;
+    const ROWS: i64 = 1000;
+
+    /// Numbers in no order, of which none is twice.
+    fn id(row: i64) -> i64 {
+        row.wrapping_mul(0x1E37_79B9_7F4A_7C15)
+    }
+
+    fn text(id: i64) -> String {
+        format!("{id:+040}")
+    }
+
+    fn batch(first: i64, kind: &DataType) -> RecordBatch {
+        let ids = Int64Array::from_iter_values((first..first + ROWS).map(id));
+        let texts = StringArray::from_iter_values(ids.values().iter().map(|id| text(*id)));
+        let texts = cast(&texts, kind).unwrap();
+        RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef), ("text", texts)]).unwrap()
+    }
+
+    /// The texts of all rows, sorted by their numbers.
+    async fn sorted(kind: &DataType, bytes: usize) -> Result<Vec<String>> {
+        let first = |partition, batch| (partition * BATCHES + batch) * ROWS;
+        let partition =
+            |at| (0..BATCHES).map(|batch_at| batch(first(at, batch_at), kind)).collect();
+        let partitions: Vec<Vec<RecordBatch>> = (0..PARTITIONS).map(partition).collect();
+        let schema = partitions[0][0].schema();
+        let input = MemorySourceConfig::try_new_exec(&partitions, Arc::clone(&schema), None)?;
+        let order = [PhysicalSortExpr::new_default(col("id", &schema)?)].into();
+        let pool = Arc::new(GreedyMemoryPool::new(bytes));
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
+        let context = Arc::new(TaskContext::default().with_runtime(runtime));
+        let mut rows = sort_at_once(input, &order, context)?;
+        let mut found = vec![];
+        while let Some(batch) = rows.try_next().await? {
+            let ids = batch.column(0).as_primitive::<Int64Type>().values();
+            let texts = cast(batch.column(1), &DataType::Utf8)?;
+            for (id, found) in ids.iter().zip(texts.as_string::<i32>()) {
+                assert_eq!(found, Some(text(*id).as_str()), "a text of another row");
+            }
+            found.extend(texts.as_string::<i32>().iter().flatten().map(str::to_owned));
+        }
+        Ok(found)
+    }
+
+    /// 60,000 rows take 3 MB.
+    #[tokio::test]
+    async fn rows_are_in_order_in_as_much_memory_as_there_is() {
+        let mut ids: Vec<i64> = (0..PARTITIONS * BATCHES * ROWS).map(id).collect();
+        ids.sort_unstable();
+        let expected: Vec<String> = ids.into_iter().map(text).collect();
+        let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+        for kind in [DataType::Utf8, DataType::LargeUtf8, dictionary, DataType::Utf8View] {
+            for bytes in [24 << 20, 40 << 20, 1 << 30] {
+                let found = sorted(&kind, bytes).await.unwrap();
+                assert!(found == expected, "{kind} in {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_rows_have_in_common_are_found_at_any_depth() {
+        let list = |kind| DataType::List(Arc::new(Field::new("item", kind, true)));
+        assert!(refers(&list(list(DataType::Utf8View))));
+        assert!(!refers(&list(list(DataType::Utf8))));
+    }
+}
