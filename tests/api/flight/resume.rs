@@ -7,6 +7,7 @@ mod staged;
 mod takeover;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -116,7 +117,10 @@ async fn submit(client: &mut Client, statement: &str) -> String {
 
 /// Waits until so many parts of a job are complete.
 async fn until_complete(client: &mut Client, staging: &Path, id: &str, parts: usize) {
-    let complete = || fs::read_dir(staging.join("parts")).into_iter().flatten().count();
+    // What is being written has a number behind its name.
+    let is_whole = |name: OsString| !name.to_string_lossy().contains('#');
+    let parts_there = || fs::read_dir(staging.join("parts")).into_iter().flatten().flatten();
+    let complete = || parts_there().filter(|part| is_whole(part.file_name())).count();
     while complete() < parts {
         let state = state(client, id).await;
         // Between two parts, the cluster may have queued the next one.
