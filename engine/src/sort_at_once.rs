@@ -8,12 +8,17 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::LexOrdering;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use futures::StreamExt;
 
+use crate::limited_sort::{cast_columns, without_views};
 use crate::outside::{SideExec, within_options};
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -21,8 +26,9 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// What the sort reserves for rows that it sorts at once: about twice their bytes. A column of texts has 2 GiB at most.
 const RESERVED_MAX: usize = 512 << 20;
 
-/// Rows of all partitions in an order; of more than fit, runs go to disk, as with any sort. With dictionaries or views it is
-/// the usual one: each batch of rows that are sorted at once counts the values of all.
+/// Rows of all partitions in an order; of more than fit, runs go to disk, as with any sort. Keys are computed once, by those
+/// who read. Texts are sorted themselves, not as views: each batch of rows that are sorted at once counts all that they
+/// show. So it does the values of dictionaries, and of views in nested values: such rows are sorted as usual.
 ///
 /// # Errors
 /// Those of the input, and of the sort.
@@ -31,27 +37,52 @@ pub fn sort_at_once(
     order: &LexOrdering,
     context: Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
-    if has_common_values(&input.schema()) {
-        return execute_stream(sorted_in_parts(input, order), context);
+    let schema = input.schema();
+    let stored = without_views(&schema).unwrap_or_else(|| schema.as_ref().clone());
+    if has_common_values(&stored) {
+        return sort_in_parts(input, order, context);
     }
-    let rows = match input.output_partitioning().partition_count() {
-        1 => input,
-        _ => Arc::new(CoalescePartitionsExec::new(input)),
-    };
-    let sort = SortExec::new(order.clone(), SideExec::over(rows));
+    let mut columns = cast_columns(&schema, &stored);
+    let mut keys = vec![];
+    for key in order {
+        let name = format!("key {}", keys.len());
+        let column = Arc::new(Column::new(&name, columns.len()));
+        keys.push(PhysicalSortExpr::new(column, key.options));
+        columns.push((Arc::clone(&key.expr), name));
+    }
+    let mut rows: Plan = Arc::new(ProjectionExec::try_new(columns, input)?);
+    if rows.output_partitioning().partition_count() > 1 {
+        rows = Arc::new(CoalescePartitionsExec::new(rows));
+    }
+    let Some(keys) = LexOrdering::new(keys) else { return execute_stream(rows, context) };
+    let sort: Plan = Arc::new(SortExec::new(keys, SideExec::over(rows)));
+    let columns = cast_columns(&sort.schema(), &schema);
+    let sorted = ProjectionExec::try_new(columns, sort)?;
     let context = within_options(context, |options| {
         options.execution.sort_in_place_threshold_bytes = RESERVED_MAX;
     });
-    sort.execute(0, context)
+    let rows = sorted.execute(0, context)?;
+    // What fields know beside their types was not cast with them.
+    let of = Arc::clone(&schema);
+    let rows = rows.map(move |rows| Ok(rows?.with_schema(Arc::clone(&of))?));
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
-fn sorted_in_parts(input: Plan, order: &LexOrdering) -> Plan {
+/// The same as usual: each partition by itself, and the first rows before the last are in order.
+///
+/// # Errors
+/// Those of the input, and of the sort.
+pub fn sort_in_parts(
+    input: Plan,
+    order: &LexOrdering,
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
     let is_parted = input.output_partitioning().partition_count() > 1;
     let sort = Arc::new(SortExec::new(order.clone(), input).with_preserve_partitioning(is_parted));
     if !is_parted {
-        return sort;
+        return execute_stream(sort, context);
     }
-    Arc::new(SortPreservingMergeExec::new(order.clone(), sort))
+    execute_stream(Arc::new(SortPreservingMergeExec::new(order.clone(), sort)), context)
 }
 
 /// Whether rows only refer to values that batches have in common.
@@ -79,7 +110,6 @@ mod tests {
     use datafusion::datasource::memory::MemorySourceConfig;
     use datafusion::execution::memory_pool::GreedyMemoryPool;
     use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-    use datafusion::physical_expr::PhysicalSortExpr;
     use datafusion::physical_expr::expressions::col;
     use futures::TryStreamExt;
 

@@ -78,7 +78,7 @@ impl LimitedSortExec {
 }
 
 /// The columns with texts in place of views; none if there are none.
-fn without_views(schema: &Schema) -> Option<Schema> {
+pub(crate) fn without_views(schema: &Schema) -> Option<Schema> {
     let has_views = schema.fields().iter().any(|field| stored(field.data_type()).is_some());
     let fields = schema.fields().iter().map(|field| {
         let kind = stored(field.data_type()).unwrap_or_else(|| field.data_type().clone());
@@ -120,7 +120,12 @@ fn stored(kind: &DataType) -> Option<DataType> {
 
 /// A projection to columns of these types.
 fn cast(input: Plan, to: &Schema) -> Result<Plan> {
-    let from = input.schema();
+    let columns = cast_columns(&input.schema(), to);
+    Ok(Arc::new(ProjectionExec::try_new(columns, input)?))
+}
+
+/// The first columns with these types and names, as many as there are.
+pub(crate) fn cast_columns(from: &Schema, to: &Schema) -> Vec<(Arc<dyn PhysicalExpr>, String)> {
     let columns = from.fields().iter().zip(to.fields()).enumerate().map(|(at, (from, to))| {
         let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(from.name(), at));
         let column = match from.data_type() == to.data_type() {
@@ -129,7 +134,7 @@ fn cast(input: Plan, to: &Schema) -> Result<Plan> {
         };
         (column, to.name().clone())
     });
-    Ok(Arc::new(ProjectionExec::try_new(columns.collect::<Vec<_>>(), input)?))
+    columns.collect()
 }
 
 impl DisplayAs for LimitedSortExec {

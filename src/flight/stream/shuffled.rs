@@ -23,7 +23,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::prelude::DataFrame;
-use forebay_engine::sort_at_once::sort_at_once;
+use forebay_engine::sort_at_once::{sort_at_once, sort_in_parts};
 use forebay_engine::write::resume::{Input, Inputs, Piece, changes};
 use forebay_planner::physical::resumable::{CutQuery, cut_query};
 use forebay_scheduler::client::cluster_exec::ClusterExec;
@@ -116,7 +116,9 @@ impl Windows {
         let nothing =
             || -> Arc<dyn ExecutionPlan> { Arc::new(EmptyExec::new(Arc::clone(&self.schema))) };
         let plan = self.query.part(pieces)?.unwrap_or_else(nothing);
-        let rows = sort_at_once(plan, &self.order, Arc::clone(&self.context))?;
+        // Somebody waits for the first rows of all; from then on for the last ones of each window.
+        let sort = if window == 0 { sort_in_parts } else { sort_at_once };
+        let rows = sort(plan, &self.order, Arc::clone(&self.context))?;
         Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
     }
 
