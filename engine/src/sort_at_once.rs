@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
@@ -28,7 +28,7 @@ const RESERVED_MAX: usize = 512 << 20;
 
 /// Rows of all partitions in an order; of more than fit, runs go to disk, as with any sort. Keys are computed once, by those
 /// who read. Texts are sorted themselves, not as views: each batch of rows that are sorted at once counts all that they
-/// show. So it does the values of dictionaries, and of views in nested values: such rows are sorted as usual.
+/// show. Dictionaries, and views in nested values, would count so as well: such rows are sorted as usual.
 ///
 /// # Errors
 /// Those of the input, and of the sort.
@@ -54,7 +54,7 @@ pub fn sort_at_once(
     if rows.output_partitioning().partition_count() > 1 {
         rows = Arc::new(CoalescePartitionsExec::new(rows));
     }
-    let Some(keys) = LexOrdering::new(keys) else { return execute_stream(rows, context) };
+    let Some(keys) = LexOrdering::new(keys) else { return internal_err!("an order without keys") };
     let sort: Plan = Arc::new(SortExec::new(keys, SideExec::over(rows)));
     let columns = cast_columns(&sort.schema(), &schema);
     let sorted = ProjectionExec::try_new(columns, sort)?;
