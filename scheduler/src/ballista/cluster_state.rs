@@ -242,8 +242,12 @@ impl ClusterState for ForebayClusterState {
         Ok(self.bind(&jobs))
     }
 
-    /// What workers hold is told by the graphs.
-    async fn unbind_tasks(&self, _: Vec<ExecutorSlot>) -> Result<()> {
+    /// What workers hold is told by the graphs. Of whoever reports ends of tasks this is asked first, so the event loop
+    /// begins with a look.
+    async fn unbind_tasks(&self, slots: Vec<ExecutorSlot>) -> Result<()> {
+        if slots.iter().any(|(worker, _)| worker == wake::WAKER) {
+            self.registry.looks().begin();
+        }
         Ok(())
     }
 
@@ -320,7 +324,6 @@ impl ClusterState for ForebayClusterState {
 mod tests {
     use datafusion::prelude::SessionConfig;
     use forebay_engine::ErrorKind;
-    use tokio::sync::mpsc;
 
     use super::*;
     use crate::graph::{JobSpec, Millis, StageId, StageSpec, Work, WorkerId};
@@ -330,7 +333,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_job_holds_is_taken_until_its_tasks_have_ended() {
-        let registry = Registry::new(Membership::new(), mpsc::channel(10).0);
+        let registry = Registry::new(Membership::new());
         let state = ForebayClusterState::new(registry.clone());
         let (worker, unit) = (WorkerId::new("w"), StageId(0).unit(0));
         let stages = vec![StageSpec::new("s", Need::cpus(WHOLE), 1)];

@@ -2,21 +2,22 @@
 //! that does not either, and looks at the jobs.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use ballista_core::JobId;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{TaskStatus, UpdateTaskStatusParams, UpdateTaskStatusResult};
 use ballista_core::serde::scheduler::{
     ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
 };
-use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use super::Ballista;
+use crate::coordinator::looks::Looks;
 use crate::coordinator::registry::Registry;
 
-/// Jobs that wait to be looked at.
-pub(crate) const WAKES_MAX: usize = 4096;
+/// The event loop should have begun with a look by then.
+const SLOW: Duration = Duration::from_secs(30);
 
 /// In whose name the event loop is woken. It listens to workers only, and of those that attend, each may be one
 /// that it does not know yet or no longer.
@@ -34,30 +35,27 @@ pub(crate) fn waker() -> ExecutorMetadata {
     }
 }
 
-/// Makes it look at jobs, for as long as any can be sent.
-pub(crate) async fn forward(
-    scheduler: Ballista,
-    registry: Registry,
-    mut woken: mpsc::Receiver<JobId>,
-) {
-    let mut jobs = vec![];
-    while woken.recv_many(&mut jobs, WAKES_MAX).await > 0 {
-        let ids: BTreeSet<String> = jobs
-            .drain(..)
-            .map(|job| job.to_string())
-            .filter(|job| registry.wants_a_look(job))
-            .collect();
-        if ids.is_empty() {
-            continue;
-        }
-        if let Err(error) = look(&scheduler, ids).await {
-            tracing::warn!("the event loop does not listen: {error}");
+/// Makes it look at what is asked for, one look after the other.
+pub(crate) async fn forward(scheduler: Ballista, registry: Registry) {
+    loop {
+        let mut jobs = registry.looks().next().await;
+        jobs.retain(|job| registry.wants_a_look(job));
+        match look(&scheduler, jobs).await {
+            Ok(_) => until_begun(registry.looks()).await,
+            Err(error) => tracing::warn!("the event loop does not listen: {error}"),
         }
     }
 }
 
+/// Its queue is the event loop's own business, but somebody should hear of it if it stands still.
+async fn until_begun(looks: &Looks) {
+    while timeout(SLOW, looks.begun()).await.is_err() {
+        tracing::warn!("the event loop has not looked at jobs for {} s", SLOW.as_secs());
+    }
+}
+
 /// Makes it look at jobs, and then at which tasks can be started.
-pub(crate) async fn look(
+async fn look(
     scheduler: &Ballista,
     jobs: BTreeSet<String>,
 ) -> Result<Response<UpdateTaskStatusResult>, Status> {

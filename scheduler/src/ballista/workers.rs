@@ -20,7 +20,7 @@ use ballista_core::serde::protobuf::{
 use tonic::{Request, Response, Status};
 
 use crate::ballista::cluster_state::at_once;
-use crate::ballista::{Ballista, status, wake};
+use crate::ballista::{Ballista, status};
 use crate::coordinator::job::RunningJob;
 use crate::coordinator::registry::Registry;
 use crate::graph::{Event, Failure, FailureKind, StageId, TaskId};
@@ -52,8 +52,8 @@ impl SchedulerGrpc for WorkerReports {
             }
         }
         // Also if it has nothing to do for any of them: others may have waited for what is free now.
-        jobs.retain(|job| self.registry.wants_a_look(job));
-        wake::look(&self.scheduler, jobs).await
+        self.registry.looks().ask(jobs);
+        Ok(Response::new(UpdateTaskStatusResult { success: true }))
     }
 
     async fn register_executor(
@@ -177,7 +177,6 @@ mod tests {
     use ballista_core::JobId;
     use ballista_core::serde::protobuf::{ShuffleWritePartition, SuccessfulTask};
     use datafusion::prelude::SessionConfig;
-    use tokio::sync::mpsc;
 
     use super::*;
     use crate::graph::{
@@ -264,7 +263,7 @@ mod tests {
 
     #[test]
     fn blocks_are_sealed_by_the_worker_that_runs_their_task() {
-        let registry = Registry::new(Membership::new(), mpsc::channel(10).0);
+        let registry = Registry::new(Membership::new());
         let job = registry.add(job(Granularity::Block));
         registry.sealed("other", &sealed(0, 0));
         registry.sealed("w", &sealed(7, 0));
@@ -279,13 +278,12 @@ mod tests {
     #[test]
     fn a_block_of_what_counts_as_a_whole_changes_nothing_before_the_end() {
         for (granularity, steps) in [(Granularity::Block, 1), (Granularity::Unit, 0)] {
-            let (wakes, mut woken) = mpsc::channel(10);
-            let registry = Registry::new(Membership::new(), wakes);
+            let registry = Registry::new(Membership::new());
             let job = registry.add(job(granularity));
             job.lock().graph.record_steps();
             registry.sealed("w", &sealed(0, 0));
             assert_eq!(job.lock().graph.take_steps().len(), steps, "{granularity:?}");
-            assert_eq!(woken.try_recv().is_ok(), steps > 0, "{granularity:?}");
+            assert_eq!(registry.looks().take().is_some(), steps > 0, "{granularity:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the scheduler's process knows: all jobs and what happens to them, and the workers.
 //!
 //! - [`registry`]: all jobs (`known_jobs`), and the ways in which something happens to them; `wakes`: when
+//! - [`looks`]: which of them Ballista's event loop is to look at next
 //! - [`job`]: one of them: its graph, its plans, and what both lead to
 //! - [`book`]: what is written down of them in the journal, `written`: when; `restore`: how a successor goes on
 //! - `dealt`: what tasks are told that began before all was there that they read
@@ -17,6 +18,7 @@ mod dealt;
 pub(crate) mod fleet;
 pub(crate) mod job;
 mod known_jobs;
+pub(crate) mod looks;
 pub(crate) mod metrics;
 pub(crate) mod observe;
 pub(crate) mod registry;

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use ballista_core::JobId;
 use ballista_core::serde::scheduler::ExecutorMetadata;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use crate::coordinator::book::{Book, Found};
 use crate::coordinator::fleet;
 use crate::coordinator::job::{Addresses, RunningJob};
 use crate::coordinator::known_jobs::{KnownJobs, Shared};
+use crate::coordinator::looks::Looks;
 use crate::coordinator::totals::Totals;
 use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
@@ -26,8 +27,8 @@ use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
 use crate::protocol::server::Membership;
 use crate::tables::rows::Epoch;
 
-/// After which time a job is looked at again of which the event loop was told in vain.
-const TELL_AGAIN_AFTER: u64 = 50;
+/// A job that still waits is looked at again after so many milliseconds at the earliest.
+const SOON: u64 = 50;
 
 /// A client that waits for rows looks by itself, should nothing happen for so long.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ pub(crate) struct Registry {
     jobs: Arc<RwLock<KnownJobs>>,
     addresses: Arc<RwLock<Arc<Addresses>>>,
     membership: Membership,
-    woken: mpsc::Sender<JobId>,
+    looks: Arc<Looks>,
     start: Instant,
     /// Graphs' time at the start of this process.
     begins: Millis,
@@ -77,13 +78,13 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// No jobs yet. Jobs that the event loop must look at are sent to `woken`.
-    pub(crate) fn new(membership: Membership, woken: mpsc::Sender<JobId>) -> Self {
+    /// No jobs yet.
+    pub(crate) fn new(membership: Membership) -> Self {
         Self {
             jobs: Arc::default(),
             addresses: Arc::default(),
             membership,
-            woken,
+            looks: Arc::default(),
             start: Instant::now(),
             begins: Millis::default(),
             book: None,
@@ -299,10 +300,12 @@ impl Registry {
 
     /// Makes the event loop look at a job.
     pub(crate) fn wake(&self, job: &JobId) {
-        if self.woken.try_send(job.clone()).is_err() {
-            // Full: [`Self::wake_due`] comes back to it.
-            self.wakes.list(job.as_ref(), self.soon());
-        }
+        self.looks.ask([job.to_string()]);
+    }
+
+    /// What the event loop is to look at.
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.looks
     }
 
     /// Makes the event loop look at a job at this time, or soon if that is over.
@@ -316,11 +319,10 @@ impl Registry {
     }
 
     fn soon(&self) -> Millis {
-        self.now().after(TELL_AGAIN_AFTER)
+        self.now().after(SOON)
     }
 
-    /// Wakes the loop for jobs whose waits are over, and those of which the event loop could not be told because
-    /// too many were waiting.
+    /// Wakes the loop for jobs whose waits are over.
     pub(crate) fn wake_due(&self) {
         for id in self.wakes.due(self.now()) {
             let Some(job) = self.get(&id) else { continue };
@@ -446,9 +448,8 @@ mod tests {
     use crate::graph::JobGraph;
     use crate::stages::StagedPlan;
 
-    fn registry(room: usize) -> (Registry, mpsc::Receiver<JobId>) {
-        let (wakes, woken) = mpsc::channel(room);
-        (Registry::new(Membership::new(), wakes), woken)
+    fn registry() -> Registry {
+        Registry::new(Membership::new())
     }
 
     fn submitted() -> Submitted {
@@ -469,7 +470,7 @@ mod tests {
 
     #[test]
     fn what_is_over_is_looked_at_by_nobody_and_counts_for_ever() {
-        let (registry, _woken) = registry(10_000);
+        let registry = registry();
         let ids: Vec<_> = (0..OVER_MAX + 3).map(|at| format!("{at:06}")).collect();
         for id in &ids {
             registry.submit(&JobId::new(id.as_str()), submitted());
@@ -492,7 +493,7 @@ mod tests {
 
     #[test]
     fn an_id_is_of_one_job_until_that_is_forgotten() {
-        let (registry, _woken) = registry(10);
+        let registry = registry();
         assert!(registry.reserve("j", submitted()));
         assert_eq!(registry.unplanned().len(), 1);
         assert!(!registry.reserve("j", submitted()));
@@ -508,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_job_whose_client_has_gone_before_it_was_planned_ends_up_over_too() {
-        let (registry, _woken) = registry(10);
+        let registry = registry();
         registry.submit(&JobId::new("j"), submitted());
         registry.forget("j");
         let job = add(&registry, "j");
@@ -522,7 +523,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_a_job_learns_that_it_is_planned_or_never_will_be() {
-        let (registry, _woken) = registry(10);
+        let registry = registry();
         assert!(registry.planned("unknown").await.is_none());
         for id in ["planned", "forgotten"] {
             registry.submit(&JobId::new(id), submitted());
@@ -537,25 +538,5 @@ mod tests {
         registry.forget("forgotten");
         assert!(planned.join().await.unwrap());
         assert!(!forgotten.join().await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn an_end_that_could_not_be_told_is_told_later() {
-        let (registry, mut woken) = registry(1);
-        for id in ["a", "b"] {
-            let job = add(&registry, id);
-            cancel(&registry, &job);
-        }
-        assert_eq!(woken.recv().await.unwrap().to_string(), "a");
-        let told = async {
-            loop {
-                registry.wake_due();
-                if let Ok(job) = woken.try_recv() {
-                    return job.to_string();
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        assert_eq!(told.await, "b");
     }
 }

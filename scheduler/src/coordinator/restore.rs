@@ -135,7 +135,6 @@ mod tests {
     use ballista_core::JobId;
     use datafusion::prelude::SessionConfig;
     use tempfile::TempDir;
-    use tokio::sync::mpsc;
 
     use super::*;
     use crate::coordinator::book::{Address, Book, Found, JobDocument, fold, metadata};
@@ -178,8 +177,7 @@ mod tests {
         let hold = state.take().await.unwrap();
         let (journal, records) = hold.open(fold).await.unwrap();
         let found = Found::read(records).unwrap();
-        let (wakes, _) = mpsc::channel(100);
-        let registry = Registry::new(Membership::new(), wakes);
+        let registry = Registry::new(Membership::new());
         (registry.with_book(Book::new(journal, &found), &found), found)
     }
 

@@ -152,8 +152,7 @@ impl Scheduler {
         let grace = grace(hold.as_ref());
         let patience = worker_timeout + grace;
         let membership = Membership::of(hold.clone());
-        let (wakes, woken) = mpsc::channel(wake::WAKES_MAX);
-        let registry = Registry::new(membership.clone(), wakes);
+        let registry = Registry::new(membership.clone());
         let (registry, journal, found) = with_journal(registry, journal)?;
         let (scheduler, cluster) = ballista(&registry, config).await?;
         let (lost, losses) = mpsc::channel(LOSSES_MAX);
@@ -177,7 +176,7 @@ impl Scheduler {
         let tasks = vec![
             SpawnedTask::spawn(tell_losses(scheduler.clone(), losses)),
             SpawnedTask::spawn(cancel(scheduler.clone(), orphans, hold)),
-            SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone(), woken)),
+            SpawnedTask::spawn(wake::forward(scheduler.clone(), registry.clone())),
             SpawnedTask::spawn(wake_due(registry.clone())),
             SpawnedTask::spawn(give_up(registry.clone(), worker_timeout, grace)),
             SpawnedTask::spawn(miss(jobs, patience)),
@@ -388,6 +387,8 @@ fn config(
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
         executor_timeout_seconds: worker_timeout.as_secs(),
         expire_dead_executor_interval_seconds: 1,
+        // More than workers, jobs and launches put there at once: were it full, the loop would wait for itself.
+        event_loop_buffer_size: 1 << 20,
         // We give jobs up ourselves, also those that began without workers, and say it in our words.
         no_executors_grace_period_seconds: u64::MAX,
         job_id_generator: Some(Arc::new(JobIds)),
@@ -412,8 +413,10 @@ mod tests {
     use std::path::Path;
 
     use arrow::datatypes::Schema;
+    use ballista_core::serde::protobuf::UpdateTaskStatusParams;
     use datafusion::physical_plan::empty::EmptyExec;
     use tempfile::TempDir;
+    use tokio::time::timeout;
     use tonic::Code;
     use tonic::transport::Channel;
 
@@ -506,5 +509,30 @@ mod tests {
         let refused = client.run(request("bob")).await.unwrap_err();
         assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
         assert!(accepted(&mut client, known("ada", state)).await);
+    }
+
+    /// What it puts into its queue itself must always find room there.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn however_many_report_at_once_the_event_loop_goes_on() {
+        let registry = Registry::new(Membership::new());
+        let state = session::decoding_state(Arc::default(), Functions::default());
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = config(address, String::new(), state, Duration::from_secs(60));
+        let config = SchedulerConfig { event_loop_buffer_size: 4, ..config };
+        let (scheduler, _) = ballista(&registry, Arc::new(config)).await.unwrap();
+        let looks = wake::forward(scheduler.clone(), registry.clone());
+        let _looks = SpawnedTask::spawn(looks);
+        let reports = WorkerReports { scheduler, registry: registry.clone() };
+        let report = || reports.update_task_status(Request::new(UpdateTaskStatusParams::default()));
+        let reported = async {
+            for _ in 0..1000 {
+                futures::future::try_join_all((0..10).map(|_| report())).await.unwrap();
+                // The next look is asked for while this one is in the queue.
+                while !registry.looks().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), reported).await.expect("it waits for itself");
     }
 }
