@@ -6,14 +6,20 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_datafusion_err};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{
+    DataFusionError, Result, exec_datafusion_err, plan_datafusion_err, plan_err,
+};
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
 use datafusion_proto::physical_plan::AsExecutionPlan;
 use datafusion_proto::protobuf::PhysicalPlanNode;
 
 use super::part_codec::{PlanPartExec, PlanParts};
 use super::session;
+use crate::graph::Segments;
 
 /// Operators one below the other in a part. Half of a message's depth is left to expressions.
 const PART_DEPTH: usize = 24;
@@ -24,11 +30,10 @@ const DEPTH_MAX: usize = 400;
 /// A plan as bytes: its parts, each after those that it names, the whole of it last.
 ///
 /// # Errors
-/// If an operator or a function cannot be sent, or the plan or an expression is too deep.
+/// If an operator or a function cannot be sent, the plan or an expression is too deep, or an operator has too many
+/// partitions.
 pub(crate) fn encode(plan: Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<u8>>> {
-    if depth(&plan) > DEPTH_MAX {
-        return Err(too_deep());
-    }
+    check_size(&plan)?;
     let mut parts = vec![];
     let (rest, _) = without_deep_parts(plan, &mut parts)?;
     parts.push(message(rest)?);
@@ -46,13 +51,30 @@ pub(crate) fn decode(parts: &[Vec<u8>], context: &TaskContext) -> Result<Arc<dyn
     for part in parts {
         let node = PhysicalPlanNode::try_decode(part)?;
         let found = node.try_into_physical_plan(context, session::physical_codec().as_ref())?;
-        if depth(&found) > DEPTH_MAX {
-            return Err(too_deep());
-        }
+        check_size(&found)?;
         known.push(found);
     }
     let plan = parts.len().checked_sub(1).and_then(|last| known.take(last));
     plan.ok_or_else(|| exec_datafusion_err!("a request to run no plan"))
+}
+
+/// Whether a plan is as small as those who walk through it, and who count its tasks, need it to be.
+fn check_size(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    if depth(plan) > DEPTH_MAX {
+        return Err(too_deep());
+    }
+    let checked = plan.apply(|operator| {
+        let partitions = operator.output_partitioning().partition_count();
+        if partitions <= Segments::PARTITIONS_MAX {
+            return Ok(TreeNodeRecursion::Continue);
+        }
+        let (name, most) = (operator.name(), Segments::PARTITIONS_MAX);
+        plan_err!(
+            "{name} has {partitions} partitions, expected {most} at most on a cluster, as each is a task; lower \
+             datafusion.execution.target_partitions"
+        )
+    });
+    checked.map(drop)
 }
 
 /// Operators one below the other.
@@ -112,9 +134,11 @@ fn without_deep_parts(
 #[cfg(test)]
 mod tests {
     use arrow::datatypes::Schema;
+    use datafusion::physical_plan::Partitioning;
     use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
+    use datafusion::physical_plan::repartition::RepartitionExec;
     use datafusion::physical_plan::union::UnionExec;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -148,6 +172,23 @@ mod tests {
         check_depth(&deep(40)).unwrap();
         let error = check_depth(&deep(60)).unwrap_err().to_string();
         assert!(error.contains("nested too deeply for a cluster"), "{error}");
+    }
+
+    /// A million of them took the scheduler 8 GB and a minute in which it heard of nobody.
+    #[test]
+    fn operators_with_very_many_partitions_are_refused_on_both_sides() {
+        let dealt_out = |partitions| -> Arc<dyn ExecutionPlan> {
+            let partitioning = Partitioning::RoundRobinBatch(partitions);
+            let dealt_out = RepartitionExec::try_new(deep(0), partitioning).unwrap();
+            Arc::new(CoalescePartitionsExec::new(Arc::new(dealt_out)))
+        };
+        decode(&encode(dealt_out(65_536)).unwrap(), &context()).unwrap();
+        let error = encode(dealt_out(65_537)).unwrap_err().to_string();
+        assert!(error.contains("RepartitionExec has 65537 partitions"), "{error}");
+        assert!(error.contains("datafusion.execution.target_partitions"), "{error}");
+        let sent = message(dealt_out(1_000_000)).unwrap();
+        let refused = decode(&[sent], &context()).unwrap_err().to_string();
+        assert!(refused.contains("RepartitionExec has 1000000 partitions"), "{refused}");
     }
 
     #[test]

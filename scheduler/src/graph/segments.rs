@@ -35,7 +35,7 @@ const RECORD_BYTES: usize = 16;
 
 impl Segments {
     /// Partitions of a shuffle at most.
-    pub const PARTITIONS_MAX: usize = 1 << 20;
+    pub const PARTITIONS_MAX: usize = 1 << 16;
 
     /// Bytes of all segments of a block at most.
     pub const BYTES_MAX: usize = Self::PARTITIONS_MAX * RECORD_BYTES;
