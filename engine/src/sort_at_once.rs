@@ -26,31 +26,33 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// What the sort reserves for rows that it sorts at once: about twice their bytes. A column of texts has 2 GiB at most.
 const RESERVED_MAX: usize = 512 << 20;
 
-/// Rows of all partitions in an order; of more than fit, runs go to disk, as with any sort. Keys are computed once, by those
-/// who read. Texts are sorted themselves, not as views: each batch of rows that are sorted at once counts all that they
-/// show. Dictionaries, and views in nested values, would count so as well: such rows are sorted as usual.
+/// Rows of all partitions in the order that `order` has for rows of a schema; of more than fit, runs go to disk, as with
+/// any sort. Keys are computed once, by those who read. Texts are sorted themselves, not as views, and have keys as such:
+/// each batch of rows that are sorted at once counts all that they show. Dictionaries, and views in nested values, would
+/// count so as well: such rows are sorted as usual.
 ///
 /// # Errors
-/// Those of the input, and of the sort.
+/// Those of the order, of the input, and of the sort.
 pub fn sort_at_once(
     input: Plan,
-    order: &LexOrdering,
+    order: impl Fn(&Schema) -> Result<LexOrdering>,
     context: Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
     let schema = input.schema();
     let stored = without_views(&schema).unwrap_or_else(|| schema.as_ref().clone());
     if has_common_values(&stored) {
-        return sort_in_parts(input, order, context);
+        return sort_in_parts(input, &order(&schema)?, context);
     }
-    let mut columns = cast_columns(&schema, &stored);
+    let texts: Plan = Arc::new(ProjectionExec::try_new(cast_columns(&schema, &stored), input)?);
+    let mut columns = cast_columns(&stored, &stored);
     let mut keys = vec![];
-    for key in order {
+    for key in order(&stored)? {
         let name = format!("key {}", keys.len());
         let column = Arc::new(Column::new(&name, columns.len()));
         keys.push(PhysicalSortExpr::new(column, key.options));
         columns.push((Arc::clone(&key.expr), name));
     }
-    let mut rows: Plan = Arc::new(ProjectionExec::try_new(columns, input)?);
+    let mut rows: Plan = Arc::new(ProjectionExec::try_new(columns, texts)?);
     if rows.output_partitioning().partition_count() > 1 {
         rows = Arc::new(CoalescePartitionsExec::new(rows));
     }
@@ -143,11 +145,12 @@ mod tests {
         let partitions: Vec<Vec<RecordBatch>> = (0..PARTITIONS).map(partition).collect();
         let schema = partitions[0][0].schema();
         let input = MemorySourceConfig::try_new_exec(&partitions, Arc::clone(&schema), None)?;
-        let order = [PhysicalSortExpr::new_default(col("id", &schema)?)].into();
+        let order =
+            |schema: &Schema| Ok([PhysicalSortExpr::new_default(col("text", schema)?)].into());
         let pool = Arc::new(GreedyMemoryPool::new(bytes));
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
         let context = Arc::new(TaskContext::default().with_runtime(runtime));
-        let mut rows = sort_at_once(input, &order, context)?;
+        let mut rows = sort_at_once(input, order, context)?;
         let mut found = vec![];
         while let Some(batch) = rows.try_next().await? {
             let ids = batch.column(0).as_primitive::<Int64Type>().values();
@@ -163,9 +166,9 @@ mod tests {
     /// 60,000 rows take 3 MB.
     #[tokio::test]
     async fn rows_are_in_order_in_as_much_memory_as_there_is() {
-        let mut ids: Vec<i64> = (0..PARTITIONS * BATCHES * ROWS).map(id).collect();
-        ids.sort_unstable();
-        let expected: Vec<String> = ids.into_iter().map(text).collect();
+        let rows = 0..PARTITIONS * BATCHES * ROWS;
+        let mut expected: Vec<String> = rows.map(|row| text(id(row))).collect();
+        expected.sort_unstable();
         let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
         for kind in [DataType::Utf8, DataType::LargeUtf8, dictionary, DataType::Utf8View] {
             for bytes in [24 << 20, 40 << 20, 1 << 30] {

@@ -194,6 +194,29 @@ def test_rows_never_leave_their_window_and_are_mixed_in_it(one, files):
             assert abs(middle - (first + last) / 2) < (last - first) / 8, (window, file)
 
 
+@pytest.mark.parametrize("limit", ["45MB", "70MB", "150MB"])
+def test_with_little_memory_fewer_windows_are_made_ahead_and_none_is_lost(tmp_path, limit):
+    """The rows of a window take some 20 MB, and twice as much while they are sorted."""
+    (tmp_path / "wide").mkdir()
+    plain = {"compression": "none", "use_dictionary": False}
+    for file in range(12):
+        numbers = range(file * 50_000, (file + 1) * 50_000)
+        rows = pyarrow.table({"id": numbers, "text": [f"{number:0100}" for number in numbers]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"wide/{file:02}.parquet", row_group_size=5_000, **plain)
+    table = f"CREATE EXTERNAL TABLE wide STORED AS PARQUET LOCATION '{tmp_path}/wide/';"
+    orders = []
+    for arguments in ([], ["--memory-limit", limit]):
+        server = Server(tmp_path / str(len(orders)), *MODES["embedded"], *arguments, first=table)
+        try:
+            with flight.connect(server.uri) as client:
+                stream = reader(client, name="s", query="SELECT * FROM wide", shuffle=3, shuffle_window="20 MiB")
+                orders.append(ids(take(stream)))
+        finally:
+            server.stop()
+    assert sorted(orders[0]) == list(range(600_000))
+    assert orders[1] == orders[0]
+
+
 def test_pieces_of_one_file_come_from_all_over_it(one):
     order = [number for number, _ in one.rows("lines", shuffle=5, shuffle_window="1 MiB")]
     assert sorted(order) == list(range(150_000))

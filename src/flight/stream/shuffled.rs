@@ -4,19 +4,21 @@
 //!  files     ├──0──┤├──1──┤├──2──┤├──3──┤├──4──┤├──5──┤   parts, by bytes
 //!  windows   │ 4 1 │ 0 5 │ 3 2 │                          parts in the order of the seed
 //!  rows      ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒                          of each window, sorted by row_hash
-//!              ▲read  ▲prepared
+//!              ▲read  ▲made  ▲made
 //! ```
 //! Which rows are in a window depends on the files, its size and the seed; nothing of it on who computes them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, plan_err};
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{FunctionRegistry, SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::{Expr, lit};
+use datafusion::logical_expr::{Expr, ScalarUDF, lit};
 use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
@@ -29,6 +31,7 @@ use forebay_planner::physical::resumable::{CutQuery, cut_query};
 use forebay_scheduler::client::cluster_exec::ClusterExec;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use sha2::{Digest, Sha256};
+use tokio::time::{sleep, timeout};
 
 use crate::flight::statements::plan::Execution;
 use crate::flight::statements::session::Session;
@@ -36,6 +39,14 @@ use crate::flight::statements::statement::Prepared;
 
 /// From so many places of the files the rows of a window come, if it is not small.
 const PARTS_IN_WINDOW: u64 = 16;
+
+/// Windows that are made while one is read: one is sorted by one core, so that another core reads for the next one.
+const AHEAD_MAX: usize = 2;
+
+/// A window that is sorted at once ends within this, if nobody wants it any more.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Parts of all files at most, as each takes memory.
 const PARTS_MAX: u64 = 1 << 18;
@@ -49,24 +60,36 @@ pub(super) fn shuffled(rows: DataFrame, session: &Session, seed: i64) -> Result<
     rows.sort(vec![row_hash.call(arguments).sort(true, false)])
 }
 
-/// The same order of an operator's rows.
-fn by_row_hash(session: &Session, rows: &Schema, seed: i64) -> Result<LexOrdering> {
-    let seed: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(ScalarValue::Int64(Some(seed))));
-    let column =
-        |(at, name): (usize, &String)| -> Arc<dyn PhysicalExpr> { Arc::new(Column::new(name, at)) };
-    let names = rows.fields().iter().map(|field| field.name());
-    let arguments = std::iter::once(seed).chain(names.enumerate().map(column)).collect();
-    let row_hash = session.context.session().udf("row_hash")?;
-    let options = Arc::new(session.options());
-    let hash = ScalarFunctionExpr::try_new(row_hash, arguments, rows, options)?;
-    Ok([PhysicalSortExpr::new_default(Arc::new(hash))].into())
+/// The same order of operators' rows.
+struct ByRowHash {
+    function: Arc<ScalarUDF>,
+    seed: i64,
+    options: Arc<ConfigOptions>,
+}
+
+impl ByRowHash {
+    fn new(session: &Session, seed: i64) -> Result<Self> {
+        let function = session.context.session().udf("row_hash")?;
+        Ok(Self { function, seed, options: Arc::new(session.options()) })
+    }
+
+    fn of(&self, rows: &Schema) -> Result<LexOrdering> {
+        let seed = Literal::new(ScalarValue::Int64(Some(self.seed)));
+        let mut arguments: Vec<Arc<dyn PhysicalExpr>> = vec![Arc::new(seed)];
+        for (at, field) in rows.fields().iter().enumerate() {
+            arguments.push(Arc::new(Column::new(field.name(), at)));
+        }
+        let (function, options) = (Arc::clone(&self.function), Arc::clone(&self.options));
+        let hash = ScalarFunctionExpr::try_new(function, arguments, rows, options)?;
+        Ok([PhysicalSortExpr::new_default(Arc::new(hash))].into())
+    }
 }
 
 /// A query whose rows are shuffled window by window, planned.
 pub(super) struct Windows {
     query: CutQuery,
     windows: Vec<Vec<Piece>>,
-    order: LexOrdering,
+    order: ByRowHash,
     schema: SchemaRef,
     context: Arc<TaskContext>,
 }
@@ -92,7 +115,7 @@ impl Windows {
         Ok(Self {
             windows: windows(&query.inputs, seed, window_bytes),
             query,
-            order: by_row_hash(session, &schema, seed)?,
+            order: ByRowHash::new(session, seed)?,
             schema,
             context,
         })
@@ -102,7 +125,8 @@ impl Windows {
     pub(super) fn rows(self: Arc<Self>, session: &Arc<Session>) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
         let session = Arc::clone(session);
-        let reading = Reading { windows: self, session, next: 0, now: None, ahead: None };
+        let reading =
+            Reading { windows: self, session, next: 0, now: None, ahead: VecDeque::new() };
         let rows = stream::try_unfold(reading, |mut reading| async move {
             let batch = reading.batch().await?;
             Ok::<_, DataFusionError>(batch.map(|batch| (batch, reading)))
@@ -117,18 +141,33 @@ impl Windows {
             || -> Arc<dyn ExecutionPlan> { Arc::new(EmptyExec::new(Arc::clone(&self.schema))) };
         let plan = self.query.part(pieces)?.unwrap_or_else(nothing);
         // Somebody waits for the first rows of all; from then on for the last ones of each window.
-        let sort = if window == 0 { sort_in_parts } else { sort_at_once };
-        let rows = sort(plan, &self.order, Arc::clone(&self.context))?;
+        let context = Arc::clone(&self.context);
+        let rows = match window {
+            0 => sort_in_parts(plan, &self.order.of(&self.schema)?, context)?,
+            _ => sort_at_once(plan, |schema| self.order.of(schema), context)?,
+        };
         Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
     }
 
-    /// Whether a window can be made beside the one that is read, which has the memory that it needs.
-    fn has_memory_left(&self) -> bool {
+    /// Whether a window can be made beside the one that is read and so many others: while it is sorted, it takes twice
+    /// what its rows do.
+    fn has_memory_left(&self, others: usize) -> bool {
         let pool = &self.context.runtime_env().memory_pool;
         match pool.memory_limit() {
-            MemoryLimit::Finite(limit) => pool.reserved() <= limit / 2,
+            MemoryLimit::Finite(limit) => pool.reserved() <= limit / (2 << others),
             MemoryLimit::Infinite | MemoryLimit::Unknown => true,
         }
+    }
+
+    /// What was dropped gives its memory back when it has computed to its end. Others may have taken as much: they are
+    /// not waited for.
+    async fn until_memory_is_back(&self) {
+        let is_back = async {
+            while !self.has_memory_left(0) {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        timeout(GIVEN_BACK_WITHIN, is_back).await.ok();
     }
 
     /// What a window reads.
@@ -139,14 +178,14 @@ impl Windows {
     }
 }
 
-/// One window, and behind it the next one.
+/// One window, and the next ones behind it.
 struct Reading {
     windows: Arc<Windows>,
     session: Arc<Session>,
     /// Which one begins next.
     next: usize,
     now: Option<Begun>,
-    ahead: Option<Begun>,
+    ahead: VecDeque<Begun>,
 }
 
 /// A window that has begun.
@@ -161,7 +200,7 @@ impl Reading {
     async fn batch(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if self.now.is_none() {
-                self.now = match self.ahead.take() {
+                self.now = match self.ahead.pop_front() {
                     Some(begun) => Some(begun),
                     None => self.begin_next(false)?,
                 };
@@ -171,37 +210,39 @@ impl Reading {
                 Some(Ok(batch)) => {
                     now.is_ahead = false;
                     // Its rows are in order, and only have to be sent: there is time for others.
-                    if self.ahead.is_none() && self.windows.has_memory_left() {
-                        self.ahead = self.begin_next(true)?;
+                    let others = self.ahead.len();
+                    if others < AHEAD_MAX && self.windows.has_memory_left(others) {
+                        let next = self.begin_next(true)?;
+                        self.ahead.extend(next);
                     }
                     return Ok(Some(batch));
                 }
                 None => self.now = None,
-                // Now it has the memory for itself.
+                // It gets the memory of all behind it.
                 Some(Err(error)) if now.is_ahead && is_short(&error) => {
-                    let window = now.window;
+                    tracing::debug!(window = now.window, "is made anew: {error}");
+                    self.next = now.window;
+                    self.ahead.clear();
                     self.now = None;
-                    self.now = Some(self.begin(window, false)?);
+                    self.windows.until_memory_is_back().await;
+                    self.now = self.begin_next(false)?;
                 }
                 Some(Err(error)) => return Err(error),
             }
         }
     }
 
+    /// Begins the next window, if there is one: it runs as far as its first batches without being asked.
     fn begin_next(&mut self, is_ahead: bool) -> Result<Option<Begun>> {
-        if self.next == self.windows.windows.len() {
+        let window = self.next;
+        if window == self.windows.windows.len() {
             return Ok(None);
         }
         self.next += 1;
-        self.begin(self.next - 1, is_ahead).map(Some)
-    }
-
-    /// Begins a window, which runs as far as its first batches without being asked.
-    fn begin(&self, window: usize, is_ahead: bool) -> Result<Begun> {
         let (windows, schema) = (Arc::clone(&self.windows), Arc::clone(&self.windows.schema));
         let begin = move || windows.begin(window);
         let rows = self.session.slots.threads().rows(schema, begin)?;
-        Ok(Begun { rows, window, is_ahead })
+        Ok(Some(Begun { rows, window, is_ahead }))
     }
 }
 
