@@ -1,7 +1,7 @@
 """Sorting records from files to files, by engines that may have less memory than the records take.
 
     benches/peers/python benches/peers/sort.py path/to/forebay [--rounds 3] [--gigabytes 5]
-        [--engine forebay] [--engine duckdb] [--engine spark] [--engine ray_data] [--skewed]
+        [--engine forebay] [--engine duckdb] [--engine spark] [--engine ray_data] [--engine ray_data_more] [--skewed]
 
 The records are those of the sort benchmark (`records.py`). Each engine has all cores and 2 GB in all:
 
@@ -9,17 +9,19 @@ The records are those of the sort benchmark (`records.py`). Each engine has all 
   which it needs little.
 - DuckDB: a thread per core, `memory_limit` of 2 GB, one file.
 - Spark: `local[cores]` with 2 GB of heap.
-- Ray Data: 2 GB of object store, which its workers' heaps come to; the pull-based or push-based shuffle as it
-  chooses.
+- Ray Data: 30 % of 2 GB of object store, which is Ray's own share of a machine's memory. Its workers' heaps, which
+  nothing bounds, come to that. `ray_data_more`: all of it is object store.
 
 Time is from the query to its last row written: clusters and sessions are there before. What is written must be in
-order, and have all records (valsort's rules). The limit is what reading and writing all bytes twice takes at
+order, and have all records (valsort's rules). Memory is the peak of all of an engine's processes, pages that they share
+counted once. The limit is what reading and writing all bytes twice takes at
 the rates of this folder's disk, written with fsync and read with an empty cache where the system allows that; and a
 sort in memory of the keys alone, for comparison. Prints a table, and writes one JSON object to benches/results/.
 """
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import shutil
@@ -38,7 +40,14 @@ from engines import settings
 from run import environment, machine, say
 
 MEMORY = 1_000_000_000
-NAMES = {"forebay": "Forebay", "duckdb": "DuckDB", "spark": "PySpark", "ray_data": "Ray Data"}
+NAMES = {
+    "forebay": "Forebay",
+    "duckdb": "DuckDB",
+    "spark": "PySpark",
+    "ray_data": "Ray Data",
+    "ray_data_more": "Ray Data, all of it for objects",
+}
+RAY_STORE = 0.3
 DUCKDB = settings.ROOT / ".forebay/duckdb/bin/python"
 CHUNK = 64 << 20
 START_S = 60
@@ -86,13 +95,13 @@ def on_spark(source: Path, output: Path, options: argparse.Namespace) -> float:
     return timed(lambda: rows.parquet(str(output)))
 
 
-def on_ray(source: Path, output: Path, options: argparse.Namespace) -> float:
-    """One node."""
+def on_ray(source: Path, output: Path, options: argparse.Namespace, share: float = RAY_STORE) -> float:
+    """One node, with this share of memory for objects."""
     import ray
 
-    store = settings.CORES * MEMORY
+    store = round(share * settings.CORES * MEMORY)
     spill = {"object_spilling_directory": str(options.scratch)}
-    ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=store, **spill)
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=store, **spill)
     ray.data.DataContext.get_current().enable_progress_bars = False
 
     def query() -> None:
@@ -109,7 +118,13 @@ def timed(query: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-ENGINES = {"forebay": on_forebay, "duckdb": on_duckdb, "spark": on_spark, "ray_data": on_ray}
+ENGINES = {
+    "forebay": on_forebay,
+    "duckdb": on_duckdb,
+    "spark": on_spark,
+    "ray_data": on_ray,
+    "ray_data_more": functools.partial(on_ray, share=1.0),
+}
 
 
 def disk(scratch: Path, size: int) -> dict[str, float]:
@@ -133,11 +148,12 @@ def disk(scratch: Path, size: int) -> dict[str, float]:
     return {"write_bytes_per_s": size / written, "read_bytes_per_s": size / read}
 
 
-def measured(engine: str, source: Path, output: Path, options: argparse.Namespace) -> float:
-    """Seconds of one engine, in a process of its own."""
+def measured(engine: str, source: Path, output: Path, options: argparse.Namespace) -> tuple[float, int]:
+    """Seconds of one engine, in a process of its own, and the peak of its memory."""
     command = [sys.executable, __file__, str(options.forebay), "--run", engine]
     command += ["--source", str(source), "--output", str(output), "--scratch", str(options.scratch)]
-    return float(measure.apart(command, environment(engine)))
+    said, memory = measure.watched(command, environment(engine))
+    return round(float(said), 2), memory
 
 
 def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
@@ -145,7 +161,7 @@ def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
     count = round(options.gigabytes * 1e9) // records.RECORD
     source = records.make(count, is_skewed, options.data)
     expected = records.summary(source)
-    engines = {engine: {"s": []} for engine in options.engine or ENGINES}
+    engines = {engine: {"s": [], "pss_peak": []} for engine in options.engine or ENGINES}
     for at in range(options.rounds):
         # Whoever is first finds the coldest caches, so it is somebody else each time.
         names = list(engines)
@@ -156,10 +172,11 @@ def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
             if "error" in found:
                 continue
             try:
-                took = measured(engine, source, output, options)
+                took, memory = measured(engine, source, output, options)
                 check(records.summary(output), expected)
-                found["s"].append(round(took, 2))
-                say(f"{engine:10} {took:8.2f} s")
+                found["s"].append(took)
+                found["pss_peak"].append(memory)
+                say(f"{engine:10} {took:8.2f} s, {memory / 1e6:.0f} MB")
             except (measure.RunError, ValueError) as error:
                 found["error"] = str(error).strip().splitlines()[-1][:300]
                 say(f"{engine:10} failed: {error}")
@@ -177,7 +194,7 @@ def check(found: records.Summary, expected: records.Summary) -> None:
 
 def table(results: list[dict], rates: dict[str, float]) -> str:
     """Medians, over Forebay's, and what part of each is the limit."""
-    lines = ["| records | engine | s | x Forebay | limit / time |", "|---|---|---|---|---|"]
+    lines = ["| records | engine | s | x Forebay | limit / time | peak memory, MB |", "|---|---|---|---|---|---|"]
     for result in results:
         size = result["records"] * records.RECORD
         limit = 2 * size / rates["read_bytes_per_s"] + 2 * size / rates["write_bytes_per_s"]
@@ -185,11 +202,12 @@ def table(results: list[dict], rates: dict[str, float]) -> str:
         own = result["engines"].get("forebay", {}).get("s")
         for engine, found in result["engines"].items():
             if not found["s"]:
-                lines.append(f"| {kind} | {NAMES[engine]} | {found.get('error')} | | |")
+                lines.append(f"| {kind} | {NAMES[engine]} | {found.get('error')} | | | |")
                 continue
             took = statistics.median(found["s"])
             ratio = f"{took / statistics.median(own):.2f}" if own else ""
-            lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {limit / took:.2f} |")
+            memory = max(found["pss_peak"]) / 1e6
+            lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {limit / took:.2f} | {memory:.0f} |")
     return "\n".join(lines)
 
 

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A look has so many jobs at most, as all of them may have ended: far fewer than the queue has room for.
-const JOBS_MAX: usize = 1000;
+/// A look has so many jobs at most, as all of them may have ended: far fewer than the queue has room for, and more than
+/// there ever are.
+const JOBS_MAX: usize = 100_000;
 
 /// The jobs that are to be looked at, if the loop is to look.
 #[derive(Debug, Default)]

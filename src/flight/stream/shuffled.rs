@@ -218,7 +218,7 @@ impl Reading {
                     return Ok(Some(batch));
                 }
                 None => self.now = None,
-                // It gets the memory of all behind it.
+                // It gets memory of all behind it.
                 Some(Err(error)) if now.is_ahead && is_short(&error) => {
                     tracing::debug!(window = now.window, "is made anew: {error}");
                     self.next = now.window;
