@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output is its purpose")]
 
+mod allocator;
 mod args;
 mod demo;
 mod doctor;
@@ -26,12 +27,6 @@ use clap::Parser;
 use args::{Cli, Command};
 use exit::end;
 
-/// Faster than the system's with DataFusion's many small allocations; libtorch keeps the system's.
-/// It does not ask for huge pages: of some only a part was used, and memory was up to twice as large
-/// (`decode` in `benches/peers`: 830 MB instead of 500 MB).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// As much as the main thread has: a plan's operators poll each other, one within the other.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -40,6 +35,7 @@ const STACK_BYTES: usize = 8 << 20;
 const TIDY_FOR: Duration = Duration::from_secs(1);
 
 fn main() {
+    allocator::offer_freed_memory();
     forebay::keep_freed_memory();
     let cli = Cli::parse();
     logging::start();
