@@ -45,6 +45,7 @@ pub mod projection;
 mod read_ahead;
 mod report;
 pub mod sort_at_once;
+mod sorted_rows;
 mod spilling_join;
 pub mod unreserved;
 pub mod weight;

@@ -35,7 +35,8 @@ pub(crate) fn within_options(
     context(config, runtime, outside)
 }
 
-fn context(
+/// The same with another configuration, too.
+pub(crate) fn context(
     config: SessionConfig,
     runtime: Arc<RuntimeEnv>,
     outside: Arc<TaskContext>,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::Schema;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
@@ -18,13 +18,10 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use futures::StreamExt;
 
-use crate::limited_sort::{cast_columns, without_views};
 use crate::outside::{SideExec, within_options};
+use crate::sorted_rows::{SORTED_AT_ONCE_MAX, cast_columns, has_common_values, without_views};
 
 type Plan = Arc<dyn ExecutionPlan>;
-
-/// What the sort reserves for rows that it sorts at once: about twice their bytes. A column of texts has 2 GiB at most.
-const RESERVED_MAX: usize = 512 << 20;
 
 /// Rows of all partitions in the order that `order` has for rows of a schema; of more than fit, runs go to disk, as with
 /// any sort. Keys are computed once, by those who read. Texts are sorted themselves, not as views, and have keys as such:
@@ -61,7 +58,7 @@ pub fn sort_at_once(
     let columns = cast_columns(&sort.schema(), &schema);
     let sorted = ProjectionExec::try_new(columns, sort)?;
     let context = within_options(context, |options| {
-        options.execution.sort_in_place_threshold_bytes = RESERVED_MAX;
+        options.execution.sort_in_place_threshold_bytes = SORTED_AT_ONCE_MAX;
     });
     let rows = sorted.execute(0, context)?;
     // What fields know beside their types was not cast with them.
@@ -87,28 +84,11 @@ pub fn sort_in_parts(
     execute_stream(Arc::new(SortPreservingMergeExec::new(order.clone(), sort)), context)
 }
 
-/// Whether rows only refer to values that batches have in common.
-fn has_common_values(schema: &Schema) -> bool {
-    schema.fields().iter().any(|field| refers(field.data_type()))
-}
-
-fn refers(kind: &DataType) -> bool {
-    match kind {
-        DataType::Dictionary(_, _) | DataType::Utf8View | DataType::BinaryView => true,
-        DataType::ListView(_) | DataType::LargeListView(_) | DataType::RunEndEncoded(_, _) => true,
-        DataType::List(item) | DataType::LargeList(item) => refers(item.data_type()),
-        DataType::FixedSizeList(item, _) | DataType::Map(item, _) => refers(item.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| refers(field.data_type())),
-        DataType::Union(fields, _) => fields.iter().any(|(_, field)| refers(field.data_type())),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
     use arrow::compute::cast;
-    use arrow::datatypes::{Field, Int64Type};
+    use arrow::datatypes::{DataType, Int64Type};
     use datafusion::datasource::memory::MemorySourceConfig;
     use datafusion::execution::memory_pool::GreedyMemoryPool;
     use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -176,12 +156,5 @@ mod tests {
                 assert!(found == expected, "{kind} in {bytes} bytes");
             }
         }
-    }
-
-    #[test]
-    fn values_that_rows_have_in_common_are_found_at_any_depth() {
-        let list = |kind| DataType::List(Arc::new(Field::new("item", kind, true)));
-        assert!(refers(&list(list(DataType::Utf8View))));
-        assert!(!refers(&list(list(DataType::Utf8))));
     }
 }

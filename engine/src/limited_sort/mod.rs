@@ -6,11 +6,15 @@
 //! pages as its own, whole, though a page has the texts of many batches. So DataFusion's sort runs out of a memory that
 //! is far from full. Under a limit it gets the texts themselves in place of the views, and gives views of what it has
 //! sorted. (Sorted views would be into all pages at once.)
+//!
+//! DataFusion's sort orders batch by batch, and merges them. By one key it is faster to put rows together and to order them
+//! at once, up to [so many](SORTED_AT_ONCE_MAX); by several keys, each comparison is of all columns, and the merge has
+//! them in one. (Sorting 12 GB by one key of ten bytes takes a sixth less of CPU.)
 
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{Field, Schema};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::memory_pool::MemoryLimit;
@@ -33,7 +37,10 @@ mod share;
 
 use share::Share;
 
-use crate::outside::{SideExec, within};
+use crate::outside::{self, SideExec};
+use crate::sorted_rows::{
+    SORTED_AT_ONCE_MAX, cast_columns, has_common_values, stored, without_views,
+};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -47,6 +54,8 @@ pub struct LimitedSortExec {
     /// What runs under a limit: the sort of the texts, and what makes views of them again.
     limited: Plan,
     limited_sort: Plan,
+    /// Whether that puts rows together first.
+    is_at_once: bool,
 }
 
 impl LimitedSortExec {
@@ -66,6 +75,8 @@ impl LimitedSortExec {
             None => rows,
         };
         let keys = of_texts(sort.expr(), &schema)?.unwrap_or_else(|| sort.expr().clone());
+        // Dictionaries of many batches may be too many values for one.
+        let is_at_once = keys.len() == 1 && !has_common_values(&rows.schema());
         let limited_sort = SortExec::new(keys, rows);
         let limited_sort: Plan =
             Arc::new(limited_sort.with_preserve_partitioning(sort.preserve_partitioning()));
@@ -73,18 +84,8 @@ impl LimitedSortExec {
             Some(_) => cast(Arc::clone(&limited_sort), &schema)?,
             None => Arc::clone(&limited_sort),
         };
-        Ok(Transformed::yes(Arc::new(Self { sort: plan, limited, limited_sort })))
+        Ok(Transformed::yes(Arc::new(Self { sort: plan, limited, limited_sort, is_at_once })))
     }
-}
-
-/// The columns with texts in place of views; none if there are none.
-pub(crate) fn without_views(schema: &Schema) -> Option<Schema> {
-    let has_views = schema.fields().iter().any(|field| stored(field.data_type()).is_some());
-    let fields = schema.fields().iter().map(|field| {
-        let kind = stored(field.data_type()).unwrap_or_else(|| field.data_type().clone());
-        Field::clone(field).with_data_type(kind)
-    });
-    has_views.then(|| Schema::new(fields.collect::<Vec<_>>()))
 }
 
 /// The same keys, of texts in place of views. What is computed is computed of views, as it was planned.
@@ -109,32 +110,10 @@ fn of_texts(keys: &LexOrdering, schema: &Schema) -> Result<Option<LexOrdering>> 
     Ok(LexOrdering::new(keys.collect::<Result<Vec<_>>>()?))
 }
 
-/// With offsets of eight bytes: a batch of sorted rows may have texts of any size.
-fn stored(kind: &DataType) -> Option<DataType> {
-    match kind {
-        DataType::Utf8View => Some(DataType::LargeUtf8),
-        DataType::BinaryView => Some(DataType::LargeBinary),
-        _ => None,
-    }
-}
-
 /// A projection to columns of these types.
 fn cast(input: Plan, to: &Schema) -> Result<Plan> {
     let columns = cast_columns(&input.schema(), to);
     Ok(Arc::new(ProjectionExec::try_new(columns, input)?))
-}
-
-/// The first columns with these types and names, as many as there are.
-pub(crate) fn cast_columns(from: &Schema, to: &Schema) -> Vec<(Arc<dyn PhysicalExpr>, String)> {
-    let columns = from.fields().iter().zip(to.fields()).enumerate().map(|(at, (from, to))| {
-        let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(from.name(), at));
-        let column = match from.data_type() == to.data_type() {
-            true => column,
-            false => Arc::new(CastExpr::new(column, to.data_type().clone(), None)),
-        };
-        (column, to.name().clone())
-    });
-    columns.collect()
 }
 
 impl DisplayAs for LimitedSortExec {
@@ -199,8 +178,14 @@ impl ExecutionPlan for LimitedSortExec {
         let runtime = context.runtime_env();
         let share = Arc::new(Share::of(Arc::clone(context.memory_pool()), limit));
         let runtime = RuntimeEnv { memory_pool: share, ..runtime.as_ref().clone() };
+        let mut config = context.session_config().clone();
+        let at_once = &mut config.options_mut().execution.sort_in_place_threshold_bytes;
+        if self.is_at_once {
+            *at_once = SORTED_AT_ONCE_MAX.max(*at_once);
+        }
         let schema = self.schema();
-        let rows = self.limited.execute(partition, within(runtime, context))?;
+        let context = outside::context(config, Arc::new(runtime), context);
+        let rows = self.limited.execute(partition, context)?;
         // What fields know beside their types was not cast with them.
         let of = Arc::clone(&schema);
         let rows = rows.map(move |rows| Ok(rows?.with_schema(Arc::clone(&of))?));
@@ -234,3 +219,6 @@ impl ExecutionPlan for LimitedSortExec {
         self.sort.cardinality_effect()
     }
 }
+
+#[cfg(test)]
+mod tests;
