@@ -81,6 +81,13 @@ impl WriteExec {
         Self { is_direct, ..self }
     }
 
+    /// The same where other cores have other parts of the same rows: a file is not written by several of them then, and row
+    /// groups of Parquet files are small, as each writer has one in memory.
+    #[must_use]
+    pub fn beside_others(&self) -> Self {
+        Self { target: Arc::new(self.target.beside_others()), ..self.clone() }
+    }
+
     /// Whether it is.
     pub fn is_direct(&self) -> bool {
         self.is_direct
@@ -184,7 +191,11 @@ impl ExecutionPlan for WriteExec {
         let schema = Arc::clone(self.target.schema());
         let input = Arc::clone(&self.input);
         let input = execute_input_stream(input, schema, partition, Arc::clone(&context))?;
-        let (target, metrics) = (Arc::clone(&self.target), self.metrics.clone());
+        let target = match self.input.output_partitioning().partition_count() {
+            1 => Arc::clone(&self.target),
+            _ => self.beside_others().target,
+        };
+        let metrics = self.metrics.clone();
         let written = stream::once(async move {
             let written = write(input, target, staging, context).await?;
             let sum = |of: fn(&Written) -> u64| written.iter().map(of).sum::<u64>() as usize;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
-use datafusion::common::config::TableParquetOptions;
+use datafusion::common::config::{MaxRowGroupBytes, TableParquetOptions};
 use datafusion::common::file_options::csv_writer::CsvWriterOptions;
 use datafusion::common::file_options::json_writer::JsonWriterOptions;
 use datafusion::datasource::file_format::csv::CsvSink;
@@ -40,6 +40,9 @@ const NOT_OF_FILES: [&str; 17] = [
     "skip_metadata",
 ];
 
+/// Of rows as they are encoded.
+const ROW_GROUP_BYTES: usize = 32 << 20;
+
 /// A format, and how it is written.
 #[derive(Clone, Debug)]
 pub enum Format {
@@ -72,6 +75,21 @@ impl Format {
         }
         let sink = sink.downcast_ref::<JsonSink>()?;
         Some((Self::Json(Box::new(sink.writer_options().clone())), sink.config()))
+    }
+
+    /// The same for files that are written while others are, which have all cores busy: without tasks for each column,
+    /// and if nothing else was asked for with row groups of [so many bytes](ROW_GROUP_BYTES) at most, as a row group is
+    /// in memory while it is written.
+    pub(super) fn beside_others(&self) -> Self {
+        let mut format = self.clone();
+        if let Self::Parquet(options) = &mut format {
+            let options = &mut options.global;
+            options.allow_single_file_parallelism = false;
+            if options.max_row_group_bytes.is_none() {
+                options.max_row_group_bytes = MaxRowGroupBytes::try_new(ROW_GROUP_BYTES).ok();
+            }
+        }
+        format
     }
 
     /// A sink for what `config` says; `order` is noted in formats that have room for it.

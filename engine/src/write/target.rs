@@ -62,6 +62,11 @@ impl Target {
         Self { format, config, order, file_bytes, is_new, delta: None }
     }
 
+    /// The same, for files that are written [beside others](Format::beside_others).
+    pub(super) fn beside_others(&self) -> Self {
+        Self { format: self.format.beside_others(), ..self.clone() }
+    }
+
     /// What the rows of parts are staged as, beside what is written: Arrow IPC files, which have all types.
     #[must_use]
     pub fn staged(&self, schema: SchemaRef) -> Self {

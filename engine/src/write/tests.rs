@@ -4,5 +4,6 @@ mod delta;
 mod fence;
 mod left;
 mod resume;
+mod row_groups;
 mod store;
 mod whole;

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use forebay_engine::arrow_files::checked;
 use forebay_engine::device::Placement;
-use forebay_engine::{Devices, InferenceExec, LimitedSortExec, LoopJoinExec};
+use forebay_engine::{Devices, InferenceExec, LimitedSortExec, LoopJoinExec, WriteExec};
 use forebay_planner::ForebayConfig;
 
 use crate::ballista::session;
@@ -69,6 +69,11 @@ impl TaskEngine {
             {
                 let reader = Arc::new(reader.clone().merged_by(merge.expr().clone()));
                 return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
+            }
+            if let Some(write) = node.downcast_ref::<WriteExec>()
+                && !write.target().is_file()
+            {
+                return Ok(Transformed::yes(Arc::new(write.beside_others())));
             }
             let node = LoopJoinExec::in_place_of(node)?;
             let node = node.transform_data(LimitedSortExec::in_place_of)?;
