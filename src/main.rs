@@ -35,9 +35,11 @@ const STACK_BYTES: usize = 8 << 20;
 const TIDY_FOR: Duration = Duration::from_secs(1);
 
 fn main() {
-    allocator::offer_freed_memory();
     forebay::keep_freed_memory();
     let cli = Cli::parse();
+    if matches!(cli.command, Command::Worker(_)) {
+        allocator::offer_freed_memory();
+    }
     logging::start();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.enable_all().thread_stack_size(STACK_BYTES).build() {

@@ -10,6 +10,21 @@ use datafusion::physical_expr::expressions::{CastExpr, Column};
 /// 2 GiB at most.
 pub(crate) const SORTED_AT_ONCE_MAX: usize = 512 << 20;
 
+/// What it takes to order a row at once, in bytes: its key, where it is, and its place. Rows that are smaller would
+/// take more than what is reserved for their copy.
+const ORDERED_AT_ONCE_MIN: usize = 24;
+
+/// Whether rows may be put together and ordered at once.
+pub(crate) fn can_be_at_once(schema: &Schema) -> bool {
+    let width = |kind: &DataType| match kind {
+        DataType::Null | DataType::Boolean => 0,
+        kind => kind.primitive_width().unwrap_or(ORDERED_AT_ONCE_MIN),
+    };
+    let bytes: usize = schema.fields().iter().map(|field| width(field.data_type())).sum();
+    // Dictionaries of many batches may be too many values for one.
+    bytes >= ORDERED_AT_ONCE_MIN && !has_common_values(schema)
+}
+
 /// The columns with texts in place of views; none if there are none.
 pub(crate) fn without_views(schema: &Schema) -> Option<Schema> {
     let has_views = schema.fields().iter().any(|field| stored(field.data_type()).is_some());

@@ -38,9 +38,7 @@ mod share;
 use share::Share;
 
 use crate::outside::{self, SideExec};
-use crate::sorted_rows::{
-    SORTED_AT_ONCE_MAX, cast_columns, has_common_values, stored, without_views,
-};
+use crate::sorted_rows::{SORTED_AT_ONCE_MAX, can_be_at_once, cast_columns, stored, without_views};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -75,8 +73,7 @@ impl LimitedSortExec {
             None => rows,
         };
         let keys = of_texts(sort.expr(), &schema)?.unwrap_or_else(|| sort.expr().clone());
-        // Dictionaries of many batches may be too many values for one.
-        let is_at_once = keys.len() == 1 && !has_common_values(&rows.schema());
+        let is_at_once = keys.len() == 1 && can_be_at_once(&rows.schema());
         let limited_sort = SortExec::new(keys, rows);
         let limited_sort: Plan =
             Arc::new(limited_sort.with_preserve_partitioning(sort.preserve_partitioning()));

@@ -22,9 +22,10 @@ const LEFT_TO_MERGES: usize = 4;
 /// A sort may hold this whatever the pool says: one that is refused its first batch ends the query.
 const ANYWAY_BYTES: usize = 1 << 20;
 
-/// A sort that was refused more may still have this part of what it holds: it puts its rows together, to write them in
-/// order, and they may take a little more than they took apart.
-const TOGETHER: usize = 16;
+/// A sort may hold so many times what it held when it puts its rows together to order them at once, whatever the pool
+/// says: columns that had a buffer in common get one each, and rows that are never NULL a bit. It needs that memory, and
+/// there is no other way to give back what it holds.
+const TOGETHER: usize = 2;
 
 /// How many sorts there are in each pool, by its address.
 static SORTS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
@@ -36,15 +37,16 @@ pub(super) struct Share {
     limit: usize,
     /// By the sort.
     held: AtomicUsize,
-    /// What it held when it was refused more, until it has written half of that.
-    refused_at: AtomicUsize,
+    /// What it held when it gave back what it keeps for merges, as it does just before it puts rows together; nothing
+    /// once it has given back some of its rows.
+    together: AtomicUsize,
 }
 
 impl Share {
     /// Of a pool with this limit, for as long as it lives.
     pub(super) fn of(pool: Arc<dyn MemoryPool>, limit: usize) -> Self {
         *SORTS.lock().entry(address(&pool)).or_default() += 1;
-        Self { pool, limit, held: AtomicUsize::new(0), refused_at: AtomicUsize::new(0) }
+        Self { pool, limit, held: AtomicUsize::new(0), together: AtomicUsize::new(0) }
     }
 
     fn bytes(&self) -> usize {
@@ -97,10 +99,10 @@ impl MemoryPool for Share {
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         if is_sort(reservation) {
-            let held = self.held.fetch_sub(shrink, Ordering::Relaxed) - shrink;
-            if held < self.refused_at.load(Ordering::Relaxed) / 2 {
-                self.refused_at.store(0, Ordering::Relaxed);
-            }
+            self.held.fetch_sub(shrink, Ordering::Relaxed);
+            self.together.store(0, Ordering::Relaxed);
+        } else {
+            self.together.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.pool.shrink(reservation, shrink);
     }
@@ -109,38 +111,21 @@ impl MemoryPool for Share {
         if !is_sort(reservation) {
             return self.pool.try_grow(reservation, additional);
         }
-        let held = self.held.load(Ordering::Relaxed);
-        let wanted = held.saturating_add(additional);
-        if wanted <= ANYWAY_BYTES {
+        let wanted = self.held.load(Ordering::Relaxed).saturating_add(additional);
+        let together = self.together.load(Ordering::Relaxed).saturating_mul(TOGETHER);
+        if wanted <= ANYWAY_BYTES.max(together) {
             self.grow(reservation, additional);
             return Ok(());
         }
         let share = self.bytes();
-        let granted = match wanted > share {
-            true => Err(resources_datafusion_err!(
+        if wanted > share {
+            return Err(resources_datafusion_err!(
                 "a sort wants {wanted} bytes, and its share of the memory limit is {share}"
-            )),
-            false => self.pool.try_grow(reservation, additional),
-        };
-        match granted {
-            Ok(()) => {
-                self.held.fetch_add(additional, Ordering::Relaxed);
-                Ok(())
-            }
-            Err(refused) => {
-                let refused_at = self.refused_at.load(Ordering::Relaxed);
-                if refused_at == 0 {
-                    self.refused_at.store(held, Ordering::Relaxed);
-                    return Err(refused);
-                }
-                if wanted > refused_at + refused_at / TOGETHER {
-                    return Err(refused);
-                }
-                // Of what is left to merges: none of its own runs yet.
-                self.grow(reservation, additional);
-                Ok(())
-            }
+            ));
         }
+        self.pool.try_grow(reservation, additional)?;
+        self.held.fetch_add(additional, Ordering::Relaxed);
+        Ok(())
     }
 
     fn reserved(&self) -> usize {
@@ -165,21 +150,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sort_that_was_refused_may_have_a_little_to_put_its_rows_together() {
+    fn a_sort_may_put_its_rows_together_whatever_the_pool_says() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(64 << 20));
         let share: Arc<dyn MemoryPool> = Arc::new(Share::of(Arc::clone(&pool), 64 << 20));
+        let merge = MemoryConsumer::new("merge").register(&share);
         let sort = MemoryConsumer::new("sort").with_can_spill(true).register(&share);
-        sort.try_grow(47 << 20).unwrap();
-        sort.try_grow(2 << 20).expect_err("a quarter is left to merges");
-        sort.try_resize(49 << 20).unwrap();
-        sort.try_grow(1 << 20).expect_err("a sixteenth, once");
-        assert_eq!(pool.reserved(), 49 << 20);
-        // It has written most of what it held.
-        sort.shrink(41 << 20);
+        merge.try_grow(1 << 20).unwrap();
+        sort.try_grow(40 << 20).unwrap();
+        sort.try_grow(9 << 20).expect_err("a quarter is left to merges");
+        merge.free();
+        sort.try_resize(70 << 20).unwrap();
+        assert_eq!(pool.reserved(), 70 << 20);
+        sort.try_resize(30 << 20).unwrap();
+        sort.try_grow(19 << 20).expect_err("rows are in order");
         let other = MemoryConsumer::new("other").register(&pool);
         other.try_grow((64 << 20) - pool.reserved()).unwrap();
-        sort.try_grow(8 << 20).expect_err("its share has room, but others have it");
-        sort.try_grow(1 << 19).unwrap();
-        sort.try_grow(1 << 19).expect_err("a sixteenth of what it held");
+        sort.try_grow(1 << 20).expect_err("its share has room, but others have it");
     }
 }

@@ -56,7 +56,26 @@ fn numbers(rows: &[RecordBatch]) -> Vec<Option<i64>> {
     rows.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>()).collect()
 }
 
-/// Rows that are put together take a little more than apart, which must not end the query wherever memory ends.
+/// Numbers twice, as `SELECT n, n AS twin` has them: of two columns with one buffer, rows that are put together have two.
+#[tokio::test]
+async fn columns_that_have_a_buffer_in_common_may_be_sorted_in_little_memory() {
+    let twice = |rows: &RecordBatch| {
+        let numbers = rows.column(0);
+        let columns = ["n", "twin", "third"].map(|name| (name, Arc::clone(numbers), true));
+        RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    };
+    let rows: Vec<_> = batches(&DataType::Utf8).iter().map(twice).collect();
+    let mut expected = numbers(&rows);
+    expected.sort_unstable_by_key(|number| (number.is_some(), *number));
+    for bytes in (600..2_400).step_by(150).map(|thousands| thousands << 10) {
+        let found = sorted(rows.clone(), &["n"], bytes).await;
+        let (found, _) = found.unwrap_or_else(|error| panic!("{bytes}: {error}"));
+        assert!(numbers(&found) == expected, "in {bytes} bytes");
+    }
+    let (_, spills) = sorted(rows, &["n"], 700 << 10).await.unwrap();
+    assert!(spills > 0, "all of it fits");
+}
+
 #[tokio::test]
 async fn rows_are_in_order_wherever_memory_ends() {
     let mut spills = 0;

@@ -74,18 +74,18 @@ impl WriteExec {
         Self { staging, ..self }
     }
 
-    /// The same, which on a cluster is part of the tasks that make its rows, or is not: then its tasks have rows
-    /// for a file each, from blocks.
-    #[must_use]
-    pub fn with_direct(self, is_direct: bool) -> Self {
-        Self { is_direct, ..self }
-    }
-
     /// The same where other cores have other parts of the same rows: a file is not written by several of them then, and row
     /// groups of Parquet files are small, as each writer has one in memory.
     #[must_use]
     pub fn beside_others(&self) -> Self {
         Self { target: Arc::new(self.target.beside_others()), ..self.clone() }
+    }
+
+    /// The same, which on a cluster is part of the tasks that make its rows, or is not: then its tasks have rows
+    /// for a file each, from blocks.
+    #[must_use]
+    pub fn with_direct(self, is_direct: bool) -> Self {
+        Self { is_direct, ..self }
     }
 
     /// Whether it is.

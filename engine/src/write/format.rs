@@ -40,7 +40,7 @@ const NOT_OF_FILES: [&str; 17] = [
     "skip_metadata",
 ];
 
-/// Of rows as they are encoded.
+/// Of rows as they are encoded; a first batch that is larger is one row group.
 const ROW_GROUP_BYTES: usize = 32 << 20;
 
 /// A format, and how it is written.
@@ -102,7 +102,11 @@ impl Format {
             Self::Parquet(options) => {
                 let sorted_by =
                     order.and_then(|order| sorting_columns(order, &config.output_schema));
-                let sink = ParquetSink::new(config, options.as_ref().clone());
+                let mut options = options.as_ref().clone();
+                // With tasks for each column DataFusion counts rows only.
+                options.global.allow_single_file_parallelism &=
+                    options.global.max_row_group_bytes.is_none();
+                let sink = ParquetSink::new(config, options);
                 Arc::new(sink.with_sorting_columns(sorted_by))
             }
             Self::Csv(options) => Arc::new(CsvSink::new(config, options.as_ref().clone())),
