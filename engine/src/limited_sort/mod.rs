@@ -9,7 +9,7 @@
 //!
 //! DataFusion's sort orders batch by batch, and merges them. By one key it is faster to put rows together and to order them
 //! at once, up to [so many](SORTED_AT_ONCE_MAX); by several keys, each comparison is of all columns, and the merge has
-//! them in one. (Sorting 12 GB by one key of ten bytes takes a sixth less of CPU.)
+//! them in one. (Sorting 12 GB by one key of ten bytes takes a sixth less of user CPU.)
 
 use std::fmt;
 use std::sync::Arc;
