@@ -14,15 +14,16 @@ The records are those of the sort benchmark (`records.py`). Each engine has all 
 
 Time is from the query to its last row written: clusters and sessions are there before. What is written must be in
 order, and have all records (valsort's rules). Memory is the peak of all of an engine's processes, pages that they share
-counted once. The limit is what reading and writing all bytes twice takes at
-the rates of this folder's disk, written with fsync and read with an empty cache where the system allows that; and a
-sort in memory of the keys alone, for comparison. Prints a table, and writes one JSON object to benches/results/.
+counted once. The limit is what reading and writing all bytes twice takes at the rates of this folder's disk, which are
+measured with as many bytes: written with fsync, and read when the page cache has none of them; and once more past the page
+cache (`O_DIRECT`). Prints a table, and writes one JSON object to benches/results/.
 """
 
 import argparse
 import datetime
 import functools
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -127,25 +128,44 @@ ENGINES = {
 }
 
 
-def disk(scratch: Path, size: int) -> dict[str, float]:
-    """Bytes per second that are written to the disk, and read from it."""
-    path = scratch / "rate"
-    noise = os.urandom(CHUNK)
+def disk(scratch: Path, size: int) -> dict[str, dict[str, float]]:
+    """Bytes per second that files are written with and read with: as programs do, by way of the page cache, and past
+    it, if the file system allows that."""
+    found = {"cached": rates(scratch / "rate", size, 0)}
+    try:
+        found["direct"] = rates(scratch / "rate", size, os.O_DIRECT)
+    except OSError as error:
+        say(f"past the page cache nothing is measured: {error}")
+    return found
+
+
+def rates(path: Path, size: int, flags: int) -> dict[str, float]:
+    """Of one file, which is on the disk at the end, and is read from there."""
+    piece = mmap.mmap(-1, CHUNK)  # Aligned, as it must be past the page cache.
+    piece.write(os.urandom(CHUNK))
     start = time.perf_counter()
-    with open(path, "wb") as file:
+    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR | flags)
+    try:
         for _ in range(size // CHUNK):
-            file.write(noise)
-        file.flush()
-        os.fsync(file.fileno())
+            if os.write(file, piece) != CHUNK:
+                raise OSError("there is no room on this disk")
+        os.fsync(file)
         written = time.perf_counter() - start
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    start = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
-        while file.read(CHUNK):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.lseek(file, 0, os.SEEK_SET)
+        start = time.perf_counter()
+        while os.readv(file, [piece]):
             pass
-    read = time.perf_counter() - start
-    path.unlink()
+        read = time.perf_counter() - start
+    finally:
+        os.close(file)
+        path.unlink()
     return {"write_bytes_per_s": size / written, "read_bytes_per_s": size / read}
+
+
+def limit(size: int, rates: dict[str, float] | None) -> float:
+    """Seconds to read and write so many bytes twice; none if the rates are unknown."""
+    return 2 * size / rates["read_bytes_per_s"] + 2 * size / rates["write_bytes_per_s"] if rates else 0.0
 
 
 def measured(engine: str, source: Path, output: Path, options: argparse.Namespace) -> tuple[float, int]:
@@ -192,22 +212,24 @@ def check(found: records.Summary, expected: records.Summary) -> None:
         raise ValueError(f"{found} is not the sum of {expected}")
 
 
-def table(results: list[dict], rates: dict[str, float]) -> str:
-    """Medians, over Forebay's, and what part of each is the limit."""
-    lines = ["| records | engine | s | x Forebay | limit / time | peak memory, MB |", "|---|---|---|---|---|---|"]
+def table(results: list[dict], disk: dict[str, dict[str, float]]) -> str:
+    """Medians, over Forebay's, and what part of each the limits are."""
+    head = ["records", "engine", "s", "x Forebay", "limit / time", "past the page cache", "peak memory, MB"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for result in results:
         size = result["records"] * records.RECORD
-        limit = 2 * size / rates["read_bytes_per_s"] + 2 * size / rates["write_bytes_per_s"]
+        cached, direct = (limit(size, disk.get(way)) for way in ("cached", "direct"))
         kind = f"{size / 1e9:g} GB{', skewed' if result['is_skewed'] else ''}"
         own = result["engines"].get("forebay", {}).get("s")
         for engine, found in result["engines"].items():
             if not found["s"]:
-                lines.append(f"| {kind} | {NAMES[engine]} | {found.get('error')} | | | |")
+                lines.append(f"| {kind} | {NAMES[engine]} | {found.get('error')} | | | | |")
                 continue
             took = statistics.median(found["s"])
             ratio = f"{took / statistics.median(own):.2f}" if own else ""
             memory = max(found["pss_peak"]) / 1e6
-            lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {limit / took:.2f} | {memory:.0f} |")
+            shares = f"{cached / took:.2f} | {direct / took:.2f}"
+            lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {shares} | {memory:.0f} |")
     return "\n".join(lines)
 
 
@@ -231,14 +253,14 @@ def main() -> int:
     options.data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sort-", dir=options.data) as scratch:
         options.scratch = Path(scratch)
-        rates = disk(options.scratch, round(min(options.gigabytes, 4) * 1e9))
+        found = disk(options.scratch, round(options.gigabytes * 1e9))
         results = [compare(options, False)]
         results += [compare(options, True)] if options.skewed else []
     today = datetime.date.today().isoformat()
-    about = {"date": today, "machine": machine(options), "disk": rates, "results": results}
+    about = {"date": today, "machine": machine(options), "disk": found, "results": results}
     path = options.results / f"{today}-sort-cpu-{settings.CORES}-cores.json"
     path.write_text(json.dumps(about, indent=1) + "\n")
-    print(table(results, rates))
+    print(table(results, found))
     return 0
 
 

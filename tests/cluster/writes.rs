@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use forebay::ForebayContext;
 
@@ -44,6 +45,12 @@ pub(super) async fn read(folder: &Path) -> Rows {
     let options = ParquetReadOptions::default();
     let table = session.read_parquet(folder.to_str().unwrap(), options).await.unwrap();
     text(&table.collect().await.unwrap())
+}
+
+/// Sizes of the row groups of a Parquet file.
+fn row_group_bytes(file: &Path) -> Vec<i64> {
+    let file = SerializedFileReader::new(File::open(file).unwrap()).unwrap();
+    file.metadata().row_groups().iter().map(|group| group.total_byte_size()).collect()
 }
 
 /// Looks at a folder again and again while it is written: it is not there, or all of it is.
@@ -249,6 +256,32 @@ async fn tasks_that_make_files_of_rows_write_them_and_others_leave_that_to_other
         expected.sort();
         assert!(read(&folder).await == expected, "part={part}");
         assert_eq!(visible(&folder).len(), PARTS);
+    }
+}
+
+/// A row group is in a worker's memory while it is written. By default it would have a million rows, however wide.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_groups_of_wide_rows_have_few_of_them() {
+    let stage = Stage::new(60, &[CPU, CPU]);
+    let session = sized_session(&stage).await;
+    let rows = PARTS * ROWS_OF_PART;
+    let wide = String::from(
+        "CASE WHEN id < 400 THEN repeat(chr(CAST(97 + id % 26 AS BIGINT)), 100000) END",
+    );
+    run(&session, "SET datafusion.execution.batch_size = 50").await.unwrap();
+    for (target, options, few) in
+        [("default", "", 1..=2), ("asked", ", 'format.max_row_group_bytes' '4000000'", 8..=14)]
+    {
+        let folder = stage.folder().join(target);
+        let copy = format!(
+            "COPY (SELECT id, {wide} AS wide FROM sized ORDER BY id) TO '{}/' STORED AS PARQUET \
+             OPTIONS ('format.compression' 'uncompressed', 'format.dictionary_enabled' 'false'{options})",
+            folder.display()
+        );
+        assert_eq!(stage.run(&session, &copy).await.unwrap(), [rows.to_string()]);
+        let files = visible(&folder).into_iter().filter(|file| !file.ends_with("_SUCCESS"));
+        let sizes: Vec<_> = files.flat_map(|file| row_group_bytes(&file)).collect();
+        println!("{target}: {sizes:?}");
     }
 }
 

@@ -16,7 +16,7 @@
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again; [`range_window`]: window
 //!   functions of those rows
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next; `rest`: what comes after that has begun
-//! - [`service`]: serves blocks to other workers
+//! - [`service`]: serves blocks to other workers; `on_disk`: the threads that read them
 //! - [`failure`]: what a reader says of a block that it cannot have
 //! - [`wire`]: protobuf forms
 //!
@@ -29,6 +29,7 @@ pub mod cut;
 pub mod failure;
 pub mod groups;
 pub mod hash_writer;
+mod on_disk;
 pub mod open_block;
 mod open_round;
 mod range;

@@ -9,7 +9,6 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::StreamDecoder;
 use bytes::Bytes;
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -29,6 +28,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::failure::BlockError;
+use super::on_disk::on_disk;
 use super::range::RangeCut;
 use super::rest::{self, Rest};
 use super::service;
@@ -339,12 +339,11 @@ impl Reader {
         let bytes = match self.own(&blocks) {
             Some(store) => {
                 let here = blocks.clone();
-                let read = SpawnedTask::spawn_blocking(move || {
+                let read = move || {
                     here.iter().map(|block| store.read(block)).collect::<Result<Vec<_>, _>>()
-                });
-                read.join()
-                    .await
-                    .map_err(|e| internal_datafusion_err!("reading a block: {e}"))??
+                };
+                let read = on_disk(read).await;
+                read.map_err(|error| internal_datafusion_err!("reading a block: {error}"))??
             }
             None => {
                 let reader = match self.store {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use datafusion::common::Result;
-use datafusion::common::runtime::SpawnedTask;
 use futures::stream;
 use tonic::{Code, Request, Response, Status};
 
 use super::failure::BlockError;
+use super::on_disk::on_disk;
 use super::serving::Serving;
 use super::store::{BlockStore, verify};
 use crate::protocol::blocks_server::Blocks;
@@ -60,10 +60,10 @@ impl Blocks for Arc<BlockStore> {
         check_protocol("this reader", protocol, &version, &worker)?;
         let (store, locations) = (Arc::clone(self), iter::once(block).chain(more));
         let mut all = ServingAll { store, locations: locations.collect(), open: None };
-        let all = on_disk(move || all.open_next().map(|()| all)).await?;
+        let all = answered(move || all.open_next().map(|()| all)).await?;
         // A piece is read once the reader has taken the one before, as far as the line buffers.
         let chunks = stream::try_unfold(all, |mut all| async {
-            let (piece, all) = on_disk(move || Ok((all.next()?, all))).await?;
+            let (piece, all) = answered(move || Ok((all.next()?, all))).await?;
             Ok(piece.map(|bytes| (Chunk { bytes }, all)))
         });
         Ok(Response::new(Box::pin(chunks)))
@@ -96,13 +96,13 @@ impl ServingAll {
     }
 }
 
-/// Does something that may wait for a disk.
-async fn on_disk<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
+/// Reads what a worker asks for, and answers with what is wrong with it.
+async fn answered<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
 ) -> Result<T, Status> {
-    let done = SpawnedTask::spawn_blocking(work).join().await;
-    let done = done.map_err(|error| Status::internal(error.to_string()))?;
-    done.map_err(|error| Status::data_loss(error.problem))
+    let read = on_disk(read).await;
+    let read = read.map_err(|error| Status::internal(error.to_string()))?;
+    read.map_err(|error| Status::data_loss(error.problem))
 }
 
 /// Blocks of another worker, or segments of them: the bytes of each, which are those that were sealed.
@@ -223,6 +223,7 @@ impl Arriving<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use datafusion::common::runtime::SpawnedTask;
     use tokio::net::TcpListener;
 
     use super::*;

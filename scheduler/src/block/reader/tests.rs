@@ -1,6 +1,7 @@
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_expr::expressions::col;
