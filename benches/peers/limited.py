@@ -22,6 +22,8 @@ class Cluster:
     binary: Path
     scratch: Path
     memory: int
+    # Of each worker.
+    cores: int = 1
     scheduler: str = ""
     processes: list[subprocess.Popen] = field(default_factory=list)
     workers: list[subprocess.Popen] = field(default_factory=list)
@@ -51,10 +53,10 @@ class Cluster:
         _, self.scheduler = self.start("serve", *free, "--catalog", str(self.scratch))
 
     def start_worker(self) -> None:
-        """With one core, and a folder of its own."""
+        """With a folder of its own."""
         work = Path(tempfile.mkdtemp(prefix="work-", dir=self.scratch))
         worker = ("worker", "--scheduler", self.scheduler, "--work-dir", str(work), *self.limit)
-        process, _ = self.start(*worker, "--gpus", "none", "--cpus", "1")
+        process, _ = self.start(*worker, "--gpus", "none", "--cpus", str(self.cores))
         self.workers.append(process)
 
     def lose_worker(self) -> None:
@@ -70,12 +72,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(binary: Path, folder: Path, memory: int) -> Iterator[Cluster]:
-    """With a worker per core."""
-    own = Cluster(binary, Path(tempfile.mkdtemp(dir=folder)), memory)
+def cluster(binary: Path, folder: Path, memory: int, cores: int = 1) -> Iterator[Cluster]:
+    """With workers of so many cores, and of so much memory for each of these."""
+    own = Cluster(binary, Path(tempfile.mkdtemp(dir=folder)), cores * memory, cores)
     try:
         own.start_scheduler()
-        for _ in range(settings.CORES):
+        for _ in range(settings.CORES // cores):
             own.start_worker()
         yield own
     finally:

@@ -7,6 +7,7 @@ many records it has, and a sum over them that does not depend on their order.
 """
 
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -97,8 +98,8 @@ def values(rows: np.ndarray) -> pa.Array:
 def summary(folder: Path) -> Summary:
     """Reads all files, which are in the order of their names."""
     whole = Summary(0, 0, True)
-    paths = [folder] if folder.is_file() else sorted(folder.rglob("*.parquet"))
-    pieces = [(path, group) for path in paths for group in range(pq.ParquetFile(path).num_row_groups)]
+    paths = [folder] if folder.is_file() else sorted(folder.rglob("*.parquet")) + sorted(folder.glob("*.records"))
+    pieces = [(path, group) for path in paths for group in range(row_groups(path))]
     before = b""
     with ProcessPoolExecutor() as pool:
         for found, first, last in pool.map(of_row_group, pieces, chunksize=8):
@@ -109,15 +110,28 @@ def summary(folder: Path) -> Summary:
     return whole
 
 
+def row_groups(path: Path) -> int:
+    """How many there are; a file of nothing but records is one."""
+    return 1 if path.suffix == ".records" else pq.ParquetFile(path).num_row_groups
+
+
+def read(path: Path, group: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Keys of a row group, and what is beside them."""
+    if path.suffix == ".records":
+        rows = np.fromfile(path, dtype=np.uint8).reshape(-1, RECORD)
+        yield rows[:, :KEY], rows[:, KEY:]
+        return
+    for batch in pq.ParquetFile(path).iter_batches(ROW_GROUP, row_groups=[group], columns=["key", "rest"]):
+        yield fixed(batch["key"], KEY), fixed(batch["rest"], REST)
+
+
 def of_row_group(piece: tuple[Path, int]) -> tuple[Summary, bytes, bytes]:
     """Of a part of a file, and its first and last key."""
     path, group = piece
     found, first, last = Summary(0, 0, True), b"", b""
-    file = pq.ParquetFile(path)
-    for batch in file.iter_batches(ROW_GROUP, row_groups=[group], columns=["key", "rest"]):
-        if not batch.num_rows:
+    for keys, rest in read(path, group):
+        if not len(keys):
             continue
-        keys, rest = fixed(batch["key"], KEY), fixed(batch["rest"], REST)
         first = first if found.records else keys[0].tobytes()
         found.records += len(keys)
         found.total = (found.total + hashes(keys, rest)) % 2**64

@@ -1,22 +1,25 @@
 """Sorting records from files to files, by engines that may have less memory than the records take.
 
-    benches/peers/python benches/peers/sort.py path/to/forebay [--rounds 3] [--gigabytes 5]
-        [--engine forebay] [--engine duckdb] [--engine spark] [--engine ray_data] [--engine ray_data_more] [--skewed]
+    benches/peers/python benches/peers/sort.py path/to/forebay [--rounds 3] [--gigabytes 5] [--skewed]
+        [--engine forebay] [--engine forebay_one] [--engine duckdb] [--engine spark]
+        [--engine ray_data] [--engine ray_data_more] [--engine numpy]
 
 The records are those of the sort benchmark (`records.py`). Each engine has all cores and 2 GB in all:
 
 - Forebay: a scheduler and a worker per core with `--memory-limit 1GB`; a session that has 1 GB, too, of
-  which it needs little.
+  which it needs little. `forebay_one`: one worker has all cores, and as much memory, so nothing goes over the network.
 - DuckDB: a thread per core, `memory_limit` of 2 GB, one file.
 - Spark: `local[cores]` with 2 GB of heap.
 - Ray Data: 30 % of 2 GB of object store, which is Ray's own share of a machine's memory. Its workers' heaps, which
   nothing bounds, come to that. `ray_data_more`: all of it is object store.
+- numpy: no engine, but what the cores need for the same work with nothing around it (`bare_sort.py`).
 
 Time is from the query to its last row written: clusters and sessions are there before. What is written must be in
 order, and have all records (valsort's rules). Memory is the peak of all of an engine's processes, pages that they share
-counted once. The limit is what reading and writing all bytes twice takes at the rates of this folder's disk, which are
-measured with as many bytes: written with fsync, and read when the page cache has none of them; and once more past the page
-cache (`O_DIRECT`). Prints a table, and writes one JSON object to benches/results/.
+counted once. Before each run the page cache is full of pages that nobody needs. The limit is what reading and writing all
+bytes twice takes at the rates of this folder's disk, which are measured with as many bytes: by way of the page cache,
+written with fsync and read when it has none of them, and once more past it (`O_DIRECT`). Prints a table, and writes one
+JSON object to benches/results/.
 """
 
 import argparse
@@ -34,6 +37,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import bare_sort
 import limited
 import measure
 import records
@@ -43,10 +47,12 @@ from run import environment, machine, say
 MEMORY = 1_000_000_000
 NAMES = {
     "forebay": "Forebay",
+    "forebay_one": "Forebay, one worker",
     "duckdb": "DuckDB",
     "spark": "PySpark",
     "ray_data": "Ray Data",
     "ray_data_more": "Ray Data, all of it for objects",
+    "numpy": "a script, bytes to bytes",
 }
 RAY_STORE = 0.3
 DUCKDB = settings.ROOT / ".forebay/duckdb/bin/python"
@@ -54,15 +60,15 @@ CHUNK = 64 << 20
 START_S = 60
 
 
-def on_forebay(source: Path, output: Path, options: argparse.Namespace) -> float:
-    """A scheduler, and a worker for each core."""
+def on_forebay(source: Path, output: Path, options: argparse.Namespace, cores: int = 1) -> float:
+    """A scheduler, and workers of so many cores."""
     text = (
         f"CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{source}/';"
         f"COPY (SELECT * FROM t ORDER BY key) TO '{output}/' STORED AS PARQUET "
         "OPTIONS ('format.compression' 'uncompressed', 'format.dictionary_enabled' 'false');"
     )
     own = limited.forebay_environment(options.scratch)
-    with limited.cluster(options.forebay, options.scratch, MEMORY) as cluster:
+    with limited.cluster(options.forebay, options.scratch, MEMORY, cores) as cluster:
         command = [*cluster.shell, "-c", text]
         return timed(lambda: subprocess.run(command, check=True, stdout=sys.stderr, env=own))
 
@@ -112,6 +118,13 @@ def on_ray(source: Path, output: Path, options: argparse.Namespace, share: float
     return timed(query)
 
 
+def on_numpy(source: Path, output: Path, options: argparse.Namespace) -> float:
+    """A process per core, over a file of nothing but records."""
+    output.mkdir()
+    path = bare_sort.prepare(source, options.scratch)
+    return timed(lambda: bare_sort.sort(path, options.scratch, output, settings.CORES))
+
+
 def timed(query: Callable[[], object]) -> float:
     """Seconds."""
     start = time.perf_counter()
@@ -121,22 +134,37 @@ def timed(query: Callable[[], object]) -> float:
 
 ENGINES = {
     "forebay": on_forebay,
+    "forebay_one": functools.partial(on_forebay, cores=settings.CORES),
     "duckdb": on_duckdb,
     "spark": on_spark,
     "ray_data": on_ray,
     "ray_data_more": functools.partial(on_ray, share=1.0),
+    "numpy": on_numpy,
 }
 
 
 def disk(scratch: Path, size: int) -> dict[str, dict[str, float]]:
     """Bytes per second that files are written with and read with: as programs do, by way of the page cache, and past
     it, if the file system allows that."""
+    fill_page_cache(scratch)
     found = {"cached": rates(scratch / "rate", size, 0)}
     try:
         found["direct"] = rates(scratch / "rate", size, os.O_DIRECT)
     except OSError as error:
         say(f"past the page cache nothing is measured: {error}")
     return found
+
+
+def fill_page_cache(scratch: Path) -> None:
+    """With pages that nobody needs, as on a machine that has been up for a while. Of a virtual machine's memory the host
+    may have taken back what was free: whoever uses it first then waits longer for it than for the disk."""
+    path = scratch / "hole"
+    with open(path, "wb") as file:
+        file.truncate(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    piece = bytearray(CHUNK)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(piece):
+            pass
 
 
 def rates(path: Path, size: int, flags: int) -> dict[str, float]:
@@ -192,6 +220,7 @@ def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
             if "error" in found:
                 continue
             try:
+                fill_page_cache(options.scratch)
                 took, memory = measured(engine, source, output, options)
                 check(records.summary(output), expected)
                 found["s"].append(took)
