@@ -1,4 +1,5 @@
-//! The file of a block while it is written: it knows its size and checksum, and asks for room before it grows.
+//! The file of a block, or of several, while it is written: it knows their sizes and checksums, and asks for room before it
+//! grows.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,25 +14,32 @@ use datafusion::common::{DataFusionError, Result};
 use forebay_engine::weight;
 
 use super::failure::DiskError;
+use super::job_blocks::Place;
 use super::room::Full;
 use super::store::BlockStore;
 use crate::protocol::location::FileId;
 
-/// Such a file; gone if it is not kept.
+/// Such a file; what is not kept of it is gone.
 pub(super) struct CountedFile {
     store: Arc<BlockStore>,
     file: BufWriter<File>,
     path: PathBuf,
     job: String,
+    /// The block that is being written.
     id: FileId,
+    /// The first one, by which the file is named, and where the blocks that are kept of it end.
+    first: FileId,
+    kept: u64,
     /// Of what was written since it was last asked for.
     checksum: crc32fast::Hasher,
+    /// Of the block.
     bytes: u64,
     /// Room that is its own already.
     reserved: u64,
     /// Bytes of which it is known how long they took.
     written: u64,
     took: Duration,
+    /// A block of it is.
     is_sealed: bool,
     remedy: Remedy,
 }
@@ -69,6 +77,8 @@ impl CountedFile {
             path,
             job: job.to_owned(),
             id,
+            first: id,
+            kept: 0,
             checksum: crc32fast::Hasher::new(),
             bytes: 0,
             reserved: 0,
@@ -77,6 +87,12 @@ impl CountedFile {
             is_sealed: false,
             remedy: BLOCK,
         })
+    }
+
+    /// The same file, for one more block behind those that it has.
+    pub(super) fn for_block(mut self, id: FileId) -> Self {
+        self.id = id;
+        self
     }
 
     /// The same file, of which a full store says this.
@@ -89,9 +105,18 @@ impl CountedFile {
         &self.path
     }
 
-    /// Bytes so far.
+    pub(super) fn store(&self) -> &Arc<BlockStore> {
+        &self.store
+    }
+
+    /// Bytes of the block so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of the blocks that are kept of it.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept
     }
 
     /// What counts the CRC-32 of what was written since this was last asked.
@@ -108,16 +133,30 @@ impl CountedFile {
         }
     }
 
-    /// It is complete: counted until it is removed. Its bytes.
+    /// It is complete, and one block: counted until it is removed. Its bytes.
     ///
     /// # Errors
     /// A [`DiskError`] if the disk fails, or it is full; or if the job is over.
     pub(super) fn keep(mut self) -> Result<u64> {
+        self.keep_as(Place::Whole)
+    }
+
+    /// The block is complete, and others may follow in the same file. Its bytes.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub(super) fn keep_block(&mut self) -> Result<u64> {
+        self.keep_as(Place::Part { of: self.first, at: self.kept })
+    }
+
+    fn keep_as(&mut self, place: Place) -> Result<u64> {
         self.file.flush().map_err(|error| DiskError::new(&self.path, &error))?;
-        self.store.keep(&self.job, self.id, self.bytes)?;
-        self.store.cost().wrote(self.written, self.took);
+        self.store.keep(&self.job, self.id, self.bytes, place)?;
+        self.store.cost().wrote(std::mem::take(&mut self.written), std::mem::take(&mut self.took));
+        let bytes = std::mem::take(&mut self.bytes);
+        self.kept += bytes;
         self.is_sealed = true;
-        Ok(self.bytes)
+        Ok(bytes)
     }
 
     fn take(&mut self, bytes: u64) -> io::Result<()> {
@@ -142,8 +181,12 @@ impl Drop for CountedFile {
         self.release();
         if !self.is_sealed {
             fs::remove_file(&self.path).ok();
-            self.store.room().give_back_open(self.bytes);
+        } else if self.bytes > 0 {
+            // What is buffered would be written when the buffer is dropped.
+            self.file.flush().ok();
+            self.file.get_ref().set_len(self.kept).ok();
         }
+        self.store.room().give_back_open(self.bytes);
     }
 }
 

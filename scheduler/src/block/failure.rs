@@ -73,13 +73,19 @@ impl BlockLocation {
     pub(super) fn check_file(&self, bytes: u64) -> Result<(), BlockError> {
         match self.segment_at {
             None => self.check_size(bytes),
-            Some(at) if at.saturating_add(self.bytes) <= bytes => Ok(()),
-            Some(at) => {
-                let segment = self.bytes;
-                let problem = format!("{bytes} bytes, and {segment} that begin at {at} are wanted");
-                Err(BlockError::new(self, problem))
-            }
+            Some(at) => self.check_part(at, bytes),
         }
+    }
+
+    /// # Errors
+    /// If a file of so many bytes has not all of what begins there.
+    pub(super) fn check_part(&self, at: u64, bytes: u64) -> Result<(), BlockError> {
+        if at.saturating_add(self.bytes) <= bytes {
+            return Ok(());
+        }
+        let part = self.bytes;
+        let problem = format!("{bytes} bytes, and {part} that begin at {at} are wanted");
+        Err(BlockError::new(self, problem))
     }
 
     /// # Errors

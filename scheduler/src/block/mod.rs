@@ -7,7 +7,9 @@
 //!  task ◀── BlockReaderExec ◀── own file, or Blocks.Fetch over gRPC                    worker B
 //! ```
 //!
-//! - [`store`]: the files of one worker; [`open_block`]: one that is being written, `counted_file` its file;
+//! The blocks of a sorted run, which are small and many, share files.
+//!
+//! - [`store`]: the files of one worker; `job_blocks`: which blocks lie in which; [`open_block`]: one that is being written, `counted_file` its file;
 //!   [`room`]: how many bytes they may take; [`cut`]: rows → blocks, by a rule that depends on them alone
 //! - [`hash_writer`]: the root of a stage that deals its rows out by hash; `round`: the rows of a block of it; [`groups`]:
 //!   partitions that have a segment together;
@@ -29,6 +31,7 @@ pub mod cut;
 pub mod failure;
 pub mod groups;
 pub mod hash_writer;
+mod job_blocks;
 mod on_disk;
 pub mod open_block;
 mod open_round;

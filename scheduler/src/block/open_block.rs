@@ -17,11 +17,11 @@ use crate::protocol::location::FileId;
 /// A block that is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// Size of its file: of the rows as they are encoded, compressed perhaps.
+    /// Its size: of the rows as they are encoded, compressed perhaps.
     pub bytes: u64,
     /// Its rows, which a reader checks.
     pub rows: u64,
-    /// CRC-32 of its file.
+    /// CRC-32 of these bytes.
     pub checksum: u32,
     /// What else there is to a block of a sorted run.
     pub run: Option<RunBlock>,
@@ -54,9 +54,16 @@ impl OpenBlock {
         id: FileId,
         first: &RecordBatch,
     ) -> Result<Self> {
-        let file = CountedFile::create(store, job, id)?;
+        Self::within(CountedFile::create(store, job, id)?, first)
+    }
+
+    /// The same in a file that may have other blocks already.
+    ///
+    /// # Errors
+    /// A [`DiskError`](super::failure::DiskError).
+    pub(super) fn within(file: CountedFile, first: &RecordBatch) -> Result<Self> {
         let path = file.path().to_owned();
-        let compression = compression::for_rows_like(first, store.seconds_per_byte());
+        let compression = compression::for_rows_like(first, file.store().seconds_per_byte());
         let options = IpcWriteOptions::default().try_with_compression(compression)?;
         let writer = StreamWriter::try_new_with_options(file, &first.schema(), options);
         let writer = writer.map_err(|error| unwritten(&path, error))?;
@@ -76,15 +83,30 @@ impl OpenBlock {
         written
     }
 
-    /// Completes the block.
+    /// Completes the block, which has the file for itself.
     ///
     /// # Errors
     /// A [`DiskError`](super::failure::DiskError) if the disk fails, or it or the store is full.
     pub fn seal(self) -> Result<Sealed> {
+        let (mut sealed, file) = self.finish()?;
+        sealed.bytes = file.keep()?;
+        Ok(sealed)
+    }
+
+    /// Completes the block, and gives the file for the next one.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    pub(super) fn seal_within(self) -> Result<(Sealed, CountedFile)> {
+        let (mut sealed, mut file) = self.finish()?;
+        sealed.bytes = file.keep_block()?;
+        Ok((sealed, file))
+    }
+
+    fn finish(self) -> Result<(Sealed, CountedFile)> {
         let (path, rows) = (self.path, self.rows);
         let mut file = self.writer.into_inner().map_err(|error| unwritten(&path, error))?;
         let checksum = file.take_hasher().finalize();
-        let bytes = file.keep()?;
-        Ok(Sealed { bytes, rows, checksum, run: None, segments: None })
+        Ok((Sealed { bytes: file.bytes(), rows, checksum, run: None, segments: None }, file))
     }
 }

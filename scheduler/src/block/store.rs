@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::compression::ByteCost;
 use super::failure::BlockError;
+use super::job_blocks::{JobBlocks, Place};
 use super::room::{Full, Room};
 use crate::protocol::location::{BlockLocation, FileId};
 
@@ -23,8 +24,8 @@ pub struct BlockStore {
     folder: PathBuf,
     room: Arc<Room>,
     cost: ByteCost,
-    /// Sizes of what is sealed, by job.
-    sealed: Mutex<HashMap<String, HashMap<FileId, u64>>>,
+    /// What is sealed, by job.
+    sealed: Mutex<HashMap<String, JobBlocks>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
     forgotten: Mutex<VecDeque<String>>,
 }
@@ -114,26 +115,43 @@ impl BlockStore {
     /// The file of a block that is here, where what is wanted of it begins.
     ///
     /// # Errors
-    /// If it is gone, or has another size.
+    /// If it is gone, or its file has another size, or is too short where it has others, too.
     pub(super) fn open(&self, location: &BlockLocation) -> Result<File, BlockError> {
         let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
-        let path = self.path(&location.job, location.id);
+        let (job, id) = (&location.job, location.id);
+        let place = self.sealed.lock().get(job).and_then(|sealed| sealed.place(id));
+        let place = place.unwrap_or(Place::Whole);
+        let path = self.path(job, place.file(id));
         let path = path.map_err(|error| problem(&error.strip_backtrace()))?;
         let mut file = File::open(path).map_err(|error| problem(&error))?;
+        let size = file.metadata().map_err(|error| problem(&error))?.len();
         // Before it is read: the reader has reserved as much as was sealed.
-        location.check_file(file.metadata().map_err(|error| problem(&error))?.len())?;
-        if let Some(at) = location.segment_at {
+        let at = match place {
+            Place::Whole => {
+                location.check_file(size)?;
+                location.segment_at
+            }
+            Place::Part { at, .. } => {
+                location.check_part(at, size)?;
+                Some(at)
+            }
+        };
+        if let Some(at) = at {
             file.seek(SeekFrom::Start(at)).map_err(|error| problem(&error))?;
         }
         Ok(file)
     }
 
-    /// Removes a block, if it is here.
+    /// Removes a block, if it is here; its file, once that has no other.
     pub fn remove(&self, job: &str, id: FileId) {
-        let Ok(path) = self.path(job, id) else { return };
-        let size = self.sealed.lock().get_mut(job).and_then(|blocks| blocks.remove(&id));
+        let gone = match self.sealed.lock().get_mut(job) {
+            Some(sealed) => sealed.remove(id),
+            None => Some((id, 0)),
+        };
+        let Some((file, bytes)) = gone else { return };
+        let Ok(path) = self.path(job, file) else { return };
         fs::remove_file(&path).ok();
-        self.room.give_back_sealed(size.unwrap_or(0));
+        self.room.give_back_sealed(bytes);
     }
 
     /// Removes all that a job has. What a task of it still completes is not kept.
@@ -146,8 +164,8 @@ impl BlockStore {
     pub fn remove_job(&self, job: &str) {
         let Ok(folder) = self.job_folder(job) else { return };
         remove_folder(&folder);
-        let blocks = self.sealed.lock().remove(job).unwrap_or_default();
-        self.room.give_back_sealed(blocks.into_values().sum());
+        let sealed = self.sealed.lock().remove(job).unwrap_or_default();
+        self.room.give_back_sealed(sealed.bytes());
     }
 
     /// Removes all that some stages of a job have until now.
@@ -156,22 +174,20 @@ impl BlockStore {
         for stage in stages {
             remove_folder(&folder.join(stage.to_string()));
         }
-        let mut removed = 0;
-        if let Some(blocks) = self.sealed.lock().get_mut(job) {
-            let gone = blocks.extract_if(|id, _| stages.contains(&id.stage));
-            removed += gone.map(|(_, bytes)| bytes).sum::<u64>();
-        }
-        self.room.give_back_sealed(removed);
+        let removed = self.sealed.lock().get_mut(job).map(|sealed| sealed.remove_stages(stages));
+        self.room.give_back_sealed(removed.unwrap_or(0));
     }
 
     /// Counts a block that is complete.
-    pub(super) fn keep(&self, job: &str, id: FileId, bytes: u64) -> Result<()> {
+    pub(super) fn keep(&self, job: &str, id: FileId, bytes: u64, place: Place) -> Result<()> {
         let mut sealed = self.sealed.lock();
         // Under the lock: a job is not forgotten between this and the next line.
         if self.is_forgotten(job) {
             return exec_err!("job {job} is over");
         }
-        sealed.entry(job.to_owned()).or_default().insert(id, bytes);
+        if !sealed.entry(job.to_owned()).or_default().keep(id, bytes, place) {
+            return exec_err!("block {id} of job {job}: its file was removed while it was written");
+        }
         self.room.seal(bytes);
         Ok(())
     }
@@ -233,12 +249,15 @@ pub(super) fn verify(location: &BlockLocation, bytes: &[u8]) -> Result<(), Block
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use arrow::ipc::reader::StreamReader;
     use forebay_testkit::disk::SmallDisk;
+    use futures::FutureExt;
     use tempfile::TempDir;
 
     use datafusion::common::DataFusionError;
 
     use super::super::DiskError;
+    use super::super::counted_file::CountedFile;
     use super::super::open_block::OpenBlock;
     use super::*;
 
@@ -370,6 +389,52 @@ mod tests {
         drop(block);
         assert_eq!(store.bytes(), 0);
         assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn blocks_in_one_file_are_read_and_removed_one_by_one() {
+        let folder = TempDir::new().unwrap();
+        let store = store(&folder, u64::MAX);
+        let id = |seq| FileId { seq, ..ID };
+        let mut file = CountedFile::create(&store, "job", id(0)).unwrap();
+        let mut locations = vec![];
+        for seq in 0..3 {
+            let mut block = OpenBlock::within(file.for_block(id(seq)), &rows()).unwrap();
+            (0..=seq).for_each(|_| block.write(&rows()).now_or_never().unwrap().unwrap());
+            let sealed;
+            (sealed, file) = block.seal_within().unwrap();
+            assert_eq!(sealed.rows, 1000 * (1 + u64::from(seq)));
+            let (bytes, rows, checksum) = (sealed.bytes, sealed.rows, sealed.checksum);
+            let (job, worker) = ("job".to_owned(), "w".to_owned());
+            let location =
+                BlockLocation { job, worker, bytes, rows, checksum, ..Default::default() };
+            locations.push(BlockLocation { id: id(seq), ..location });
+        }
+        let bytes: u64 = locations.iter().map(|location| location.bytes).sum();
+        let path = store.path("job", id(0)).unwrap();
+        // One that is not completed leaves the others.
+        let mut block = OpenBlock::within(file.for_block(id(3)), &rows()).unwrap();
+        block.write(&rows()).await.unwrap();
+        drop(block);
+        assert_eq!((store.bytes(), fs::metadata(&path).unwrap().len()), (bytes, bytes));
+        for location in &locations {
+            let read = store.read(location).unwrap();
+            let batches = StreamReader::try_new(&read[..], None).unwrap().map(Result::unwrap);
+            assert!(batches.map(|batch| batch.num_rows() as u64).sum::<u64>() == location.rows);
+        }
+        // What is gone twice takes nothing from others.
+        store.remove("job", id(0));
+        store.remove("job", id(0));
+        store.remove("job", id(2));
+        assert!(store.read(&locations[0]).is_err());
+        store.read(&locations[1]).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..locations[0].bytes as usize + 10]).unwrap();
+        let error = store.read(&locations[1]).unwrap_err().to_string();
+        assert!(error.contains(&format!("begin at {} are wanted", locations[0].bytes)), "{error}");
+        assert_eq!(store.bytes(), bytes, "the file is there");
+        store.remove("job", id(1));
+        assert_eq!((store.bytes(), path.exists()), (0, false));
     }
 
     #[tokio::test]

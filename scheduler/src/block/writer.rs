@@ -22,6 +22,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
 
+use super::counted_file::CountedFile;
 use super::cut::{BlockSize, Cutter};
 use super::open_block::{OpenBlock, Sealed};
 use super::row_digest::RowDigest;
@@ -167,6 +168,7 @@ impl Output<'_> {
         let mut cutter = Cutter::new(size);
         let mut sealed = vec![];
         let mut open: Option<Growing> = None;
+        let mut file = None;
         let mut end = None;
         while let Some(batch) = rows.next().await {
             let batch = batch?;
@@ -177,7 +179,7 @@ impl Output<'_> {
             let mut hashes = self.hashes(&batch)?.into_iter();
             for piece in cutter.cut(&batch) {
                 if piece.starts_block {
-                    sealed.extend(self.seal(open.take()).await?);
+                    sealed.extend(self.seal(open.take(), &mut file).await?);
                 }
                 let block = match &mut open {
                     Some(block) => block,
@@ -191,14 +193,14 @@ impl Output<'_> {
                     continue;
                 }
                 if block.joined.add(piece.rows) {
-                    self.flush(block).await?;
+                    self.flush(block, &mut file).await?;
                 }
             }
         }
         if let Some(run) = open.as_mut().and_then(|block| block.run.as_mut()) {
             run.end = end;
         }
-        sealed.extend(self.seal(open).await?);
+        sealed.extend(self.seal(open, &mut file).await?);
         Ok(sealed)
     }
 
@@ -228,28 +230,48 @@ impl Output<'_> {
         id
     }
 
-    /// Writes what has been joined.
-    async fn flush(&self, block: &mut Growing) -> Result<()> {
+    /// Writes what has been joined, behind other blocks if there is a file for that.
+    async fn flush(&self, block: &mut Growing, file: &mut Option<CountedFile>) -> Result<()> {
         let memory = self.memory.new_empty();
         admit(&memory, block.joined.bytes_to_write())?;
         let Some(rows) = block.joined.take()? else { return Ok(()) };
-        let file = match block.file.take() {
-            Some(file) => file,
-            None => OpenBlock::create(self.store, self.job, block.id, &rows)?,
+        let open = match (block.file.take(), file.take()) {
+            (Some(open), _) => open,
+            (None, Some(file)) => OpenBlock::within(file.for_block(block.id), &rows)?,
+            (None, None) => OpenBlock::create(self.store, self.job, block.id, &rows)?,
         };
-        block.file.insert(file).write(&rows).await
+        block.file.insert(open).write(&rows).await
     }
 
-    async fn seal(&self, open: Option<Growing>) -> Result<Option<(FileId, Sealed)>> {
+    /// Completes a block; `file` becomes that for the next one.
+    async fn seal(
+        &self,
+        open: Option<Growing>,
+        file: &mut Option<CountedFile>,
+    ) -> Result<Option<(FileId, Sealed)>> {
         let Some(mut block) = open else { return Ok(None) };
-        self.flush(&mut block).await?;
+        self.flush(&mut block, file).await?;
         // Without a file it is there already.
-        let Some(file) = block.file else { return Ok(None) };
-        let sealed = Sealed { run: block.run, ..file.seal()? };
+        let Some(open) = block.file else { return Ok(None) };
+        let sealed = match &block.run {
+            Some(_) => {
+                let (sealed, written) = open.seal_within()?;
+                *file = Some(written).filter(|written| written.kept() < RUN_FILE_BYTES);
+                sealed
+            }
+            // Whoever has read it has it removed.
+            None => open.seal()?,
+        };
+        let sealed = Sealed { run: block.run, ..sealed };
         (self.on_sealed)(block.id, &sealed);
         Ok(Some((block.id, sealed)))
     }
 }
+
+/// So much of a run is in one file. Its blocks are small, and would be tens of thousands of files, which file systems are
+/// slow to make where others were removed a moment ago. They are wanted until all ranges are done, so that the room of
+/// one that is removed before is not missed; as a file stays while it has a block, it has few.
+const RUN_FILE_BYTES: u64 = 16 << 20;
 
 /// A block that is being written.
 struct Growing {

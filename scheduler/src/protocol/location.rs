@@ -4,7 +4,7 @@ use std::fmt;
 
 use prost::Message;
 
-/// The file of a block on the worker that wrote it.
+/// A block on the worker that wrote it, which is in a file of this name, or behind others in that of one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
 pub struct FileId {
     /// The stage that wrote it.

@@ -50,7 +50,7 @@ use crate::stages::window_functions::computed_by;
 /// blocks of each run.
 const BLOCKS_IN_RANGE: u64 = 16;
 
-/// But they are not smaller than this: each is a file, and asked for by itself.
+/// But they are not smaller than this: each is asked for by itself.
 const RUN_BLOCK_BYTES_MIN: u64 = 64 << 10;
 
 impl Stages {
