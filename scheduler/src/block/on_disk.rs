@@ -12,6 +12,7 @@ const READERS: usize = 8;
 
 /// Runs no tasks: of a runtime only its threads for work that blocks are used. A limit for how many of these ask at a
 /// time would not do: one that has just answered is not idle yet when the next one is wanted, so there would be more.
+#[expect(clippy::expect_used, reason = "no driver is asked for")]
 static THREADS: LazyLock<Runtime> = LazyLock::new(|| {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.max_blocking_threads(READERS).thread_name("block-reader").build();
@@ -22,6 +23,7 @@ static THREADS: LazyLock<Runtime> = LazyLock::new(|| {
 ///
 /// # Errors
 /// If it panics.
+#[expect(clippy::expect_used, reason = "it has one read")]
 pub(super) async fn on_disk<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
