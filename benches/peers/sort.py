@@ -170,11 +170,12 @@ def fill_page_cache(scratch: Path) -> None:
 def rates(path: Path, size: int, flags: int) -> dict[str, float]:
     """Of one file, which is on the disk at the end, and is read from there."""
     piece = mmap.mmap(-1, CHUNK)  # Aligned, as it must be past the page cache.
+    pieces = max(1, size // CHUNK)
     piece.write(os.urandom(CHUNK))
     start = time.perf_counter()
     file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR | flags)
     try:
-        for _ in range(size // CHUNK):
+        for _ in range(pieces):
             if os.write(file, piece) != CHUNK:
                 raise OSError("there is no room on this disk")
         os.fsync(file)
@@ -188,7 +189,7 @@ def rates(path: Path, size: int, flags: int) -> dict[str, float]:
     finally:
         os.close(file)
         path.unlink()
-    return {"write_bytes_per_s": size / written, "read_bytes_per_s": size / read}
+    return {"write_bytes_per_s": pieces * CHUNK / written, "read_bytes_per_s": pieces * CHUNK / read}
 
 
 def limit(size: int, rates: dict[str, float] | None) -> float:

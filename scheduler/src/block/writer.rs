@@ -269,8 +269,8 @@ impl Output<'_> {
 }
 
 /// So much of a run is in one file. Its blocks are small, and would be tens of thousands of files, which file systems are
-/// slow to make where others were removed a moment ago. They are wanted until all ranges are done, so that the room of
-/// one that is removed before is not missed; as a file stays while it has a block, it has few.
+/// slow to make where others were removed a moment ago. A file, and its room, stays while it has a block that is wanted,
+/// as they all are until the ranges are done; one that a reader lost keeps it until the job ends, so it is not large.
 const RUN_FILE_BYTES: u64 = 16 << 20;
 
 /// A block that is being written.
