@@ -8,6 +8,7 @@
 //! - [`inference`]: a model's transform and its forward pass as two operators
 //! - [`projection`]: a projection whose batches stay within some bytes
 //! - [`SpillingJoinExec`]: a hash join that goes to disk when memory is short
+//! - [`RunMergeExec`]: a merge of many sorted runs
 //! - [`RunReport`]: what a plan has done so far, and its bottleneck
 //! - [`weight`]: what the rows of a batch weigh
 //! - [`write`](mod@write): rows into files that are there as a whole or not at all
@@ -44,6 +45,7 @@ mod per_execution;
 pub mod projection;
 mod read_ahead;
 mod report;
+mod run_merge;
 pub mod sort_at_once;
 mod sorted_rows;
 mod spilling_join;
@@ -67,6 +69,7 @@ pub use loop_join::LoopJoinExec;
 pub use projection::BoundedProjectionExec;
 pub use read_ahead::read_ahead;
 pub use report::{InferenceReport, RunReport};
+pub use run_merge::RunMergeExec;
 pub use spilling_join::SpillingJoinExec;
 pub use write::{CommitExec, InPartsExec, WriteExec};
 

@@ -17,12 +17,15 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 use forebay_engine::arrow_files::checked;
 use forebay_engine::device::Placement;
-use forebay_engine::{Devices, InferenceExec, LimitedSortExec, LoopJoinExec, WriteExec};
+use forebay_engine::{
+    Devices, InferenceExec, LimitedSortExec, LoopJoinExec, RunMergeExec, WriteExec,
+};
 use forebay_planner::ForebayConfig;
 
 use crate::ballista::session;
 use crate::ballista::status;
 use crate::block::open_block::Sealed;
+use crate::block::row_keys::RowKeys;
 use crate::block::{BlockReaderExec, BlockStore, BlockWriterExec, HashWriterExec};
 use crate::protocol::location::FileId;
 use crate::protocol::messages;
@@ -67,8 +70,7 @@ impl TaskEngine {
             if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>()
                 && let Some(reader) = merge.input().downcast_ref::<BlockReaderExec>()
             {
-                let reader = Arc::new(reader.clone().merged_by(merge.expr().clone()));
-                return Ok(Transformed::yes(replace_children_if_necessary(node, vec![reader])?));
+                return Ok(Transformed::yes(merge_of_runs(merge, reader)?));
             }
             if let Some(write) = node.downcast_ref::<WriteExec>()
                 && !write.target().is_file()
@@ -90,6 +92,17 @@ impl TaskEngine {
         };
         plan.transform(place).data()
     }
+}
+
+/// The same merge, of a reader that knows its order.
+fn merge_of_runs(
+    merge: &SortPreservingMergeExec,
+    reader: &BlockReaderExec,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let is_by_bytes = RowKeys::can_encode(merge.expr(), &merge.schema());
+    let reader = Arc::new(reader.clone().merged_by(merge.expr().clone()));
+    let merge = replace_children_if_necessary(Arc::new(merge.clone()), vec![reader])?;
+    Ok(if is_by_bytes { RunMergeExec::in_place_of(merge).data } else { merge })
 }
 
 impl fmt::Debug for TaskEngine {
@@ -241,4 +254,32 @@ fn log_options(context: &TaskContext) {
 fn metrics(plan: &dyn ExecutionPlan, found: &mut Vec<MetricsSet>) {
     found.push(plan.metrics().unwrap_or_default());
     plan.children().into_iter().for_each(|child| metrics(child.as_ref(), found));
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field, IntervalUnit, Schema};
+    use datafusion::physical_expr::PhysicalSortExpr;
+    use datafusion::physical_expr::expressions::col;
+
+    use super::*;
+
+    #[test]
+    fn runs_are_merged_by_our_merge_if_bytes_compare_as_keys_do() {
+        let interval = DataType::Interval(IntervalUnit::MonthDayNano);
+        let kinds = [("text", DataType::Utf8), ("number", DataType::Int64), ("span", interval)];
+        let fields: Vec<_> =
+            kinds.into_iter().map(|(name, kind)| Field::new(name, kind, true)).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let ours = |keys: &[&str]| {
+            let keys = keys.iter().map(|key| col(key, &schema).map(PhysicalSortExpr::new_default));
+            let order = keys.collect::<Result<Vec<_>>>().unwrap();
+            let order = datafusion::physical_expr::LexOrdering::new(order).unwrap();
+            let reader = BlockReaderExec::new(0, Arc::clone(&schema), vec![vec![], vec![]]);
+            let merge = SortPreservingMergeExec::new(order, Arc::new(reader.clone()));
+            format!("{:?}", merge_of_runs(&merge, &reader).unwrap()).starts_with("RunMergeExec")
+        };
+        assert!(ours(&["text"]) && ours(&["number", "text"]));
+        assert!(!ours(&["number"]) && !ours(&["span", "text"]) && !ours(&["text", "span"]));
+    }
 }
