@@ -226,7 +226,8 @@ impl BlockReaderExec {
             .map(move |batch| {
                 let (before, rows) = range.within(batch?)?;
                 left_out.fetch_add(before as u64, Ordering::Release);
-                Ok::<_, DataFusionError>(rows)
+                // What is not compressed lies in the block itself.
+                Ok::<_, DataFusionError>(rows.map(weight::detached).transpose()?)
             })
             // Behind the range there is nothing to read.
             .try_take_while(|batch| future::ready(Ok(batch.is_some())))
@@ -400,8 +401,7 @@ impl Decoded {
             Some(batch) => {
                 admit(&self.decoded, weight::bytes(&batch))?;
                 self.rows += batch.num_rows() as u64;
-                // What is not compressed lies in the block itself.
-                Ok(Some(weight::detached(batch)?))
+                Ok(Some(batch))
             }
             None if self.rows == self.block.rows => Ok(None),
             None => {
