@@ -73,8 +73,8 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(binary: Path, folder: Path, memory: int, cores: int = 1) -> Iterator[Cluster]:
-    """With workers of so many cores, and of so much memory for each of these."""
-    own = Cluster(binary, Path(tempfile.mkdtemp(dir=folder)), cores * memory, cores)
+    """With workers of so much memory and so many cores, as many as all cores are enough for."""
+    own = Cluster(binary, Path(tempfile.mkdtemp(dir=folder)), memory, cores)
     try:
         own.start_scheduler()
         for _ in range(settings.CORES // cores):

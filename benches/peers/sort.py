@@ -7,7 +7,7 @@
 The records are those of the sort benchmark (`records.py`). Each engine has all cores and 2 GB in all:
 
 - Forebay: a scheduler and a worker per core with `--memory-limit 1GB`; a session that has 1 GB, too, of
-  which it needs little. `forebay_one`: one worker has all cores, and as much memory, so nothing goes over the network.
+  which it needs little. `forebay_one`: one worker of 1 GB has all cores, so nothing goes over the network.
 - DuckDB: a thread per core, `memory_limit` of 2 GB, one file.
 - Spark: `local[cores]` with 2 GB of heap.
 - Ray Data: 30 % of 2 GB of object store, which is Ray's own share of a machine's memory. Its workers' heaps, which
