@@ -1,5 +1,7 @@
 //! Rows that were picked of batches, which are put together when there are enough of them.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use arrow::compute::interleave;
 use arrow::datatypes::SchemaRef;
@@ -99,7 +101,7 @@ impl Picked {
         };
         let columns = (0..self.schema.fields().len()).map(column).collect::<Result<_, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(count));
-        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
     }
 
     /// Batches of which all rows are taken.
