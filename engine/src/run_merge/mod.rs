@@ -1,8 +1,8 @@
 //! Merges of sorted runs.
 //!
-//! DataFusion's merge looks up the keys of two rows for each comparison, in batches that no cache holds. Of a hundred
-//! runs that is half of what merging takes. Here each input's next row has the [beginning of its key](keys) in the
-//! [tree](tree) that chooses among them.
+//! DataFusion's merge looks up the keys of two rows for each comparison, in batches that no cache holds: of a sort of
+//! 12 GB in 93 runs that was a fifth of all CPU time. Here each input's next row has the [beginning of its key](keys) in
+//! the [tree](tree) that chooses among them.
 
 use std::fmt;
 use std::sync::Arc;
