@@ -4,9 +4,11 @@
 //! name, those that follow join it, and each reads its part with `DoGet`. The idea is that of
 //! tf.data service (Audibert et al., 2023).
 //!
-//! - `definition`: what readers say; `outlet`: who takes which rows; `shuffled`: in which order
+//! - `definition`: what readers say; `outlet`: who takes which rows; `shuffled`: in which order;
+//!   `ahead`: what is made before it is read
 //! - `window`: rows that all readers get; `rounds`: rows of similar length
 
+mod ahead;
 mod definition;
 mod outlet;
 mod rounds;

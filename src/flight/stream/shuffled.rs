@@ -33,6 +33,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
 
+use super::ahead::AheadPool;
 use crate::flight::statements::plan::Execution;
 use crate::flight::statements::session::Session;
 use crate::flight::statements::statement::Prepared;
@@ -135,13 +136,13 @@ impl Windows {
     }
 
     /// Begins to make the rows of a window, in their order.
-    fn begin(&self, window: usize) -> Result<SendableRecordBatchStream> {
+    fn begin(&self, window: usize, memory: Arc<AheadPool>) -> Result<SendableRecordBatchStream> {
         let pieces = &self.windows[window];
         let nothing =
             || -> Arc<dyn ExecutionPlan> { Arc::new(EmptyExec::new(Arc::clone(&self.schema))) };
         let plan = self.query.part(pieces)?.unwrap_or_else(nothing);
         // Somebody waits for the first rows of all; from then on for the last ones of each window.
-        let context = Arc::clone(&self.context);
+        let context = memory.context(&self.context);
         let rows = match window {
             0 => sort_in_parts(plan, &self.order.of(&self.schema)?, context)?,
             _ => sort_at_once(plan, |schema| self.order.of(schema), context)?,
@@ -192,6 +193,7 @@ struct Reading {
 struct Begun {
     rows: SendableRecordBatchStream,
     window: usize,
+    memory: Arc<AheadPool>,
     /// Whether it began while another one was read, and has given nothing yet.
     is_ahead: bool,
 }
@@ -201,7 +203,10 @@ impl Reading {
         loop {
             if self.now.is_none() {
                 self.now = match self.ahead.pop_front() {
-                    Some(begun) => Some(begun),
+                    Some(begun) => {
+                        begun.memory.is_read();
+                        Some(begun)
+                    }
                     None => self.begin_next(false)?,
                 };
             }
@@ -240,9 +245,14 @@ impl Reading {
         }
         self.next += 1;
         let (windows, schema) = (Arc::clone(&self.windows), Arc::clone(&self.windows.schema));
-        let begin = move || windows.begin(window);
+        let memory = AheadPool::over(Arc::clone(windows.context.memory_pool()));
+        if !is_ahead {
+            memory.is_read();
+        }
+        let pool = Arc::clone(&memory);
+        let begin = move || windows.begin(window, pool);
         let rows = self.session.slots.threads().rows(schema, begin)?;
-        Ok(Some(Begun { rows, window, is_ahead }))
+        Ok(Some(Begun { rows, window, memory, is_ahead }))
     }
 }
 
