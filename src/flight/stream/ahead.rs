@@ -2,11 +2,10 @@
 //!
 //! Whoever reads a window has it merged as they read, if it was sorted in parts or is on disk, and its merge wants memory
 //! for the next rows of each part. The window cannot be made anew by then, as some of its rows have been read. Those
-//! behind it can, and go to disk before that. So they leave a part of the limit.
+//! behind it can, and go to disk before that: so they leave a part of the limit, and stop at their first rows.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::common::{Result, resources_datafusion_err};
 use datafusion::execution::TaskContext;
@@ -14,6 +13,7 @@ use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 use datafusion::execution::runtime_env::RuntimeEnv;
+use tokio::sync::SetOnce;
 
 /// This part of the limit is left to what is read.
 const LEFT_TO_READING: usize = 4;
@@ -22,17 +22,22 @@ const LEFT_TO_READING: usize = 4;
 #[derive(Debug)]
 pub(super) struct AheadPool {
     pool: Arc<dyn MemoryPool>,
-    is_read: AtomicBool,
+    read: SetOnce<()>,
 }
 
 impl AheadPool {
     pub(super) fn over(pool: Arc<dyn MemoryPool>) -> Arc<Self> {
-        Arc::new(Self { pool, is_read: AtomicBool::new(false) })
+        Arc::new(Self { pool, read: SetOnce::new() })
     }
 
     /// From now on the window may take what there is.
     pub(super) fn is_read(&self) {
-        self.is_read.store(true, Ordering::Relaxed);
+        self.read.set(()).ok();
+    }
+
+    /// Until then.
+    pub(super) async fn until_read(&self) {
+        self.read.wait().await;
     }
 
     /// What a window runs with that takes its memory here.
@@ -74,13 +79,13 @@ impl MemoryPool for AheadPool {
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         if let MemoryLimit::Finite(limit) = self.pool.memory_limit()
-            && !self.is_read.load(Ordering::Relaxed)
+            && !self.read.initialized()
         {
             let (taken, most) = (self.pool.reserved(), limit - limit / LEFT_TO_READING);
             if taken.saturating_add(additional) > most {
                 return Err(resources_datafusion_err!(
-                    "{} of a window that is not read yet wants {additional} bytes; {taken} are taken, and it may take \
-                     no more than {most} of the memory limit of {limit}",
+                    "no {additional} bytes for {}, of a window that is not read yet: {taken} are taken, of {most} that such \
+                     windows may take of the memory limit of {limit}",
                     reservation.consumer().name()
                 ));
             }
@@ -119,7 +124,7 @@ mod tests {
         read.try_grow(30).unwrap();
         next.try_grow(45).unwrap();
         let error = next.try_grow(1).unwrap_err().to_string();
-        assert!(error.contains("next of a window that is not read yet wants 1 bytes"), "{error}");
+        assert!(error.contains("no 1 bytes for next, of a window that is not read yet"), "{error}");
         read.try_grow(25).expect("it was left");
         read.free();
         ahead.is_read();

@@ -142,11 +142,12 @@ impl Windows {
             || -> Arc<dyn ExecutionPlan> { Arc::new(EmptyExec::new(Arc::clone(&self.schema))) };
         let plan = self.query.part(pieces)?.unwrap_or_else(nothing);
         // Somebody waits for the first rows of all; from then on for the last ones of each window.
-        let context = memory.context(&self.context);
+        let context = Arc::clone(&memory).context(&self.context);
         let rows = match window {
             0 => sort_in_parts(plan, &self.order.of(&self.schema)?, context)?,
             _ => sort_at_once(plan, |schema| self.order.of(schema), context)?,
         };
+        let rows = stopped_until_read(rows, memory);
         Ok(unless_changed(rows, self.files(pieces), Arc::clone(&self.context)))
     }
 
@@ -258,6 +259,25 @@ impl Reading {
 
 fn is_short(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+}
+
+/// Whoever takes rows before they are wanted gets the first ones: those that follow may need memory that only a window
+/// has that is read.
+fn stopped_until_read(
+    rows: SendableRecordBatchStream,
+    memory: Arc<AheadPool>,
+) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let rows = stream::unfold((rows, false), move |(mut rows, has_given)| {
+        let memory = Arc::clone(&memory);
+        async move {
+            if has_given {
+                memory.until_read().await;
+            }
+            rows.next().await.map(|batch| (batch, (rows, true)))
+        }
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
 /// Rows that are sorted, if the files that they are of are what they were when the query was planned: else rows
