@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
+use arrow::ipc::CompressionType;
 use datafusion::common::{DataFusionError, Result};
 use forebay_engine::weight;
 
+use super::compression;
 use super::failure::DiskError;
 use super::job_blocks::Place;
 use super::room::Full;
@@ -41,6 +43,8 @@ pub(super) struct CountedFile {
     took: Duration,
     /// A block of it is.
     is_sealed: bool,
+    /// How all of its blocks are, once the first one is begun.
+    compression: Option<Option<CompressionType>>,
     remedy: Remedy,
 }
 
@@ -85,6 +89,7 @@ impl CountedFile {
             written: 0,
             took: Duration::ZERO,
             is_sealed: false,
+            compression: None,
             remedy: BLOCK,
         })
     }
@@ -105,8 +110,11 @@ impl CountedFile {
         &self.path
     }
 
-    pub(super) fn store(&self) -> &Arc<BlockStore> {
-        &self.store
+    /// How a block is compressed whose first rows are these: as the others in the file, which have rows like them. To find
+    /// out takes as long as to write some of them.
+    pub(super) fn compression(&mut self, first: &RecordBatch) -> Option<CompressionType> {
+        let decide = || compression::for_rows_like(first, self.store.seconds_per_byte());
+        *self.compression.get_or_insert_with(decide)
     }
 
     /// Bytes of the block so far.

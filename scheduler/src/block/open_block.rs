@@ -8,7 +8,6 @@ use arrow::array::RecordBatch;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use datafusion::common::Result;
 
-use super::compression;
 use super::counted_file::{CountedFile, unwritten};
 use super::store::BlockStore;
 use crate::graph::{RunBlock, Segments};
@@ -61,9 +60,9 @@ impl OpenBlock {
     ///
     /// # Errors
     /// A [`DiskError`](super::failure::DiskError).
-    pub(super) fn within(file: CountedFile, first: &RecordBatch) -> Result<Self> {
+    pub(super) fn within(mut file: CountedFile, first: &RecordBatch) -> Result<Self> {
         let path = file.path().to_owned();
-        let compression = compression::for_rows_like(first, file.store().seconds_per_byte());
+        let compression = file.compression(first);
         let options = IpcWriteOptions::default().try_with_compression(compression)?;
         let writer = StreamWriter::try_new_with_options(file, &first.schema(), options);
         let writer = writer.map_err(|error| unwritten(&path, error))?;
