@@ -10,6 +10,10 @@ const STORES: [&str; 2] =
 /// All that DataFusion says when the last bytes of a file cannot be written.
 const UNFINISHED: &str = "Error encountered while finalizing writes!";
 
+/// What DataFusion says when operators of a process have taken all of its memory, and the option that says how much it is.
+const NO_MEMORY_LEFT: &str = "remain available for the total memory pool";
+const MEMORY_LIMIT: &str = "--memory-limit";
+
 /// How the signatures of a function begin that is called with none of them, and its own words.
 const NO_FUNCTION: &str = "No function matches the given name";
 const OWN_WORDS: &str = "user-defined coercion failed with: ";
@@ -34,7 +38,11 @@ pub(super) fn plain(text: &str) -> String {
     let end = text.find(DataFusionError::BACK_TRACE_SEP).unwrap_or(text.len());
     let text = about_arguments(&text[..end]).trim_end();
     // Whoever names no catalog and no schema need not read them.
-    text.replace("Error during planning: ", "").replace("'datafusion.public.", "'")
+    let text = text.replace("Error during planning: ", "").replace("'datafusion.public.", "'");
+    match text.contains(NO_MEMORY_LEFT) && !text.contains(MEMORY_LIMIT) {
+        true => format!("{text}; raise {MEMORY_LIMIT}"),
+        false => text,
+    }
 }
 
 /// What a call's arguments should have been: the function's own words if it has any, and otherwise the
@@ -61,6 +69,17 @@ mod tests {
         let text = "Internal error: Function 'f' failed … No function matches the given name 'f'.";
         assert_eq!(plain(text), "No function matches the given name 'f'.");
         assert_eq!(plain("table 'datafusion.public.x' not found"), "table 'x' not found");
+    }
+
+    #[test]
+    fn a_pool_without_memory_says_which_option_gives_it_more() {
+        use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+        let pool: std::sync::Arc<dyn MemoryPool> = std::sync::Arc::new(GreedyMemoryPool::new(9));
+        let error = MemoryConsumer::new("sort").register(&pool).try_grow(10).unwrap_err();
+        let DataFusionError::ResourcesExhausted(text) = error else { panic!("{error}") };
+        let said = plain(&text);
+        assert!(said.contains("for sort") && said.ends_with("; raise --memory-limit"), "{said}");
+        assert_eq!(plain(&said), said);
     }
 
     #[test]
