@@ -189,9 +189,17 @@ impl ErrorKind {
             | object_store::Error::NotSupported { .. } => Self::Unimplemented,
             object_store::Error::InvalidPath { .. }
             | object_store::Error::UnknownConfigurationKey { .. } => Self::InvalidArgument,
+            _ if is_full(error) => Self::ResourceExhausted,
             _ => Self::Unavailable,
         }
     }
+}
+
+/// Whether a disk is, as the system said: a store of local files has no error of its own for that.
+fn is_full(error: &object_store::Error) -> bool {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    let mut said = causes.filter_map(|cause| cause.downcast_ref::<io::Error>());
+    said.any(|error| ErrorKind::of_io(error.kind()) == ErrorKind::ResourceExhausted)
 }
 
 /// Not the file is at fault, but what it is read from.
@@ -283,10 +291,16 @@ mod tests {
             DataFusionError::Shared(Arc::new(DataFusionError::ArrowError(Box::new(arrow), None)))
         };
         let remote = RemoteError::new(ErrorKind::Unavailable, "no worker");
-        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let store = |source: io::Error| {
+            let source = Box::new(source);
+            object_store::Error::Generic { store: "LocalFileSystem", source }.into()
+        };
         let cases = [
             (remote.into(), ErrorKind::Unavailable),
-            (full.into(), ErrorKind::ResourceExhausted),
+            (full().into(), ErrorKind::ResourceExhausted),
+            (store(full()), ErrorKind::ResourceExhausted),
+            (store(io::ErrorKind::ConnectionReset.into()), ErrorKind::Unavailable),
             (ArrowError::DivideByZero.into(), ErrorKind::InvalidArgument),
             (DataFusionError::Internal("bug".to_owned()), ErrorKind::Internal),
             (DataFusionError::Plan("no column".to_owned()), ErrorKind::InvalidArgument),
