@@ -10,8 +10,10 @@
 //! - `on_demand`: a store that opens with its first request; `open`: how; `retries`: how often it asks;
 //!   `web`: web servers, with what they lack; `explain`: what went wrong, in words; `markers`: what is no
 //!   file; `versions`: files that DataFusion would take for one another
+//! - `direct`: local files, of which much that is written goes past the page cache
 //! - `url_tables`: tables that queries name by URL
 
+mod direct;
 mod explain;
 mod markers;
 mod on_demand;
@@ -25,12 +27,15 @@ mod web;
 
 use std::sync::Arc;
 
-use datafusion::error::Result;
+use datafusion::common::internal_datafusion_err;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use object_store::ObjectStore;
+use parking_lot::Mutex;
 use url::Url;
 
+use direct::DirectFiles;
 use on_demand::OnDemand;
 pub(crate) use options::open_with_options;
 use place::Place;
@@ -41,12 +46,14 @@ pub(crate) use url_tables::UrlTables;
 #[derive(Debug)]
 pub struct Stores {
     open: Arc<dyn ObjectStoreRegistry>,
+    /// Of local files. Registries have one of their own, or wrap what they are given so that it renames no folders.
+    local: Mutex<Option<Arc<dyn ObjectStore>>>,
 }
 
 impl Stores {
     /// Keeps the stores in another registry.
     pub fn kept_in(registry: Arc<dyn ObjectStoreRegistry>) -> Self {
-        Self { open: registry }
+        Self { open: registry, local: Mutex::new(Some(Arc::new(DirectFiles::new()))) }
     }
 
     /// What queries run in: these stores, and no memory of what folders held. DataFusion's has no end,
@@ -70,14 +77,23 @@ impl ObjectStoreRegistry for Stores {
         url: &Url,
         store: Arc<dyn ObjectStore>,
     ) -> Option<Arc<dyn ObjectStore>> {
+        if is_local(url) {
+            return self.local.lock().replace(store);
+        }
         self.open.register_store(url, store)
     }
 
     fn deregister_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
+        if is_local(url) {
+            return self.local.lock().take().ok_or_else(|| unregistered(url));
+        }
         self.open.deregister_store(url)
     }
 
     fn get_store(&self, url: &Url) -> Result<Arc<dyn ObjectStore>> {
+        if is_local(url) {
+            return self.local.lock().clone().ok_or_else(|| unregistered(url));
+        }
         if let Ok(store) = self.open.get_store(url) {
             return Ok(store);
         }
@@ -85,6 +101,14 @@ impl ObjectStoreRegistry for Stores {
         self.open.register_store(url, Arc::new(store));
         self.open.get_store(url)
     }
+}
+
+fn is_local(url: &Url) -> bool {
+    url.scheme() == "file" && url.host_str().is_none_or(str::is_empty)
+}
+
+fn unregistered(url: &Url) -> DataFusionError {
+    internal_datafusion_err!("no store is registered for {url}")
 }
 
 #[cfg(test)]
@@ -98,6 +122,20 @@ mod tests {
         let first = stores.get_store(&url).unwrap();
         assert!(Arc::ptr_eq(&first, &stores.get_store(&url).unwrap()));
         stores.get_store(&Url::parse("file:///tmp").unwrap()).unwrap();
+    }
+
+    #[test]
+    fn local_files_are_those_that_were_registered() {
+        let (stores, url) = (Stores::default(), Url::parse("file:///tmp/x").unwrap());
+        let first = stores.get_store(&url).unwrap();
+        let other: Arc<dyn ObjectStore> = Arc::new(object_store::memory::InMemory::new());
+        let before = stores.register_store(&url, Arc::clone(&other)).unwrap();
+        assert!(Arc::ptr_eq(&before, &first));
+        assert!(Arc::ptr_eq(&other, &stores.get_store(&url).unwrap()));
+        assert!(Arc::ptr_eq(&other, &stores.deregister_store(&url).unwrap()));
+        for error in [stores.get_store(&url), stores.deregister_store(&url)] {
+            assert!(error.unwrap_err().to_string().contains("no store is registered for file:///"));
+        }
     }
 
     #[test]
