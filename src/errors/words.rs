@@ -10,9 +10,14 @@ const STORES: [&str; 2] =
 /// All that DataFusion says when the last bytes of a file cannot be written.
 const UNFINISHED: &str = "Error encountered while finalizing writes!";
 
-/// What DataFusion says when operators of a process have taken all of its memory, and the option that says how much it is.
-const NO_MEMORY_LEFT: &str = "remain available for the total memory pool";
-const MEMORY_LIMIT: &str = "--memory-limit";
+/// What is said of a limit whose option is not named, and what to do.
+const REMEDIES: [(&str, &str); 2] = [
+    ("remain available for the total memory pool", "raise --memory-limit"),
+    (
+        "index overflow decoding byte array",
+        "a batch of rows has more than 2 GiB of texts or bytes: SET datafusion.execution.batch_size to fewer rows",
+    ),
+];
 
 /// How the signatures of a function begin that is called with none of them, and its own words.
 const NO_FUNCTION: &str = "No function matches the given name";
@@ -39,9 +44,10 @@ pub(super) fn plain(text: &str) -> String {
     let text = about_arguments(&text[..end]).trim_end();
     // Whoever names no catalog and no schema need not read them.
     let text = text.replace("Error during planning: ", "").replace("'datafusion.public.", "'");
-    match text.contains(NO_MEMORY_LEFT) && !text.contains(MEMORY_LIMIT) {
-        true => format!("{text}; raise {MEMORY_LIMIT}"),
-        false => text,
+    let lacking = |(said, what): &&(&str, &str)| text.contains(said) && !text.contains(what);
+    match REMEDIES.iter().find(lacking) {
+        Some((_, what)) => format!("{text}; {what}"),
+        None => text,
     }
 }
 
@@ -72,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_without_memory_says_which_option_gives_it_more() {
+    fn a_limit_says_which_option_it_has() {
         use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
         let pool: std::sync::Arc<dyn MemoryPool> = std::sync::Arc::new(GreedyMemoryPool::new(9));
         let error = MemoryConsumer::new("sort").register(&pool).try_grow(10).unwrap_err();
@@ -80,6 +86,8 @@ mod tests {
         let said = plain(&text);
         assert!(said.contains("for sort") && said.ends_with("; raise --memory-limit"), "{said}");
         assert_eq!(plain(&said), said);
+        let large = plain("Parquet error: index overflow decoding byte array");
+        assert!(large.ends_with("SET datafusion.execution.batch_size to fewer rows"), "{large}");
     }
 
     #[test]
