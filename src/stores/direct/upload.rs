@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -109,9 +110,7 @@ impl StagedFile {
 
     /// Whole blocks past the page cache, and what is left behind them into it.
     fn write_direct(&self, part: &PutPayload, at: u64) -> io::Result<()> {
-        let open =
-            || OpenOptions::new().write(true).custom_flags(OFlag::O_DIRECT.bits()).open(&self.path);
-        let Some(direct) = self.direct.get_or_init(|| open().ok()) else {
+        let Some(direct) = self.direct.get_or_init(|| self.open_direct().ok()) else {
             return self.write(part, at);
         };
         let bytes = part.content_length();
@@ -125,6 +124,12 @@ impl StagedFile {
             written => written?,
         }
         self.buffered.write_all_at(rest, at + blocks.len() as u64)
+    }
+
+    /// The file itself, whatever has its name by now.
+    fn open_direct(&self) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
+        OpenOptions::new().write(true).custom_flags(OFlag::O_DIRECT.bits()).open(path)
     }
 
     /// Gives it its name.
