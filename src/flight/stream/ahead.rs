@@ -31,7 +31,7 @@ impl AheadPool {
     }
 
     /// From now on the window may take what there is.
-    pub(super) fn is_read(&self) {
+    pub(super) fn begin_reading(&self) {
         self.read.set(()).ok();
     }
 
@@ -127,7 +127,7 @@ mod tests {
         assert!(error.contains("no 1 bytes for next, of a window that is not read yet"), "{error}");
         read.try_grow(25).expect("it was left");
         read.free();
-        ahead.is_read();
+        ahead.begin_reading();
         next.try_grow(55).unwrap();
         next.try_grow(1).expect_err("there is no more");
         drop(next);

@@ -205,7 +205,7 @@ impl Reading {
             if self.now.is_none() {
                 self.now = match self.ahead.pop_front() {
                     Some(begun) => {
-                        begun.memory.is_read();
+                        begun.memory.begin_reading();
                         Some(begun)
                     }
                     None => self.begin_next(false)?,
@@ -248,7 +248,7 @@ impl Reading {
         let (windows, schema) = (Arc::clone(&self.windows), Arc::clone(&self.windows.schema));
         let memory = AheadPool::over(Arc::clone(windows.context.memory_pool()));
         if !is_ahead {
-            memory.is_read();
+            memory.begin_reading();
         }
         let pool = Arc::clone(&memory);
         let begin = move || windows.begin(window, pool);
