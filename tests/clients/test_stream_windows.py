@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
@@ -198,18 +199,23 @@ def test_rows_never_leave_their_window_and_are_mixed_in_it(one, files):
 MERGED = "SELECT id, arrow_cast(id % 7, 'Dictionary(Int32, Int64)') AS word, text FROM wide"
 
 
+def wide(folder):
+    """A statement that makes a table of files in a folder."""
+    (folder / "wide").mkdir()
+    plain = {"compression": "none", "use_dictionary": False}
+    for file in range(12):
+        numbers = range(file * 50_000, (file + 1) * 50_000)
+        rows = pyarrow.table({"id": numbers, "text": [f"{number:0100}" for number in numbers]})
+        pyarrow.parquet.write_table(rows, folder / f"wide/{file:02}.parquet", row_group_size=5_000, **plain)
+    return f"CREATE EXTERNAL TABLE wide STORED AS PARQUET LOCATION '{folder}/wide/';"
+
+
 @pytest.mark.parametrize(
     "limit, query", [("100MB", "SELECT * FROM wide"), ("150MB", "SELECT * FROM wide"), ("150MB", MERGED)]
 )
 def test_with_little_memory_fewer_windows_are_made_ahead_and_none_is_lost(tmp_path, limit, query):
     """The rows of a window take some 20 MB, and twice as much while they are sorted."""
-    (tmp_path / "wide").mkdir()
-    plain = {"compression": "none", "use_dictionary": False}
-    for file in range(12):
-        numbers = range(file * 50_000, (file + 1) * 50_000)
-        rows = pyarrow.table({"id": numbers, "text": [f"{number:0100}" for number in numbers]})
-        pyarrow.parquet.write_table(rows, tmp_path / f"wide/{file:02}.parquet", row_group_size=5_000, **plain)
-    table = f"CREATE EXTERNAL TABLE wide STORED AS PARQUET LOCATION '{tmp_path}/wide/';"
+    table = wide(tmp_path)
     orders = []
     for arguments in ([], ["--memory-limit", limit]):
         server = Server(tmp_path / str(len(orders)), *MODES["embedded"], *arguments, first=table)
@@ -221,6 +227,23 @@ def test_with_little_memory_fewer_windows_are_made_ahead_and_none_is_lost(tmp_pa
             server.stop()
     assert sorted(orders[0]) == list(range(600_000))
     assert orders[1] == orders[0]
+
+
+def test_streams_that_are_closed_give_back_what_their_windows_hold(tmp_path):
+    """What eight hold that are not closed is more than there is."""
+    server = Server(tmp_path / "server", *MODES["embedded"], "--memory-limit", "250MB", first=wide(tmp_path))
+    try:
+        with flight.connect(server.uri) as client:
+            for name in map(str, range(8)):
+                stream = reader(client, name=name, query=MERGED, shuffle=3, shuffle_window="20 MiB")
+                assert take(stream, 1)
+                # Windows ahead have got to their first rows, and wait to be read.
+                time.sleep(0.5)
+                list(client.do_action(flight.Action("forebay.stream.close", name.encode())))
+            stream = reader(client, name="all", query=MERGED, shuffle=3, shuffle_window="20 MiB")
+            assert sorted(ids(take(stream))) == list(range(600_000))
+    finally:
+        server.stop()
 
 
 def test_pieces_of_one_file_come_from_all_over_it(one):
