@@ -16,10 +16,11 @@ The records are those of the sort benchmark (`records.py`). Each engine has all 
 
 Time is from the query to its last row written: clusters and sessions are there before. What is written must be in
 order, and have all records (valsort's rules). Memory is the peak of all of an engine's processes, pages that they share
-counted once. Before each run the page cache is full of pages that nobody needs. The limit is what reading and writing all
-bytes twice takes at the rates of this folder's disk, which are measured with as many bytes: by way of the page cache,
-written with fsync and read when it has none of them, and once more past it (`O_DIRECT`). Prints a table, and writes one
-JSON object to benches/results/.
+counted once. Before each run the page cache is full of pages that nobody needs. The limit of a run is what reading and
+writing all bytes twice takes at the rates of this folder's disk, past the page cache (`O_DIRECT`). They are measured with
+half of the bytes just before it, and with half just after it: a disk that others use is another one in each minute, and
+one that gives more for a short while than for a long one is asked for long. Prints a table, and writes one JSON object
+to benches/results/.
 """
 
 import argparse
@@ -57,7 +58,9 @@ NAMES = {
 RAY_STORE = 0.3
 DUCKDB = settings.ROOT / ".forebay/duckdb/bin/python"
 CHUNK = 64 << 20
-START_S = 60
+
+# The disk's rates are measured with this part of the records' bytes, twice.
+MEASURED = 0.5
 
 
 def on_forebay(source: Path, output: Path, options: argparse.Namespace, cores: int = 1) -> float:
@@ -143,16 +146,13 @@ ENGINES = {
 }
 
 
-def disk(scratch: Path, size: int) -> dict[str, dict[str, float]]:
-    """Bytes per second that files are written with and read with: as programs do, by way of the page cache, and past
-    it, if the file system allows that."""
-    fill_page_cache(scratch)
-    found = {"cached": rates(scratch / "rate", size, 0)}
+def disk(scratch: Path, size: int) -> dict[str, float]:
+    """Bytes per second that files are written with and read with: past the page cache, if the file system allows it."""
     try:
-        found["direct"] = rates(scratch / "rate", size, os.O_DIRECT)
+        return rates(scratch / "rate", size, os.O_DIRECT)
     except OSError as error:
         say(f"past the page cache nothing is measured: {error}")
-    return found
+        return rates(scratch / "rate", size, 0)
 
 
 def fill_page_cache(scratch: Path) -> None:
@@ -192,9 +192,10 @@ def rates(path: Path, size: int, flags: int) -> dict[str, float]:
     return {"write_bytes_per_s": pieces * CHUNK / written, "read_bytes_per_s": pieces * CHUNK / read}
 
 
-def limit(size: int, rates: dict[str, float] | None) -> float:
-    """Seconds to read and write so many bytes twice; none if the rates are unknown."""
-    return 2 * size / rates["read_bytes_per_s"] + 2 * size / rates["write_bytes_per_s"] if rates else 0.0
+def limit(size: int, rates: list[dict[str, float]]) -> float:
+    """Seconds to read and write so many bytes twice, half of them at each of these rates."""
+    ways = ("read_bytes_per_s", "write_bytes_per_s")
+    return sum(2 * size / found[way] for found in rates for way in ways) / len(rates)
 
 
 def measured(engine: str, source: Path, output: Path, options: argparse.Namespace) -> tuple[float, int]:
@@ -210,7 +211,8 @@ def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
     count = round(options.gigabytes * 1e9) // records.RECORD
     source = records.make(count, is_skewed, options.data)
     expected = records.summary(source)
-    engines = {engine: {"s": [], "pss_peak": []} for engine in options.engine or ENGINES}
+    engines = {engine: {"s": [], "pss_peak": [], "disk": [], "limit_s": []} for engine in options.engine or ENGINES}
+    size, part = count * records.RECORD, round(options.gigabytes * 1e9 * MEASURED)
     for at in range(options.rounds):
         # Whoever is first finds the coldest caches, so it is somebody else each time.
         names = list(engines)
@@ -221,13 +223,17 @@ def compare(options: argparse.Namespace, is_skewed: bool) -> dict[str, object]:
             if "error" in found:
                 continue
             try:
+                around = [disk(options.scratch, part)]
                 fill_page_cache(options.scratch)
                 took, memory = measured(engine, source, output, options)
+                around.append(disk(options.scratch, part))
                 check(records.summary(output), expected)
                 found["s"].append(took)
                 found["pss_peak"].append(memory)
-                say(f"{engine:10} {took:8.2f} s, {memory / 1e6:.0f} MB")
-            except (measure.RunError, ValueError) as error:
+                found["disk"].append(around)
+                found["limit_s"].append(round(limit(size, around), 2))
+                say(f"{engine:10} {took:8.2f} s, the disk {found['limit_s'][-1]:.2f} s, {memory / 1e6:.0f} MB")
+            except (measure.RunError, OSError, ValueError) as error:
                 found["error"] = str(error).strip().splitlines()[-1][:300]
                 say(f"{engine:10} failed: {error}")
             limited.clear(options.scratch)
@@ -242,24 +248,24 @@ def check(found: records.Summary, expected: records.Summary) -> None:
         raise ValueError(f"{found} is not the sum of {expected}")
 
 
-def table(results: list[dict], disk: dict[str, dict[str, float]]) -> str:
-    """Medians, over Forebay's, and what part of each the limits are."""
-    head = ["records", "engine", "s", "x Forebay", "limit / time", "past the page cache", "peak memory, MB"]
+def table(results: list[dict]) -> str:
+    """Medians, over Forebay's, and what part of each the disk's limit and the script are."""
+    head = ["records", "engine", "s", "x Forebay", "the disk / time", "the script / time", "peak memory, MB"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for result in results:
         size = result["records"] * records.RECORD
-        cached, direct = (limit(size, disk.get(way)) for way in ("cached", "direct"))
         kind = f"{size / 1e9:g} GB{', skewed' if result['is_skewed'] else ''}"
-        own = result["engines"].get("forebay", {}).get("s")
+        medians = {name: statistics.median(found["s"]) for name, found in result["engines"].items() if found["s"]}
+        own, script = medians.get("forebay"), medians.get("numpy")
         for engine, found in result["engines"].items():
-            if not found["s"]:
+            if engine not in medians:
                 lines.append(f"| {kind} | {NAMES[engine]} | {found.get('error')} | | | | |")
                 continue
-            took = statistics.median(found["s"])
-            ratio = f"{took / statistics.median(own):.2f}" if own else ""
-            memory = max(found["pss_peak"]) / 1e6
-            shares = f"{cached / took:.2f} | {direct / took:.2f}"
-            lines.append(f"| {kind} | {NAMES[engine]} | {took:.1f} | {ratio} | {shares} | {memory:.0f} |")
+            took = medians[engine]
+            share = statistics.median(least / run for least, run in zip(found["limit_s"], found["s"], strict=True))
+            cells = [f"{took:.1f}", f"{took / own:.2f}" if own else "", f"{share:.2f}"]
+            cells += [f"{script / took:.2f}" if script else "", f"{max(found['pss_peak']) / 1e6:.0f}"]
+            lines.append(f"| {kind} | {NAMES[engine]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -283,14 +289,13 @@ def main() -> int:
     options.data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sort-", dir=options.data) as scratch:
         options.scratch = Path(scratch)
-        found = disk(options.scratch, round(options.gigabytes * 1e9))
         results = [compare(options, False)]
         results += [compare(options, True)] if options.skewed else []
     today = datetime.date.today().isoformat()
-    about = {"date": today, "machine": machine(options), "disk": found, "results": results}
+    about = {"date": today, "machine": machine(options), "results": results}
     path = options.results / f"{today}-sort-cpu-{settings.CORES}-cores.json"
     path.write_text(json.dumps(about, indent=1) + "\n")
-    print(table(results, found))
+    print(table(results))
     return 0
 
 
