@@ -3,11 +3,9 @@
 //! Writing into the page cache costs a copy of each byte, a page that has to be found for it, and, once all memory is
 //! full of pages, the time to get rid of as many. That is well spent on what is read again, or if the disk
 //! is slower than whoever writes: but only as long as the cache [takes it](allowance). Of a sort of 12 GB, half of
-//! the memory, the kernel takes 17 s of CPU time so instead of 24. The [memory](memory) from which the disk takes bytes then
-//! makes large requests of them.
+//! the memory, the kernel takes 17 s of CPU time so instead of 24.
 
 mod allowance;
-mod memory;
 mod upload;
 
 use std::fmt;

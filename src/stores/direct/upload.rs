@@ -16,11 +16,9 @@ use nix::fcntl::OFlag;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload, PutResult, Result, UploadPart};
-use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::allowance::Allowance;
-use super::memory::LargePages;
 
 /// What goes past the page cache begins at a multiple of this, in the file and in memory, and is a multiple of it: of what
 /// disks write at a time, and of the largest pages, so that no page has bytes that came on both ways.
@@ -50,8 +48,6 @@ struct StagedFile {
     buffered: File,
     /// The same file, past the page cache, if the file system knows how; opened when it is needed.
     direct: OnceLock<Option<File>>,
-    /// For parts on their way there: of each turn once there was one, for the next one.
-    memory: Mutex<Vec<LargePages>>,
 }
 
 impl Upload {
@@ -69,7 +65,7 @@ impl Upload {
         Ok(Some(Self {
             store: Arc::clone(store),
             location: location.clone(),
-            file: Arc::new(StagedFile::new(path, target, buffered)),
+            file: Arc::new(StagedFile { path, target, buffered, direct: OnceLock::new() }),
             is_open: true,
             cached: Arc::clone(cached),
             turns: Arc::new(Semaphore::new(TURNS)),
@@ -103,10 +99,6 @@ fn new_file_beside(target: &std::path::Path) -> Option<(PathBuf, File)> {
 }
 
 impl StagedFile {
-    fn new(path: PathBuf, target: PathBuf, buffered: File) -> Self {
-        Self { path, target, buffered, direct: OnceLock::new(), memory: Mutex::default() }
-    }
-
     fn write(&self, part: &PutPayload, at: u64) -> io::Result<()> {
         let mut at = at;
         for bytes in part {
@@ -122,29 +114,11 @@ impl StagedFile {
             return self.write(part, at);
         };
         let bytes = part.content_length();
-        let Ok(mut memory) = self.memory_for(bytes) else { return self.write(part, at) };
-        let mut room = memory.bytes();
-        for piece in part {
-            let (copied, left) = room.split_at_mut(piece.len());
-            copied.copy_from_slice(piece);
-            room = left;
-        }
-        let written = self.write_blocks(direct, &memory.bytes()[..bytes], at);
-        self.memory.lock().push(memory);
-        written
-    }
-
-    /// What another part has left, or as much as this one needs.
-    fn memory_for(&self, bytes: usize) -> io::Result<LargePages> {
-        let left = self.memory.lock().pop();
-        match left {
-            Some(memory) if memory.room() >= bytes => Ok(memory),
-            _ => LargePages::new(bytes),
-        }
-    }
-
-    fn write_blocks(&self, direct: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        let (blocks, rest) = bytes.split_at(bytes.len() - bytes.len() % BLOCK);
+        let mut memory: Vec<u8> = Vec::with_capacity(bytes + BLOCK);
+        let start = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
+        memory.resize(start, 0);
+        part.iter().for_each(|bytes| memory.extend_from_slice(bytes));
+        let (blocks, rest) = memory[start..].split_at(bytes - bytes % BLOCK);
         match direct.write_all_at(blocks, at) {
             Err(error) if is_refused(&error) => self.buffered.write_all_at(blocks, at)?,
             written => written?,
