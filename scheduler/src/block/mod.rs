@@ -28,6 +28,7 @@
 mod compression;
 mod counted_file;
 pub mod cut;
+mod decoded;
 pub mod failure;
 pub mod groups;
 pub mod hash_writer;

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
-use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
-use arrow::ipc::reader::StreamDecoder;
 use bytes::Bytes;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
@@ -27,7 +25,7 @@ use forebay_engine::{in_order, read_ahead, weight};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, future, stream};
 
-use super::failure::BlockError;
+use super::decoded::{Decoded, batches};
 use super::on_disk::on_disk;
 use super::range::RangeCut;
 use super::rest::{self, Rest};
@@ -41,7 +39,8 @@ use crate::protocol::schedulers::Schedulers;
 /// Reads blocks.
 ///
 /// ```text
-///  partition 0 ◀── block, block, …      one after the other, the next one fetched meanwhile
+///  partition 0 ◀── block, block, …      one after the other, the next one fetched meanwhile; where many are
+///                                       merged, once the last batch of the one before is there
 ///  partition 1 ◀── block, …
 /// ```
 ///
@@ -51,8 +50,8 @@ use crate::protocol::schedulers::Schedulers;
 /// Rows: the blocks', checked against what was sealed. Order: the blocks', in theirs. Memory: two
 /// blocks per partition as they lie on disk, compressed perhaps, or twice what comes at a time, or one block where
 /// many are merged, and one batch as it is decoded, reserved; what the pool refuses of these passes if it is
-/// [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`] that names the block, so
-/// that it can be made again.
+/// [small](forebay_engine::unreserved). Cancel: ends the fetch. Errors: a [`BlockError`](super::failure::BlockError)
+/// that names the block, so that it can be made again.
 #[derive(Clone, Debug)]
 pub struct BlockReaderExec {
     /// The stage that wrote them.
@@ -219,9 +218,7 @@ impl BlockReaderExec {
             let reader = Arc::clone(&reader);
             async move { reader.fetch(blocks?).await }
         });
-        let rows = read_ahead(reads, at_once)
-            .map_ok(|decoded| stream::iter(decoded.into_iter().flatten()))
-            .try_flatten()
+        let rows = batches(read_ahead(reads, at_once))
             .map_ok(move |batch| as_declared(batch, &schema))
             .map(move |batch| {
                 let (before, rows) = range.within(batch?)?;
@@ -363,60 +360,6 @@ impl Reader {
         let is_here =
             |store: &BlockStore| blocks.iter().all(|block| store.worker() == block.worker);
         self.store.clone().filter(|store| is_here(store))
-    }
-}
-
-/// How a stream of Arrow's IPC format ends: with a message of no bytes.
-const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
-
-/// The batches of a block, decoded as they are asked for.
-struct Decoded {
-    block: BlockLocation,
-    buffer: Buffer,
-    decoder: StreamDecoder,
-    rows: u64,
-    /// For the block, until its last batch is read.
-    _reserved: MemoryReservation,
-    /// For the batch that was decoded last, until the next one is asked for.
-    decoded: MemoryReservation,
-}
-
-impl Decoded {
-    fn new(block: BlockLocation, bytes: Bytes, reserved: MemoryReservation) -> Self {
-        let (buffer, decoder) = (Buffer::from(bytes), StreamDecoder::new());
-        let decoded = reserved.new_empty();
-        Self { block, buffer, decoder, rows: 0, _reserved: reserved, decoded }
-    }
-
-    fn decode(&mut self) -> Result<Option<RecordBatch>> {
-        self.decoded.free();
-        if self.buffer.starts_with(&END_OF_STREAM) {
-            // A round of a hash shuffle, read as a whole, is one stream after the other.
-            self.buffer.advance(END_OF_STREAM.len());
-            self.decoder = StreamDecoder::new();
-        }
-        let problem = |problem: &dyn fmt::Display| BlockError::new(&self.block, problem);
-        let batch = self.decoder.decode(&mut self.buffer).map_err(|error| problem(&error))?;
-        match batch {
-            Some(batch) => {
-                admit(&self.decoded, weight::bytes(&batch))?;
-                self.rows += batch.num_rows() as u64;
-                Ok(Some(batch))
-            }
-            None if self.rows == self.block.rows => Ok(None),
-            None => {
-                let found = format!("{} rows instead of {}", self.rows, self.block.rows);
-                Err(problem(&found).into())
-            }
-        }
-    }
-}
-
-impl Iterator for Decoded {
-    type Item = Result<RecordBatch, DataFusionError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.decode().transpose()
     }
 }
 
