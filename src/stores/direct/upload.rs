@@ -24,6 +24,10 @@ use super::allowance::Allowance;
 /// disks write at a time, and of the largest pages, so that no page has bytes that came on both ways.
 pub(super) const BLOCK: usize = 64 << 10;
 
+/// Where its memory begins. A disk's request names each piece of memory that lies by itself, and only so many of them: of
+/// usual pages it has half a megabyte or one, of large ones as much as the disk takes at a time.
+const LARGE_PAGE: usize = 2 << 20;
+
 /// So many parts of a file are copied, and on their way to the disk, at a time.
 const TURNS: usize = 2;
 
@@ -114,8 +118,8 @@ impl StagedFile {
             return self.write(part, at);
         };
         let bytes = part.content_length();
-        let mut memory: Vec<u8> = Vec::with_capacity(bytes + BLOCK);
-        let start = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
+        let mut memory: Vec<u8> = Vec::with_capacity(bytes + LARGE_PAGE);
+        let start = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
         memory.resize(start, 0);
         part.iter().for_each(|bytes| memory.extend_from_slice(bytes));
         let (blocks, rest) = memory[start..].split_at(bytes - bytes % BLOCK);
