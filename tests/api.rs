@@ -8,6 +8,7 @@
 )]
 
 mod api {
+    mod as_a_dependency;
     mod batches;
     mod cancellation;
     mod cut_texts;
@@ -23,7 +24,6 @@ mod api {
     mod minilm;
     mod native;
     mod orders;
-    mod outside;
     mod packages;
     mod random;
     mod random_types;

@@ -12,11 +12,15 @@ tools/setup all
 step "formatting (cargo fmt)"
 cargo fmt --all --check
 
+# On one core: builds, which now and then wait for one crate, take what is left.
+exporter_log=$(mktemp)
+step "exporter (pytest), while the next steps build"
+OMP_NUM_THREADS=1 tools/python -m pytest --quiet python/tests >"$exporter_log" 2>&1 &
+exporter=$!
+trap 'kill "$exporter" 2>/dev/null || true; rm -f -- "$exporter_log"' EXIT
+
 step "lints (cargo clippy)"
 cargo clippy --workspace --all-targets -- -D warnings
-
-step "exporter (pytest)"
-OMP_NUM_THREADS=1 tools/python -m pytest --quiet python/tests
 
 step "documentation (cargo doc)"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
@@ -24,8 +28,17 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 step "examples in the documentation (cargo test --doc)"
 cargo test --doc --workspace
 
+step "build of the tests (cargo test --no-run)"
+cargo test --workspace --lib --bins --tests --no-run
+
+step "exporter (pytest): what it printed"
+status=0
+wait "$exporter" || status=$?
+cat -- "$exporter_log"
+[ "$status" -eq 0 ]
+
 log=$(mktemp)
-trap 'rm -f -- "$log"' EXIT
+trap 'rm -f -- "$log" "$exporter_log"' EXIT
 if cargo nextest --version >/dev/null 2>&1; then
     step "tests (cargo nextest)"
     cargo nextest run --workspace --color never 2>&1 | tee "$log"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .kernels import lay_out_kernels
+
 # PyTorch's numbers of formats, as programs hold them.
 _CODES = {torch.float32: 6, torch.bfloat16: 15, torch.float16: 5}
 _TRACED = torch.bfloat16
@@ -44,6 +46,7 @@ def halved(module: torch.nn.Module, *, stored_only: bool) -> Iterator[torch.dtyp
             part.register_buffer(_FORMAT, empty)
         for tensor, data in whole:
             tensor.data = data.to(_TRACED)
+        lay_out_kernels(module)
         yield _TRACED
     finally:
         for tensor, data in whole:

@@ -19,6 +19,7 @@ from . import unmasked
 from .candidate import Candidate
 from .errors import ExportError
 from .halves import Unlike, follow_format, halved
+from .kernels import lay_out_kernels
 from .reasons import place_of, reason_of
 from .traceable import traceable
 
@@ -60,7 +61,7 @@ def write_program(candidate: Candidate, path: Path) -> None:
 
 def _save(traced: torch.jit.ScriptModule, path: Path) -> None:
     """Without what ties a trace to the device and the settings that it was made with."""
-    _lay_out_kernels(traced)
+    lay_out_kernels(traced)
     for module, graph in _methods(traced):
         _replace_device_constants(graph)
         _keep_tensor_constants(module, graph)
@@ -249,14 +250,6 @@ def _fold_normalization(traced: torch.jit.ScriptModule) -> torch.jit.ScriptModul
     if "aten::batch_norm" not in kinds or "aten::_convolution_mode" in kinds or is_called_twice:
         return traced
     return wrap_cpp_module(torch._C._jit_pass_fold_convbn(traced._c))
-
-
-def _lay_out_kernels(traced: torch.jit.ScriptModule) -> None:
-    """As convolutions want their weights, which otherwise are copied for each batch."""
-    for module in traced.modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, torch.Tensor) and weight.dim() == 4:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
 def call(

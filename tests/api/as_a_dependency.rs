@@ -1,5 +1,5 @@
 //! A program of a user's own, in another folder and another workspace, with no variable set: it
-//! builds, and its model runs.
+//! builds, and its model runs. Its name makes it the first test: its build takes minutes, mostly on one core.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,8 @@ fn a_crate_outside_of_the_checkout_builds_and_runs_a_model() {
         .command("cargo")
         .args(["build", "--offline", "--target-dir"])
         .arg(target())
+        // It is built once.
+        .env("CARGO_INCREMENTAL", "0")
         .output()
         .unwrap();
     assert!(build.status.success(), "{}", text(&build));
