@@ -37,6 +37,8 @@ wait "$exporter" || status=$?
 cat -- "$exporter_log"
 [ "$status" -eq 0 ]
 
+# Half of them wait for other processes now and then.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 3 / 2))}"
 log=$(mktemp)
 trap 'rm -f -- "$log" "$exporter_log"' EXIT
 if cargo nextest --version >/dev/null 2>&1; then
