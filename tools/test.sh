@@ -37,7 +37,7 @@ wait "$exporter" || status=$?
 cat -- "$exporter_log"
 [ "$status" -eq 0 ]
 
-# Half of them wait for other processes now and then.
+# Many of them wait for other processes now and then.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) * 3 / 2))}"
 log=$(mktemp)
 trap 'rm -f -- "$log" "$exporter_log"' EXIT

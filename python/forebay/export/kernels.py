@@ -4,8 +4,8 @@ import torch
 
 
 def lay_out_kernels(module: torch.nn.Module) -> None:
-    """As convolutions want their weights, which otherwise are copied for each batch; and where a CPU has no such
-    numbers, those of 16 bits take five times as long."""
+    """As convolutions want their weights, which otherwise are copied for each batch. Weights of 16 bits, on a CPU that
+    does not have such numbers, are several times as slow otherwise."""
     for part in module.modules():
         weight = getattr(part, "weight", None)
         if isinstance(weight, torch.Tensor) and weight.dim() == 4:

@@ -13,7 +13,7 @@ from .program import relative_difference
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ROWS, LENGTH_MAX = 7, 64
-# A CPU that has no such numbers takes tens of seconds for a batch of images.
+# A CPU that has no such numbers may take seconds for each image.
 LARGE_ROW, LARGE_ROWS = 10_000, 3
 
 
