@@ -166,7 +166,8 @@ mod tests {
     }
 
     /// In bf16 results are as near as those of PyTorch's own kernels to what it computes of the same rounded numbers with
-    /// 32 bits, and are numbers where these are. Some differ from PyTorch's, as less is rounded on the way.
+    /// 32 bits. They are numbers where these are, or are all that PyTorch's are: without AVX-512 its attention in bf16
+    /// gives zeros for what is none. Some differ from PyTorch's, as less is rounded on the way.
     fn assert_as_exact(name: &str, shape: &[i64], expected: PackedLayers) {
         info().unwrap();
         let text = std::fs::read_to_string(file(&format!("{name}.json"))).unwrap();
@@ -187,7 +188,11 @@ mod tests {
             let what = format!("output {at} of {name}");
             assert_eq!((plain.kind(), plain.stride()), (packed.kind(), packed.stride()), "{what}");
             let whole = Tensor::from_slice(&numbers(whole)).reshape(packed.size());
-            assert!(packed.isfinite().equal(&whole.isfinite()), "{what}: {packed:?} {whole:?}");
+            let is_same = packed.allclose(plain, 0.0, 0.0, true);
+            assert!(
+                is_same || packed.isfinite().equal(&whole.isfinite()),
+                "{what}: {packed:?} {whole:?}"
+            );
             let off = |found: &Tensor| {
                 let off = (found.to_kind(Kind::Float) - &whole).abs().nan_to_num(0.0, 0.0, 0.0);
                 off.sum(Kind::Double).double_value(&[])
@@ -197,9 +202,7 @@ mod tests {
                 ours <= 1.1 * by_pytorch + 1e-3,
                 "{what}: off by {ours}, PyTorch by {by_pytorch}"
             );
-            different += i32::from(
-                !plain.nan_to_num(0.0, 0.0, 0.0).equal(&packed.nan_to_num(0.0, 0.0, 0.0)),
-            );
+            different += i32::from(!is_same);
         }
         assert!(different > 2, "{different} outputs of {name} differ from PyTorch's");
     }
