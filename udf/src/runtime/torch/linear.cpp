@@ -164,11 +164,11 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight, Follower follow
   return least;
 }
 
-// MKL looks better for a few rows, and on one core, than it is for many on all: with AVX2 it was up to 1.2 times as fast
-// here and 0.73 to 1.19 with 1,024 rows, and a query took 1.05 and 1.16 times as long with it.
-constexpr double kEqual = 1.2;
+// How much faster MKL has to be. It looks better for a few rows than it is for many on all cores: with AVX2 it was up to
+// 1.2 times as fast here and 0.7 to 1.2 with 1,024 rows, and a query took 1.05 and 1.16 times as long with it.
+constexpr double kMklGain = 1.2;
 
-// Inputs, outputs, threads and what follows, and whether oneDNN computes layers of them faster than MKL.
+// Inputs, outputs, threads and what follows, and whether oneDNN computes layers of them.
 using Shape = std::tuple<int64_t, int64_t, int64_t, Follower>;
 using Choices = std::map<Shape, bool>;
 
@@ -213,7 +213,7 @@ std::optional<bool> onednn_is_faster(const at::Tensor &weight, Follower follower
   if (found == choices.end()) {
     if (seconds_now() > deadline) return known_of_sides(shape, choices);
     const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs), follower);
-    found = choices.emplace(shape, onednn < kEqual * mkl).first;
+    found = choices.emplace(shape, onednn < kMklGain * mkl).first;
   }
   return found->second;
 }
