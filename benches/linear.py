@@ -1,4 +1,4 @@
-"""A model's linear layers by MKL and by oneDNN, in one run: the same query with `FOREBAY_LINEAR` set to
+"""A model's linear layers by MKL, by oneDNN and in blocks, in one run: the same query with `FOREBAY_LINEAR` set to
 each, and unset.
 
     tools/python benches/linear.py path/to/forebay [--rounds 5] [--rows 2000]
@@ -23,7 +23,7 @@ from subprocess import PIPE, Popen
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "sql-examples/data/wordnet.parquet"
 PACKAGE = ".forebay/models/all-minilm-l6-v2"
-KERNELS = ("mkl", "onednn", "measured")
+KERNELS = ("mkl", "onednn", "blocks", "measured")
 
 
 def run(binary: Path, kernels: str, rows: int) -> dict[str, float]:

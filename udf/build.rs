@@ -18,7 +18,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The functions that the trampolines stand for, one per line.
 const FUNCTIONS: &str = "src/runtime/torch/functions.txt";
 /// What `libforebay_torch.so` is built from beside `torch-sys`.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 19] = [
     "src/runtime/torch/shim.cpp",
     "src/runtime/torch/allocator.cpp",
     "src/runtime/torch/attention.h",
@@ -27,12 +27,17 @@ const SOURCES: [&str; 14] = [
     "src/runtime/torch/attention_kernels.cpp",
     "src/runtime/torch/linear.h",
     "src/runtime/torch/linear.cpp",
+    "src/runtime/torch/linear_blocks.h",
+    "src/runtime/torch/linear_blocks.cpp",
+    "src/runtime/torch/linear_kernels.h",
+    "src/runtime/torch/linear_kernels.cpp",
     "src/runtime/torch/operations.h",
     "src/runtime/torch/operations.cpp",
     "src/runtime/torch/program.h",
     "src/runtime/torch/program.cpp",
     "src/runtime/torch/streams.h",
     "src/runtime/torch/streams.cpp",
+    "src/runtime/torch/vectors.h",
 ];
 
 fn main() -> Result<()> {

@@ -1,5 +1,5 @@
-"""The peak of matrix products on this machine: of the shapes of a text model, by the fastest of MKL, oneDNN and
-OpenVINO, on all cores at once with one thread each.
+"""The peak of matrix products on this machine: of the shapes of a text model, by the fastest of MKL, oneDNN,
+OpenVINO and what Forebay makes of oneDNN's kernels of small products, on all cores at once with one thread each.
 
     python products.py
 
@@ -44,6 +44,17 @@ def onednn(inputs: int, outputs: int) -> Product:
     return lambda: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
+def blocks(inputs: int, outputs: int) -> Product:
+    """The same kernels for one block after the other, as Forebay has them computed."""
+    import torch
+
+    torch.ops.load_library(settings.ROOT / ".forebay/libforebay_torch.so")
+    x, bias = torch.rand(ROWS, inputs), torch.rand(outputs)
+    columns = 32
+    weight = torch.rand(outputs // columns, inputs, columns)
+    return lambda: torch.ops.forebay.linear_blocks(x, weight, outputs, bias, "none", "")
+
+
 def openvino(inputs: int, outputs: int) -> Product:
     """A model of one product."""
     import openvino as ov
@@ -61,7 +72,7 @@ def openvino(inputs: int, outputs: int) -> Product:
     return request.infer
 
 
-LIBRARIES = {"mkl": mkl, "onednn": onednn, "openvino": openvino}
+LIBRARIES = {"mkl": mkl, "onednn": onednn, "blocks": blocks, "openvino": openvino}
 
 
 def peaks() -> Peaks:

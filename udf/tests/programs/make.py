@@ -105,6 +105,22 @@ class Layers(torch.nn.Module):
         )
 
 
+class Wide(torch.nn.Module):
+    """Layers with more inputs and more outputs than are computed at a time."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = torch.nn.Linear(1537, 3)
+        self.broad = torch.nn.Linear(3, 70)
+        self.back = torch.nn.Linear(70, 64, bias=False)
+
+    def forward(self, x: torch.Tensor):
+        few = self.first(x)
+        many = gelu(self.broad(few))
+        return few, many, self.back(many) + many[:, :64].contiguous()
+
+
 class Attention(torch.nn.Module):
     """Attention of every kind that matters to whoever replaces it."""
 
@@ -182,7 +198,8 @@ def rounded(program: torch.nn.Module, x: torch.Tensor) -> list[list[str]]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[0]).parent
-    for program in (Several(), Nothing(), Table(), layers := Layers(), heads := Attention()):
+    programs = (Several(), Nothing(), Table(), Wide(), layers := Layers(), heads := Attention())
+    for program in programs:
         name = type(program).__name__.lower()
         torch.jit.save(torch.jit.script(program), str(folder / f"{name}.pt"))
     for program, x in ((layers, numbers()), (heads, tokens())):

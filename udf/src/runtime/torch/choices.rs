@@ -20,10 +20,14 @@ use crate::files;
 /// In the folder of what is learned.
 const FILE: &str = "linear-kernels.toml";
 
-/// By shape and what follows the layer, for example `384x256+gelu on 1`, whose kernels: `mkl` or `onednn`.
+/// By shape and what follows the layer, for example `384x256+gelu on 1`, whose kernels: `mkl`, `onednn` or `blocks`.
 type Kernels = BTreeMap<String, String>;
 /// What is computed with a layer, in the order of the shim's numbers.
 const FOLLOWERS: [&str; 5] = ["", "+add", "+relu", "+gelu", "+tanh"];
+/// Whose kernels, in the order of the shim's numbers.
+const KERNELS: [&str; 3] = ["mkl", "onednn", "blocks"];
+/// Counts what was measured: what was faster than others says nothing about those that came later.
+const TRIAL: u32 = 2;
 /// By machine.
 type Machines = BTreeMap<String, Kernels>;
 
@@ -87,12 +91,12 @@ pub(super) fn keep() {
     }
 }
 
-/// The CPU, what it is kept from, and the release of libtorch.
+/// The CPU, what it is kept from, the release of libtorch, and the trial.
 fn machine() -> String {
     let limits = ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"]
         .into_iter()
         .filter_map(|name| Some(format!(", {name}={}", env::var(name).ok()?)));
-    format!("{}{}, libtorch {LIBTORCH_VERSION}", cpu(), limits.collect::<String>())
+    format!("{}{}, libtorch {LIBTORCH_VERSION}, trial {TRIAL}", cpu(), limits.collect::<String>())
 }
 
 /// Its name and, since a virtual one may hide some, its instructions.
@@ -112,10 +116,17 @@ fn cpu() -> String {
 }
 
 fn written(choice: &LinearChoice) -> (String, String) {
-    let kernels = if choice.onednn != 0 { "onednn" } else { "mkl" };
-    let LinearChoice { inputs, outputs, threads, follower, .. } = choice;
-    let follower = usize::try_from(*follower).ok().and_then(|at| FOLLOWERS.get(at)).unwrap_or(&"");
+    let LinearChoice { inputs, outputs, threads, follower, kernels } = choice;
+    let [follower, kernels] = [named(&FOLLOWERS, *follower), named(&KERNELS, *kernels)];
     (format!("{inputs}x{outputs}{follower} on {threads}"), kernels.to_owned())
+}
+
+fn named(names: &[&'static str], number: i64) -> &'static str {
+    usize::try_from(number).ok().and_then(|at| names.get(at)).unwrap_or(&"")
+}
+
+fn numbered(names: &[&str], wanted: &str) -> Option<i64> {
+    i64::try_from(names.iter().position(|name| *name == wanted)?).ok()
 }
 
 /// `None` for what no release has written.
@@ -124,19 +135,13 @@ fn parsed(shape: &str, kernels: &str) -> Option<LinearChoice> {
     let (inputs, outputs) = sides.split_once('x')?;
     let digits = outputs.find('+').unwrap_or(outputs.len());
     let (outputs, follower) = outputs.split_at(digits);
-    let follower = FOLLOWERS.iter().position(|name| *name == follower)?;
-    let onednn = match kernels {
-        "onednn" => 1,
-        "mkl" => 0,
-        _ => return None,
-    };
     let number = |text: &str| text.parse::<i64>().ok().filter(|number| *number > 0);
     Some(LinearChoice {
         inputs: number(inputs)?,
         outputs: number(outputs)?,
         threads: number(threads)?,
-        follower: i64::try_from(follower).ok()?,
-        onednn,
+        follower: numbered(&FOLLOWERS, follower)?,
+        kernels: numbered(&KERNELS, kernels)?,
     })
 }
 
@@ -161,9 +166,9 @@ mod tests {
     fn what_is_written_is_read_and_nothing_else() {
         for (follower, expected) in [(0, "384x1536 on 2"), (3, "384x1536+gelu on 2")] {
             let choice =
-                LinearChoice { inputs: 384, outputs: 1536, threads: 2, follower, onednn: 1 };
+                LinearChoice { inputs: 384, outputs: 1536, threads: 2, follower, kernels: 2 };
             let (shape, kernels) = written(&choice);
-            assert_eq!((shape.as_str(), kernels.as_str()), (expected, "onednn"));
+            assert_eq!((shape.as_str(), kernels.as_str()), (expected, "blocks"));
             assert_eq!(parsed(&shape, &kernels), Some(choice));
         }
         let wrong = [

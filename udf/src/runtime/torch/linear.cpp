@@ -1,6 +1,8 @@
 #include "linear.h"
 
 #include "attention.h"
+#include "linear_blocks.h"
+#include "linear_kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -31,6 +33,7 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 using OptionalTensor = std::optional<at::Tensor>;
+using blocks::Follower;
 
 // Whether oneDNN computes in bfloat16 on this machine, if only by emulation.
 bool has_bf16() {
@@ -112,9 +115,6 @@ double seconds_now() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// What is computed with a layer.
-enum class Follower : int64_t { None, Addition, Relu, Gelu, Tanh };
-
 // The same in libtorch's words; nothing for an addition.
 std::string_view activation_of(Follower follower) {
   switch (follower) {
@@ -138,26 +138,39 @@ at::Tensor by_mkl(const at::Tensor &input, const at::Tensor &weight, const at::T
   return output;
 }
 
-at::Tensor by_onednn(const at::Tensor &input, const at::Tensor &packed, const at::Tensor &bias,
-                     Follower follower, const at::Tensor &added) {
-  if (follower == Follower::Addition) return linear_plus(input, packed, bias, added);
-  return linear(input, packed, bias, activation_of(follower), follower == Follower::Gelu ? "none" : "");
+// What may be faster than MKL here.
+Kernels others() { return blocks::are_faster() ? Kernels::Blocks : Kernels::OneDnn; }
+
+at::Tensor packed_for(Kernels kernels, const at::Tensor &weight) {
+  return kernels == Kernels::Blocks ? blocks::pack(weight) : pack(weight);
 }
 
-// Seconds that one batch takes with aten::linear and with oneDNN, and with what follows the layer, which oneDNN
-// computes on the way: the least of several rounds, as what else runs on the machine only adds to them.
+at::Tensor by_others(Kernels kernels, const at::Tensor &input, const at::Tensor &packed, const at::Tensor &bias,
+                     Follower follower, const at::Tensor &added) {
+  const bool is_sum = follower == Follower::Addition;
+  const std::string_view activation = activation_of(follower), algorithm = follower == Follower::Gelu ? "none" : "";
+  if (kernels == Kernels::Blocks) {
+    const int64_t outputs = bias.size(0);
+    return is_sum ? blocks::linear_plus(input, packed, outputs, bias, added)
+                  : blocks::linear(input, packed, outputs, bias, activation, algorithm);
+  }
+  return is_sum ? linear_plus(input, packed, bias, added) : linear(input, packed, bias, activation, algorithm);
+}
+
+// Seconds that one batch takes with aten::linear and with others, and with what follows the layer, which these
+// compute on the way: the least of several rounds, as what else runs on the machine only adds to them.
 std::array<double, 2> measured_seconds(const at::Tensor &weight, Follower follower) {
   constexpr int kRounds = 4;
   const at::Tensor input = at::ones({kRows, weight.size(1)});
   const at::Tensor bias = at::zeros({weight.size(0)});
   const at::Tensor added = at::zeros({kRows, weight.size(0)});
-  const at::Tensor packed = pack(weight);
+  const at::Tensor packed = packed_for(others(), weight);
   std::array<double, 2> least = {HUGE_VAL, HUGE_VAL};
   for (int round = 0; round < kRounds; round++) {
     for (size_t side = 0; side < least.size(); side++) {
       const double start = seconds_now();
       side == 0 ? by_mkl(input, weight, bias, follower, added)
-                : by_onednn(input, packed, bias, follower, added);
+                : by_others(others(), input, packed, bias, follower, added);
       least[side] = std::min(least[side], seconds_now() - start);
     }
   }
@@ -165,12 +178,13 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight, Follower follow
 }
 
 // How much faster MKL has to be. It looks better for a few rows than it is for many on all cores: with AVX2 it was up to
-// 1.2 times as fast here and 0.7 to 1.2 with 1,024 rows, and a query took 1.05 and 1.16 times as long with it.
+// 1.2 times as fast here as oneDNN's layers and 0.7 to 1.2 with 1,024 rows, and a query took 1.05 and 1.16 times as long
+// with it.
 constexpr double kMklGain = 1.2;
 
-// Inputs, outputs, threads and what follows, and whether oneDNN computes layers of them.
+// Inputs, outputs, threads and what follows, and what computes layers of them.
 using Shape = std::tuple<int64_t, int64_t, int64_t, Follower>;
-using Choices = std::map<Shape, bool>;
+using Choices = std::map<Shape, Kernels>;
 
 // What is known in this process. Whoever measures holds the lock: models that are loaded at the same time
 // would measure each other.
@@ -192,28 +206,30 @@ int64_t outputs_to_measure(const at::Tensor &weight) {
   return std::min(weight.size(0), std::max<int64_t>(2, blocks) * kBlock);
 }
 
-// What is known of layers of the same sides, whatever follows them.
-std::optional<bool> known_of_sides(const Shape &shape, const Choices &choices) {
-  const auto sides = [](const Shape &of) {
-    return std::make_tuple(std::get<0>(of), std::get<1>(of), std::get<2>(of));
-  };
-  const auto found = std::find_if(choices.begin(), choices.end(), [&](const auto &choice) {
-    return sides(choice.first) == sides(shape);
-  });
-  return found == choices.end() ? std::nullopt : std::optional<bool>(found->second);
+// What is known of layers of the same sides, whatever follows them, or else of most layers.
+std::optional<Kernels> likely(const Shape &shape, const Choices &choices) {
+  const auto [inputs, outputs, threads, follower] = shape;
+  std::map<Kernels, int> counts;
+  for (const auto &[of, kernels] : choices) {
+    if (std::get<2>(of) != threads) continue;
+    if (std::get<0>(of) == inputs && std::get<1>(of) == outputs) return kernels;
+    counts[kernels]++;
+  }
+  if (counts.empty()) return std::nullopt;
+  const auto fewer = [](const auto &one, const auto &other) { return one.second < other.second; };
+  return std::max_element(counts.begin(), counts.end(), fewer)->first;
 }
 
-// Whether oneDNN computes layers of a shape faster than MKL. Measured once; of a shape whose turn comes late it is what
-// is known of its sides, if anything is.
-std::optional<bool> onednn_is_faster(const at::Tensor &weight, Follower follower, double deadline,
-                                     Choices &choices) {
+// What computes layers of a shape fastest. Measured once; of a shape whose turn comes late it is what is likely, and the
+// next process measures it.
+Kernels fastest(const at::Tensor &weight, Follower follower, double deadline, Choices &choices) {
   const int64_t outputs = outputs_to_measure(weight);
   const Shape shape = {weight.size(1), outputs, at::get_num_threads(), follower};
   auto found = choices.find(shape);
   if (found == choices.end()) {
-    if (seconds_now() > deadline) return known_of_sides(shape, choices);
-    const auto [mkl, onednn] = measured_seconds(weight.narrow(0, 0, outputs), follower);
-    found = choices.emplace(shape, onednn < kMklGain * mkl).first;
+    if (seconds_now() > deadline) return likely(shape, choices).value_or(Kernels::Mkl);
+    const auto [mkl, other] = measured_seconds(weight.narrow(0, 0, outputs), follower);
+    found = choices.emplace(shape, other < kMklGain * mkl ? others() : Kernels::Mkl).first;
   }
   return found->second;
 }
@@ -224,6 +240,7 @@ struct Layer {
   at::Tensor weight;
   // Computed with the layer: an activation or an addition.
   Node *follower = nullptr;
+  Kernels kernels = Kernels::OneDnn;
 };
 
 bool is_addition(const Node *node) { return node->kind() == c10::aten::add; }
@@ -245,22 +262,26 @@ Follower kind_of(const Node *follower) {
   return Follower::None;
 }
 
-// Drops the layers that MKL computes faster, and those of which that is not known in time. What is in bfloat16 MKL is
-// not asked for.
-void keep_faster(std::vector<Layer> &layers) {
+// In bfloat16 it is oneDNN in any case.
+void choose_fastest(std::vector<Layer> &layers) {
   if (layers.empty()) return;
   const std::lock_guard<std::mutex> lock(known().mutex);
-  // The first products set up both libraries, which would otherwise be measured with the first shape.
-  const at::Tensor first = at::ones({16, 16});
-  at::linear(first, first);
-  linear(first, pack(first), std::nullopt, "none", "");
+  // The first products set up the libraries, which would otherwise be measured with the first shape.
+  const at::Tensor first = at::ones({16, 16}), bias = at::zeros({16});
+  by_mkl(first, first, bias, Follower::None, first);
+  by_others(others(), first, packed_for(others(), first), bias, Follower::None, first);
   const double deadline = seconds_now() + 0.035;
-  const auto stays = [&](const Layer &layer) {
-    const Follower follower = kind_of(layer.follower);
-    return layer.weight.scalar_type() == at::kFloat &&
-           !onednn_is_faster(layer.weight, follower, deadline, known().choices).value_or(false);
-  };
-  layers.erase(std::remove_if(layers.begin(), layers.end(), stays), layers.end());
+  for (Layer &layer : layers) {
+    if (layer.weight.scalar_type() != at::kFloat) continue;
+    layer.kernels = fastest(layer.weight, kind_of(layer.follower), deadline, known().choices);
+  }
+}
+
+void choose(std::vector<Layer> &layers, Kernels wanted) {
+  const bool are_blocks = wanted == Kernels::Blocks && blocks::are_known();
+  for (Layer &layer : layers) {
+    layer.kernels = are_blocks && layer.weight.scalar_type() == at::kFloat ? Kernels::Blocks : Kernels::OneDnn;
+  }
 }
 
 void each_node(Block *block, const std::function<void(Node *)> &visit) {
@@ -331,21 +352,30 @@ Node *follower_of(Node *layer) {
   return is_known ? user : nullptr;
 }
 
+c10::Symbol operation_of(Kernels kernels, bool is_sum) {
+  const std::string name = kernels == Kernels::Blocks ? "forebay::linear_blocks" : "forebay::linear";
+  return c10::Symbol::fromQualString(is_sum ? name + "_plus" : name);
+}
+
 // The layer and what follows it, as one operation.
 Value *insert_fused(Graph &graph, const Layer &layer, Value *packed) {
-  static const auto plus = c10::Symbol::fromQualString("forebay::linear_plus");
-  static const auto plain = c10::Symbol::fromQualString("forebay::linear");
-  Value *input = layer.node->input(0), *bias = layer.node->input(2);
-  if (layer.follower && is_addition(layer.follower)) {
+  std::vector<torch::jit::NamedValue> inputs = {layer.node->input(0), packed};
+  if (layer.kernels == Kernels::Blocks) inputs.emplace_back(layer.weight.size(0));
+  inputs.emplace_back(layer.node->input(2));
+  const bool is_sum = layer.follower && is_addition(layer.follower);
+  if (is_sum) {
     const bool is_first = layer.follower->input(0) == layer.node->output();
-    return graph.insert(plus, {input, packed, bias, layer.follower->input(is_first ? 1 : 0)});
+    inputs.emplace_back(layer.follower->input(is_first ? 1 : 0));
+    return graph.insert(operation_of(layer.kernels, is_sum), inputs);
   }
   std::string activation = "none", algorithm;
   if (layer.follower) {
     activation = activation_name(layer.follower);
     if (activation == "gelu") algorithm = torch::jit::toIValue(layer.follower->input(1))->toStringRef();
   }
-  return graph.insert(plain, {input, packed, bias, activation, algorithm});
+  inputs.emplace_back(activation);
+  inputs.emplace_back(algorithm);
+  return graph.insert(operation_of(layer.kernels, is_sum), inputs);
 }
 
 void replace(Graph &graph, const Layer &layer, const at::Tensor &weight) {
@@ -384,6 +414,11 @@ WeightKey key_of(const at::Tensor &weight) {
   return {weight.const_data_ptr(), weight.size(0), weight.size(1), weight.stride(0)};
 }
 
+struct Packed {
+  at::Tensor tensor;
+  Kernels kernels = Kernels::OneDnn;
+};
+
 } // namespace
 
 TORCH_LIBRARY(forebay, library) {
@@ -394,7 +429,7 @@ TORCH_LIBRARY(forebay, library) {
               linear_plus);
 }
 
-PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
+PackedLayers pack_linear_layers(torch::jit::Module &module, std::optional<Kernels> wanted) {
   if (!at::hasMKLDNN()) return {};
   const torch::NoGradGuard no_grad;
   torch::jit::Module frozen = torch::jit::freeze_module(module);
@@ -403,27 +438,30 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
   const std::shared_ptr<Graph> graph = frozen.get_method("forward").graph();
   std::vector<Layer> layers = packable_layers(*graph);
   find_followers(graph, layers);
-  if (!all) keep_faster(layers);
+  wanted ? choose(layers, *wanted) : choose_fastest(layers);
+  const auto stays = [](const Layer &layer) { return layer.kernels == Kernels::Mkl; };
+  layers.erase(std::remove_if(layers.begin(), layers.end(), stays), layers.end());
   PackedLayers done;
   done.attentions = replace_attention(*graph);
   if (layers.empty() && done.attentions == 0) return {};
   // Its owner has the original weights as well.
   module = std::move(frozen);
-  std::map<WeightKey, at::Tensor> packed;
+  std::map<WeightKey, Packed> packed;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> originals;
   while (!layers.empty()) {
-    const Layer layer = std::move(layers.back());
+    Layer layer = std::move(layers.back());
     layers.pop_back();
-    at::Tensor &weight = packed[key_of(layer.weight)];
-    if (!weight.defined()) {
-      weight = pack(layer.weight);
+    Packed &weight = packed[key_of(layer.weight)];
+    if (!weight.tensor.defined()) {
+      weight = {packed_for(layer.kernels, layer.weight), layer.kernels};
       originals.push_back(layer.weight.storage().getWeakStorageImpl());
     }
+    layer.kernels = weight.kernels;
     done.layers++;
     const bool is_sum = layer.follower && is_addition(layer.follower);
     done.sums += is_sum;
     done.activations += layer.follower && !is_sum;
-    replace(*graph, layer, weight);
+    replace(*graph, layer, weight.tensor);
   }
   torch::jit::EliminateDeadCode(graph);
   done.weights = static_cast<int64_t>(packed.size());
@@ -435,9 +473,9 @@ PackedLayers pack_linear_layers(torch::jit::Module &module, bool all) {
 std::vector<LinearChoice> linear_choices() {
   const std::lock_guard<std::mutex> lock(known().mutex);
   std::vector<LinearChoice> choices;
-  for (const auto &[shape, is_onednn] : known().choices) {
+  for (const auto &[shape, kernels] : known().choices) {
     const auto [inputs, outputs, threads, follower] = shape;
-    choices.push_back({inputs, outputs, threads, static_cast<int64_t>(follower), is_onednn});
+    choices.push_back({inputs, outputs, threads, static_cast<int64_t>(follower), kernels});
   }
   return choices;
 }
@@ -446,5 +484,5 @@ void remember_linear_choice(const LinearChoice &choice) {
   const std::lock_guard<std::mutex> lock(known().mutex);
   const Shape shape = {choice.inputs, choice.outputs, choice.threads,
                        static_cast<Follower>(choice.follower)};
-  known().choices.emplace(shape, choice.onednn != 0);
+  known().choices.emplace(shape, choice.kernels);
 }

@@ -1,8 +1,9 @@
 //! Whose kernels compute the linear layers and the attention of fp32 and bf16 programs on CPUs.
 //!
 //! libtorch takes MKL for fp32, whose kernels are not the fastest on every CPU. `linear.cpp` gives layers to
-//! oneDNN, which libtorch brings along as well, and `attention.cpp` attention. In bf16 oneDNN computes all layers
-//! anyway; there weights are packed once, and what follows a layer is computed with it.
+//! oneDNN, which libtorch brings along as well, `linear_blocks.cpp` cuts them into blocks for oneDNN's kernels of small
+//! products, and `attention.cpp` does so with attention. In bf16 oneDNN computes all layers anyway; there weights are
+//! packed once, and what follows a layer is computed with it.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,8 +19,10 @@ pub(super) enum LinearKernels {
     Measured,
     /// Programs stay as they are: MKL's in fp32.
     Mkl,
-    /// oneDNN's.
+    /// oneDNN's layers.
     OneDnn,
+    /// oneDNN's of small products in fp32, where the CPU has AVX2.
+    Blocks,
 }
 
 impl LinearKernels {
@@ -36,8 +39,9 @@ impl LinearKernels {
             Some("measured") => Ok(Self::Measured),
             Some("mkl") => Ok(Self::Mkl),
             Some("onednn") => Ok(Self::OneDnn),
+            Some("blocks") => Ok(Self::Blocks),
             _ => Err(format!(
-                "{VARIABLE} is '{}': expected measured, mkl or onednn; or unset it",
+                "{VARIABLE} is '{}': expected measured, mkl, onednn or blocks; or unset it",
                 value.display()
             )),
         }
@@ -71,14 +75,17 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
     }
 
-    /// As it is, and with all layers given to oneDNN, and attention where the CPU has the instructions.
-    fn both(path: &Path, mut expected: PackedLayers) -> [Program; 2] {
-        let mut packed = load(path);
+    /// As it is, and with all layers given to oneDNN and in blocks, and attention where the CPU has the instructions.
+    fn every(path: &Path, mut expected: PackedLayers) -> [Program; 3] {
         if matches!(shim::cpu_vectors(), Vectors::Plain) {
             expected.attentions = 0;
         }
-        assert_eq!(packed.pack_linear_layers(true).unwrap(), expected);
-        [load(path), packed]
+        let packed = |kernels| {
+            let mut program = load(path);
+            assert_eq!(program.pack_linear_layers(kernels).unwrap(), expected, "{kernels:?}");
+            program
+        };
+        [load(path), packed(LinearKernels::OneDnn), packed(LinearKernels::Blocks)]
     }
 
     fn numbers(texts: &serde_json::Value) -> Vec<f32> {
@@ -108,7 +115,7 @@ mod tests {
         let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
         let outputs = golden["outputs"].as_array().unwrap();
         let x = numbers(&golden["x"]);
-        for program in both(&file(&format!("{name}.pt")), expected) {
+        for program in every(&file(&format!("{name}.pt")), expected) {
             let _mode = InferenceMode::enter();
             let input = Tensor::from_slice(&x).reshape(shape);
             let found = program.forward(&[input], outputs.len()).unwrap();
@@ -139,7 +146,7 @@ mod tests {
     #[test]
     fn attention_of_any_length_gives_what_the_program_gives_as_it_is() {
         const OUTPUTS: usize = 26;
-        let [plain, packed] = both(&file("attention.pt"), ATTENTION);
+        let [plain, packed, _] = every(&file("attention.pt"), ATTENTION);
         for threads in [1, 3] {
             shim::set_threads(threads).unwrap();
             let _mode = InferenceMode::enter();
@@ -175,7 +182,7 @@ mod tests {
         let whole = golden["rounded"].as_array().unwrap();
         let plain = load_in(Precision::Bf16, &file(&format!("{name}.pt")));
         let mut packed = load_in(Precision::Bf16, &file(&format!("{name}.pt")));
-        assert_eq!(packed.pack_linear_layers(false).unwrap(), expected);
+        assert_eq!(packed.pack_linear_layers(LinearKernels::Measured).unwrap(), expected);
         let _mode = InferenceMode::enter();
         let input =
             Tensor::from_slice(&numbers(&golden["x"])).reshape(shape).to_kind(Kind::BFloat16);
@@ -231,38 +238,83 @@ mod tests {
 
     #[test]
     fn any_number_of_rows_gives_what_the_program_gives_as_it_is() {
-        let [plain, packed] = both(&file("layers.pt"), LAYERS);
+        let [plain, packed @ ..] = every(&file("layers.pt"), LAYERS);
+        for threads in [1, 3] {
+            shim::set_threads(threads).unwrap();
+            let _mode = InferenceMode::enter();
+            for rows in [0, 1, 2, 7, 8, 9, 33, 63, 64, 65, 200] {
+                let input = Tensor::randn([rows, 8], (Kind::Float, tch::Device::Cpu));
+                let expected = plain.forward(&[input.shallow_clone()], OUTPUTS).unwrap();
+                for packed in &packed {
+                    let found = packed.forward(&[input.shallow_clone()], OUTPUTS).unwrap();
+                    for (found, expected) in found.iter().zip(&expected) {
+                        assert_equal(found, expected, &format!("{rows} rows, {threads} threads"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Of one number each, so that sums are as exact in any order.
+    #[test]
+    fn gelu_of_numbers_of_any_size_is_what_the_program_gives_as_it_is() {
+        let [plain, packed @ ..] = every(&file("layers.pt"), LAYERS);
         let _mode = InferenceMode::enter();
-        for rows in [0, 1, 2, 33] {
-            let input = Tensor::randn([rows, 8], (Kind::Float, tch::Device::Cpu));
+        for size in [1e-30, 1e-3, 1.0, 10.0, 30.0, 1e3, 1e8, 1e30] {
+            let row = Tensor::eye(8, (Kind::Float, tch::Device::Cpu)) * size;
+            let input = Tensor::cat(&[row.shallow_clone(), -row], 0);
             let expected = plain.forward(&[input.shallow_clone()], OUTPUTS).unwrap();
-            let found = packed.forward(&[input], OUTPUTS).unwrap();
-            for (found, expected) in found.iter().zip(&expected) {
-                assert_equal(found, expected, &format!("{rows} rows"));
+            for packed in &packed {
+                let found = packed.forward(&[input.shallow_clone()], OUTPUTS).unwrap();
+                assert_equal(&found[0], &expected[0], &format!("{size}"));
+            }
+        }
+    }
+
+    #[test]
+    fn layers_of_any_width_give_what_the_program_gives_as_it_is() {
+        let expected = PackedLayers {
+            layers: 3,
+            activations: 1,
+            sums: 1,
+            weights: 3,
+            twice: 0,
+            attentions: 0,
+        };
+        let [plain, packed @ ..] = every(&file("wide.pt"), expected);
+        let _mode = InferenceMode::enter();
+        for rows in [1, 8, 100] {
+            let input = Tensor::randn([rows, 1537], (Kind::Float, tch::Device::Cpu));
+            let expected = plain.forward(&[input.shallow_clone()], 3).unwrap();
+            for packed in &packed {
+                let found = packed.forward(&[input.shallow_clone()], 3).unwrap();
+                for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert_equal(found, expected, &format!("output {at} of {rows} rows"));
+                }
             }
         }
     }
 
     #[test]
     fn what_the_program_refuses_is_refused_in_the_same_words() {
-        let modules = both(&file("layers.pt"), LAYERS);
+        let modules = every(&file("layers.pt"), LAYERS);
         let _mode = InferenceMode::enter();
         for input in [
             Tensor::zeros([2, 4], (Kind::Float, tch::Device::Cpu)),
             Tensor::zeros([2, 8], (Kind::Int64, tch::Device::Cpu)),
         ] {
-            let [plain, packed] = modules.each_ref().map(|program| {
+            let [plain, packed @ ..] = modules.each_ref().map(|program| {
                 let error = program.forward(&[input.shallow_clone()], OUTPUTS).unwrap_err();
                 error.split("Error: ").last().unwrap_or_default().trim().to_owned()
             });
-            assert_eq!(plain, packed);
+            assert_eq!(packed, [plain.as_str(); 2]);
         }
     }
 
     #[test]
-    fn the_demo_model_is_given_to_onednn_and_computes_the_same() {
+    fn the_demo_model_is_given_to_others_and_computes_the_same() {
         let path = prepared("models/all-minilm-l6-v2").join("model.pt");
-        let [plain, packed] = both(
+        let [plain, packed @ ..] = every(
             &path,
             PackedLayers {
                 layers: 36,
@@ -284,9 +336,11 @@ mod tests {
         };
         // So many that attention is computed in parts.
         let long = texts(400);
-        let [expected, found] =
-            [&plain, &packed].map(|program| program.forward(&long, 1).unwrap().remove(0));
-        assert_equal(&found, &expected, "texts of 400 tokens");
+        let expected = plain.forward(&long, 1).unwrap();
+        for packed in &packed {
+            let found = packed.forward(&long, 1).unwrap();
+            assert_equal(&found[0], &expected[0], "texts of 400 tokens");
+        }
         let inputs = texts(24);
         let expected = plain.forward(&inputs, 1).unwrap();
         let expected = &expected[0];
@@ -298,8 +352,10 @@ mod tests {
                 let packed = &packed;
                 scope.spawn(move || {
                     let _mode = InferenceMode::enter();
-                    let found = packed.forward(&inputs, 1).unwrap();
-                    assert_equal(&found[0], &expected, "the demo's model");
+                    for packed in packed {
+                        let found = packed.forward(&inputs, 1).unwrap();
+                        assert_equal(&found[0], &expected, "the demo's model");
+                    }
                 });
             }
         });
@@ -319,12 +375,12 @@ mod tests {
                 outputs,
                 threads: THREADS,
                 follower,
-                onednn: i64::from((inputs, outputs) == (8, 16)),
+                kernels: i64::from((inputs, outputs) == (8, 16)),
             })
         });
         let choices: Vec<LinearChoice> = choices.collect();
         shim::remember_linear(&choices).unwrap();
-        let packed = program.pack_linear_layers(false).unwrap();
+        let packed = program.pack_linear_layers(LinearKernels::Measured).unwrap();
         assert_eq!((packed.layers, packed.activations, packed.sums), (2, 2, 0));
         let known = shim::linear_choices().unwrap();
         for choice in choices {
@@ -336,8 +392,8 @@ mod tests {
     fn programs_without_layers_stay_as_they_are() {
         let mut program = load(&file("several.pt"));
         let none = PackedLayers::default();
-        assert_eq!(program.pack_linear_layers(true).unwrap(), none);
-        assert_eq!(program.pack_linear_layers(false).unwrap(), none);
+        assert_eq!(program.pack_linear_layers(LinearKernels::OneDnn).unwrap(), none);
+        assert_eq!(program.pack_linear_layers(LinearKernels::Measured).unwrap(), none);
     }
 
     #[test]
@@ -348,9 +404,10 @@ mod tests {
         assert_eq!(of("measured"), Ok(LinearKernels::Measured));
         assert_eq!(of("mkl"), Ok(LinearKernels::Mkl));
         assert_eq!(of("onednn"), Ok(LinearKernels::OneDnn));
+        assert_eq!(of("blocks"), Ok(LinearKernels::Blocks));
         assert_eq!(
             of("oneDNN").unwrap_err(),
-            "FOREBAY_LINEAR is 'oneDNN': expected measured, mkl or onednn; or unset it"
+            "FOREBAY_LINEAR is 'oneDNN': expected measured, mkl, onednn or blocks; or unset it"
         );
     }
 }

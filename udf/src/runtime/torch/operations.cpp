@@ -79,6 +79,9 @@ double operations_of(std::string_view name, Inputs inputs) {
          return 2.0 * static_cast<double>(tensor(in, 0).numel()) *
                 static_cast<double>(weight.size(0));
        }},
+      // And how many outputs the layer has.
+      {"forebay::blocks",
+       [](Inputs in) { return 2.0 * static_cast<double>(tensor(in, 0).numel()) * static_cast<double>(in[1].toInt()); }},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", of_attention},
       {"forebay::heads", of_attention},
       {"aten::_convolution", of_convolution},

@@ -303,18 +303,13 @@ fn pack_linear_layers(
     model: &ModelDeclaration,
     kernels: LinearKernels,
 ) -> Result<(), RuntimeError> {
-    let all = match kernels {
-        LinearKernels::Mkl => return Ok(()),
-        LinearKernels::Measured => false,
-        LinearKernels::OneDnn => true,
-    };
     // What is faster depends on the number of threads.
     let _guard = enter_thread(&model.resources, Device::Cpu)?;
     choices::recall();
-    let packed = program.pack_linear_layers(all);
+    let packed = program.pack_linear_layers(kernels);
     choices::keep();
     match packed {
-        Ok(packed) => tracing::debug!("model '{}': oneDNN computes {packed:?}", model.name),
+        Ok(packed) => tracing::debug!("model '{}': packed are {packed:?}", model.name),
         Err(message) => {
             let reason = readable(&message);
             tracing::warn!(

@@ -181,11 +181,13 @@ bool forebay_program_can_do_without_mask(void *program) {
   return static_cast<Program *>(program)->can_do_without_mask();
 }
 
-// Gives linear layers and attention of a TorchScript program on the CPU to oneDNN: see linear.h.
-bool forebay_program_pack(void *program, bool all, PackedLayers *packed) {
+// Gives linear layers and attention of a TorchScript program on the CPU to these kernels, or with a negative number to
+// the fastest: see linear.h.
+bool forebay_program_pack(void *program, int64_t kernels, PackedLayers *packed) {
   return guarded([&] {
     if (auto *module = static_cast<Program *>(program)->module()) {
-      *packed = pack_linear_layers(*module, all);
+      const auto wanted = static_cast<Kernels>(kernels);
+      *packed = pack_linear_layers(*module, kernels < 0 ? std::nullopt : std::optional(wanted));
     }
     return true;
   });

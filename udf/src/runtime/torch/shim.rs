@@ -9,6 +9,7 @@ use std::ptr::{self, NonNull};
 use tch::Tensor;
 
 use super::super::Device;
+use super::linear::LinearKernels;
 use super::memory::give_back_freed;
 use crate::model::{Precision, Vectors};
 
@@ -33,7 +34,7 @@ unsafe extern "C" {
         calls: usize,
     ) -> *mut c_void;
     fn forebay_program_can_do_without_mask(program: *mut c_void) -> bool;
-    fn forebay_program_pack(program: *mut c_void, all: bool, packed: *mut PackedLayers) -> bool;
+    fn forebay_program_pack(program: *mut c_void, kernels: i64, packed: *mut PackedLayers) -> bool;
     fn forebay_linear_choices(choices: *mut LinearChoice, capacity: usize) -> i64;
     fn forebay_linear_remember(choices: *const LinearChoice, count: usize) -> bool;
     fn forebay_program_free(program: *mut c_void);
@@ -160,17 +161,17 @@ impl Drop for InferenceMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct PackedLayers {
-    /// Layers that oneDNN computes.
+    /// Layers that other kernels than MKL's compute.
     pub(super) layers: i64,
-    /// Activations that it computes with them.
+    /// Activations that they compute on the way.
     pub(super) activations: i64,
-    /// Additions of another tensor that it computes with them.
+    /// Additions of another tensor that they compute on the way.
     pub(super) sums: i64,
-    /// Weights in its layout; layers may have them in common.
+    /// Weights in their layout; layers may have them in common.
     pub(super) weights: i64,
     /// Weights that are in memory in their old layout as well.
     pub(super) twice: i64,
-    /// Attentions whose products it computes.
+    /// Attentions whose products oneDNN computes.
     pub(super) attentions: i64,
 }
 
@@ -184,8 +185,8 @@ pub(super) struct LinearChoice {
     pub(super) threads: i64,
     /// What is computed with the layer: nothing, an addition, ReLU, GELU or tanh, 0 to 4.
     pub(super) follower: i64,
-    /// 1 for oneDNN, 0 for MKL.
-    pub(super) onednn: i64,
+    /// Whose: MKL's, oneDNN's layers or its kernels of small products, 0 to 2.
+    pub(super) kernels: i64,
 }
 
 /// All that this process has measured or was told to remember.
@@ -274,13 +275,22 @@ impl Program {
         unsafe { forebay_program_can_do_without_mask(self.pointer.as_ptr()) }
     }
 
-    /// Gives attention and the linear layers of an fp32 TorchScript program on the CPU to oneDNN: `all`, or those whose shape it
-    /// computes faster than MKL on as many threads as the calling thread may use. After a failure the
-    /// program computes the same as before.
-    pub(super) fn pack_linear_layers(&mut self, all: bool) -> Result<PackedLayers, Failure> {
+    /// Gives attention of a TorchScript program on the CPU to oneDNN, and its linear layers to these kernels, or each to those
+    /// that compute its shape fastest on as many threads as the calling thread may use. With MKL's it stays as it is, as
+    /// it does after a failure.
+    pub(super) fn pack_linear_layers(
+        &mut self,
+        kernels: LinearKernels,
+    ) -> Result<PackedLayers, Failure> {
+        let kernels = match kernels {
+            LinearKernels::Mkl => return Ok(PackedLayers::default()),
+            LinearKernels::Measured => -1,
+            LinearKernels::OneDnn => 1,
+            LinearKernels::Blocks => 2,
+        };
         let mut packed = PackedLayers::default();
         // SAFETY: nobody else has the program; linear.h declares the other pointer's type alike.
-        checked(unsafe { forebay_program_pack(self.pointer.as_ptr(), all, &mut packed) })?;
+        checked(unsafe { forebay_program_pack(self.pointer.as_ptr(), kernels, &mut packed) })?;
         // The weights were copied into another layout.
         give_back_freed();
         Ok(packed)

@@ -101,7 +101,7 @@ fn every_exported_model_gives_what_its_own_library_gives() {
         let transform = transform::load(&model, &package).unwrap();
         let columns = transform.apply(&inputs).unwrap().columns;
         info().unwrap();
-        for kernels in [LinearKernels::Mkl, LinearKernels::OneDnn] {
+        for kernels in [LinearKernels::Mkl, LinearKernels::OneDnn, LinearKernels::Blocks] {
             let device = Device::Cpu;
             let replica =
                 replica::TorchReplica::load(&model, &package, device, Ok(kernels)).unwrap();
