@@ -67,7 +67,7 @@ def main() -> int:
         {kernels: run(options.forebay.resolve(), kernels, options.rows) for kernels in KERNELS}
         for _ in range(options.rounds)
     ]
-    result = {"name": "linear layers of all-MiniLM-L6-v2 by MKL and oneDNN", "rows": options.rows}
+    result = {"name": "linear layers of all-MiniLM-L6-v2 by MKL, oneDNN and in blocks", "rows": options.rows}
     for figure in ("rows_per_second", "seconds", "cpu_seconds", "megabytes"):
         medians = {k: statistics.median(one[k][figure] for one in rounds) for k in KERNELS}
         result[figure] = {kernels: round(value, 2) for kernels, value in medians.items()}

@@ -21,6 +21,8 @@ ROWS = 1024
 # Inputs, outputs, and how many of them a layer has.
 SHAPES = {(HIDDEN, HIDDEN): 4, (HIDDEN, INNER): 1, (INNER, HIDDEN): 1}
 MEASURE_S = 0.3
+# A checkout has it.
+LIBRARY = settings.ROOT / ".forebay/libforebay_torch.so"
 
 Product = Callable[[], object]
 # GFLOP/s by shape and library.
@@ -48,7 +50,7 @@ def blocks(inputs: int, outputs: int) -> Product:
     """The same kernels for one block after the other, as Forebay has them computed."""
     import torch
 
-    torch.ops.load_library(settings.ROOT / ".forebay/libforebay_torch.so")
+    torch.ops.load_library(LIBRARY)
     x, bias = torch.rand(ROWS, inputs), torch.rand(outputs)
     columns = 32
     weight = torch.rand(outputs // columns, inputs, columns)
@@ -72,7 +74,9 @@ def openvino(inputs: int, outputs: int) -> Product:
     return request.infer
 
 
-LIBRARIES = {"mkl": mkl, "onednn": onednn, "blocks": blocks, "openvino": openvino}
+LIBRARIES = {"mkl": mkl, "onednn": onednn, "openvino": openvino}
+if LIBRARY.exists():
+    LIBRARIES["blocks"] = blocks
 
 
 def peaks() -> Peaks:

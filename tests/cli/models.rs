@@ -238,9 +238,13 @@ fn which_kernels_are_faster_is_measured_once_for_all_processes() {
     assert!(measured.contains("libtorch 2.11") && measured.contains(" on 1\" = "), "{measured}");
     // A process that measured again would write what holds.
     let other = measured.replace("\"mkl\"", "\"\"").replace("onednn", "mkl");
-    let other = other.replace("\"\"", "\"onednn\"");
+    let other = other.replace("blocks", "mkl").replace("\"\"", "\"onednn\"");
     assert_ne!(measured, other);
     fs::write(&path, &other).unwrap();
     run();
-    assert_eq!(fs::read_to_string(&path).unwrap(), other);
+    // It may have had time for more.
+    let kept = fs::read_to_string(&path).unwrap();
+    for line in other.lines() {
+        assert!(kept.contains(line), "{line} in {kept}");
+    }
 }

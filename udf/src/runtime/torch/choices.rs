@@ -93,9 +93,14 @@ pub(super) fn keep() {
 
 /// The CPU, what it is kept from, the release of libtorch, and the trial.
 fn machine() -> String {
-    let limits = ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"]
-        .into_iter()
-        .filter_map(|name| Some(format!(", {name}={}", env::var(name).ok()?)));
+    let limits = [
+        "ATEN_CPU_CAPABILITY",
+        "ONEDNN_MAX_CPU_ISA",
+        "DNNL_MAX_CPU_ISA",
+        "MKL_ENABLE_INSTRUCTIONS",
+    ]
+    .into_iter()
+    .filter_map(|name| Some(format!(", {name}={}", env::var(name).ok()?)));
     format!("{}{}, libtorch {LIBTORCH_VERSION}, trial {TRIAL}", cpu(), limits.collect::<String>())
 }
 

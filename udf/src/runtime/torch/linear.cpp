@@ -256,6 +256,8 @@ Follower kind_of(const Node *follower) {
   if (!follower) return Follower::None;
   if (is_addition(follower)) return Follower::Addition;
   const std::string name = activation_name(follower);
+  // Approximated, not every kernel has it.
+  if (name == "gelu" && torch::jit::toIValue(follower->input(1))->toStringRef() != "none") return Follower::None;
   for (const Follower kind : {Follower::Relu, Follower::Gelu, Follower::Tanh}) {
     if (name == activation_of(kind)) return kind;
   }
@@ -274,6 +276,8 @@ void choose_fastest(std::vector<Layer> &layers) {
   for (Layer &layer : layers) {
     if (layer.weight.scalar_type() != at::kFloat) continue;
     layer.kernels = fastest(layer.weight, kind_of(layer.follower), deadline, known().choices);
+    // Measured when the CPU was allowed more.
+    if (layer.kernels == Kernels::Blocks && !blocks::are_known()) layer.kernels = Kernels::OneDnn;
   }
 }
 
@@ -430,7 +434,7 @@ TORCH_LIBRARY(forebay, library) {
 }
 
 PackedLayers pack_linear_layers(torch::jit::Module &module, std::optional<Kernels> wanted) {
-  if (!at::hasMKLDNN()) return {};
+  if (!at::hasMKLDNN() || wanted == Kernels::Mkl) return {};
   const torch::NoGradGuard no_grad;
   torch::jit::Module frozen = torch::jit::freeze_module(module);
   // It does nothing any more, but stands between layers and what is added to their output.

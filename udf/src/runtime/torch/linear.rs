@@ -2,7 +2,7 @@
 //!
 //! libtorch takes MKL for fp32, whose kernels are not the fastest on every CPU. `linear.cpp` gives layers to
 //! oneDNN, which libtorch brings along as well, `linear_blocks.cpp` cuts them into blocks for oneDNN's kernels of small
-//! products, and `attention.cpp` does so with attention. In bf16 oneDNN computes all layers anyway; there weights are
+//! products, and `attention.cpp` gives it attention. In bf16 oneDNN computes all layers anyway; there weights are
 //! packed once, and what follows a layer is computed with it.
 
 use std::env;
@@ -282,8 +282,9 @@ mod tests {
             attentions: 0,
         };
         let [plain, packed @ ..] = every(&file("wide.pt"), expected);
-        let _mode = InferenceMode::enter();
-        for rows in [1, 8, 100] {
+        for (threads, rows) in [(1, 1), (1, 8), (1, 100), (3, 100)] {
+            shim::set_threads(threads).unwrap();
+            let _mode = InferenceMode::enter();
             let input = Tensor::randn([rows, 1537], (Kind::Float, tch::Device::Cpu));
             let expected = plain.forward(&[input.shallow_clone()], 3).unwrap();
             for packed in &packed {
@@ -375,7 +376,7 @@ mod tests {
                 outputs,
                 threads: THREADS,
                 follower,
-                kernels: i64::from((inputs, outputs) == (8, 16)),
+                kernels: if (inputs, outputs) == (8, 16) { 2 } else { 0 },
             })
         });
         let choices: Vec<LinearChoice> = choices.collect();

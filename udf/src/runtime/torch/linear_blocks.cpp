@@ -78,8 +78,8 @@ struct Layer {
 };
 
 bool is_plain(const at::Tensor &tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && !tensor.is_neg() &&
-         !tensor._is_zerotensor() && tensor.scalar_type() == at::kFloat && tensor.numel() > 0;
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested() && tensor.device().is_cpu() &&
+         !tensor.is_neg() && !tensor._is_zerotensor() && tensor.scalar_type() == at::kFloat && tensor.numel() > 0;
 }
 
 bool takes(const at::Tensor &input, const at::Tensor &packed) {
@@ -122,9 +122,12 @@ bool are_known() { return at::get_cpu_capability().rfind("AVX", 0) == 0; }
 bool are_faster() { return at::get_cpu_capability() == "AVX2"; }
 
 at::Tensor pack(const at::Tensor &weight) {
-  const int64_t outputs = weight.size(0), count = (outputs + kOutputs - 1) / kOutputs;
-  const at::Tensor padded = at::constant_pad_nd(weight, {0, 0, 0, count * kOutputs - outputs});
-  return padded.view({count, kOutputs, weight.size(1)}).transpose(1, 2).contiguous();
+  const int64_t outputs = weight.size(0), inputs = weight.size(1), full = outputs / kOutputs, rest = outputs % kOutputs;
+  const at::Tensor packed = at::empty({full + (rest > 0), inputs, kOutputs}, weight.options());
+  const at::Tensor blocks = weight.narrow(0, 0, full * kOutputs).view({full, kOutputs, inputs});
+  packed.narrow(0, 0, full).copy_(blocks.transpose(1, 2));
+  if (rest > 0) packed[full].zero_().narrow(1, 0, rest).copy_(weight.narrow(0, full * kOutputs, rest).t());
+  return packed;
 }
 
 at::Tensor linear(const at::Tensor &input, const at::Tensor &packed, int64_t outputs, const OptionalTensor &bias,
