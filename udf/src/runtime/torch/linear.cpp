@@ -139,7 +139,9 @@ at::Tensor by_mkl(const at::Tensor &input, const at::Tensor &weight, const at::T
 }
 
 // What may be faster than MKL here.
-Kernels others() { return blocks::are_faster() ? Kernels::Blocks : Kernels::OneDnn; }
+Kernels other_than_mkl(const at::Tensor &weight) {
+  return blocks::are_faster(weight.size(1)) ? Kernels::Blocks : Kernels::OneDnn;
+}
 
 at::Tensor packed_for(Kernels kernels, const at::Tensor &weight) {
   return kernels == Kernels::Blocks ? blocks::pack(weight) : pack(weight);
@@ -164,13 +166,14 @@ std::array<double, 2> measured_seconds(const at::Tensor &weight, Follower follow
   const at::Tensor input = at::ones({kRows, weight.size(1)});
   const at::Tensor bias = at::zeros({weight.size(0)});
   const at::Tensor added = at::zeros({kRows, weight.size(0)});
-  const at::Tensor packed = packed_for(others(), weight);
+  const Kernels other = other_than_mkl(weight);
+  const at::Tensor packed = packed_for(other, weight);
   std::array<double, 2> least = {HUGE_VAL, HUGE_VAL};
   for (int round = 0; round < kRounds; round++) {
     for (size_t side = 0; side < least.size(); side++) {
       const double start = seconds_now();
       side == 0 ? by_mkl(input, weight, bias, follower, added)
-                : by_others(others(), input, packed, bias, follower, added);
+                : by_others(other, input, packed, bias, follower, added);
       least[side] = std::min(least[side], seconds_now() - start);
     }
   }
@@ -229,7 +232,7 @@ Kernels fastest(const at::Tensor &weight, Follower follower, double deadline, Ch
   if (found == choices.end()) {
     if (seconds_now() > deadline) return likely(shape, choices).value_or(Kernels::Mkl);
     const auto [mkl, other] = measured_seconds(weight.narrow(0, 0, outputs), follower);
-    found = choices.emplace(shape, other < kMklGain * mkl ? others() : Kernels::Mkl).first;
+    found = choices.emplace(shape, other < kMklGain * mkl ? other_than_mkl(weight) : Kernels::Mkl).first;
   }
   return found->second;
 }
@@ -271,7 +274,8 @@ void choose_fastest(std::vector<Layer> &layers) {
   // The first products set up the libraries, which would otherwise be measured with the first shape.
   const at::Tensor first = at::ones({16, 16}), bias = at::zeros({16});
   by_mkl(first, first, bias, Follower::None, first);
-  by_others(others(), first, packed_for(others(), first), bias, Follower::None, first);
+  const Kernels other = other_than_mkl(first);
+  by_others(other, first, packed_for(other, first), bias, Follower::None, first);
   const double deadline = seconds_now() + 0.035;
   for (Layer &layer : layers) {
     if (layer.weight.scalar_type() != at::kFloat) continue;

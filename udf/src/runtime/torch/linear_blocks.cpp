@@ -119,7 +119,8 @@ namespace blocks {
 
 bool are_known() { return at::get_cpu_capability().rfind("AVX", 0) == 0; }
 
-bool are_faster() { return at::get_cpu_capability() == "AVX2"; }
+// With more inputs than are multiplied at a time, rows come from the third level of the cache for each block.
+bool are_faster(int64_t inputs) { return at::get_cpu_capability() == "AVX2" && inputs <= kInputs; }
 
 at::Tensor pack(const at::Tensor &weight) {
   const int64_t outputs = weight.size(0), inputs = weight.size(1), full = outputs / kOutputs, rest = outputs % kOutputs;

@@ -16,8 +16,8 @@ namespace blocks {
 // Whether oneDNN has the kernels for this CPU.
 bool are_known();
 
-// Whether they are faster here than oneDNN's own layers.
-bool are_faster();
+// Whether they are faster here than oneDNN's own layers, of so many inputs.
+bool are_faster(int64_t inputs);
 
 // Weights [outputs, inputs] of float32 as blocks [blocks, inputs, outputs of a block], with zeros behind the last output.
 at::Tensor pack(const at::Tensor &weight);
