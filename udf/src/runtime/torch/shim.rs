@@ -275,9 +275,9 @@ impl Program {
         unsafe { forebay_program_can_do_without_mask(self.pointer.as_ptr()) }
     }
 
-    /// Gives attention of a TorchScript program on the CPU to oneDNN, and its linear layers to these kernels, or each to those
-    /// that compute its shape fastest on as many threads as the calling thread may use. With MKL's it stays as it is, as
-    /// it does after a failure.
+    /// Gives attention of a TorchScript program on the CPU to oneDNN, and its linear layers to
+    /// these kernels, or each to those that compute its shape fastest on as many threads as the
+    /// calling thread may use. With MKL's it stays as it is, as it does after a failure.
     pub(super) fn pack_linear_layers(
         &mut self,
         kernels: LinearKernels,
