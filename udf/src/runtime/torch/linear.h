@@ -1,4 +1,5 @@
-// Linear layers whose weights are packed for other kernels than aten::linear's. Part of libforebay_torch.so; called by shim.cpp.
+// Linear layers whose weights are packed for other kernels than aten::linear's. Part of libforebay_torch.so; called by
+// shim.cpp.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ enum class Kernels : int64_t { Mkl, OneDnn, Blocks };
 
 // Gives the linear layers of a float32 or bfloat16 program on the CPU to these kernels, or each to those that compute
 // its shape fastest. Their weights are packed once, for all threads that run the program. Attention is given to oneDNN:
-// see attention.h. With MKL's, or without layers and attention, a program stays as it is; after an exception it computes the same as before.
+// see attention.h. With MKL's, or without layers and attention, a program stays as it is; after an exception it computes
+// the same as before.
 PackedLayers pack_linear_layers(torch::jit::Module &module, std::optional<Kernels> wanted);
 
 // Which kernels are faster for layers of a shape, where as many of the outputs are counted as were measured.

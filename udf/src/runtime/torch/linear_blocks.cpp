@@ -28,7 +28,10 @@ constexpr int64_t kOutputs = blocks::kColumns;
 // rows go by.
 constexpr int64_t kInputs = 1536;
 // Rows that are multiplied at a time. libtorch keeps a kernel for each number of them and each thread, so there are few.
-constexpr std::array<int64_t, 5> kRows = {8, 16, 32, 48, 64};
+// With AVX2 a kernel has three rows in its registers: one or two that are left take as long.
+constexpr std::array<int64_t, 5> kRows = {6, 12, 24, 36, 48};
+// Of the second level of the cache, 256 kB.
+constexpr int64_t kNearNumbers = int64_t{64} << 10;
 
 // Rows that are multiplied together, of which some were multiplied before or are none of the layer's.
 struct Tile {
@@ -90,7 +93,6 @@ at::Tensor unpacked(const at::Tensor &packed, int64_t outputs) {
   return packed.transpose(1, 2).reshape({-1, packed.size(1)}).narrow(0, 0, outputs);
 }
 
-// Block by block, whose numbers all rows are multiplied with while they are in the cache.
 at::Tensor computed(const at::Tensor &given, const at::Tensor &packed, int64_t outputs, const OptionalTensor &bias,
                     Follower follower, const at::Tensor *added) {
   std::vector<int64_t> sizes = given.sizes().vec();
@@ -106,9 +108,14 @@ at::Tensor computed(const at::Tensor &given, const at::Tensor &packed, int64_t o
   const Layer layer = {numbers(input),           numbers(packed), numbers(biases), others,
                        output.data_ptr<float>(), inputs,          outputs,         follower};
   const std::vector<Tile> tiles = tiles_of(rows);
-  const auto count = static_cast<int64_t>(tiles.size());
-  at::parallel_for(0, packed.size(0) * count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) layer.compute(tiles[i % count], i / count);
+  const int64_t count = static_cast<int64_t>(tiles.size()), blocks = packed.size(0);
+  // A block's weights stay near while all rows go by; or a tile's inputs do while all blocks go by, if both are too much.
+  const bool by_block = inputs * (kRows.back() + kOutputs) <= kNearNumbers;
+  at::parallel_for(0, count * blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+      if (by_block) layer.compute(tiles[i % count], i / count);
+      else layer.compute(tiles[i / blocks], i % blocks);
+    }
   });
   return output;
 }

@@ -19,7 +19,8 @@ bool are_known();
 // Whether they are faster here than oneDNN's own layers, of so many inputs.
 bool are_faster(int64_t inputs);
 
-// Weights [outputs, inputs] of float32 as blocks [blocks, inputs, outputs of a block], with zeros behind the last output.
+// Weights [outputs, inputs] of float32 as blocks [blocks, inputs, outputs of a block], with zeros behind the last
+// output.
 at::Tensor pack(const at::Tensor &weight);
 
 // aten::linear with packed weights, and an activation: none, relu, tanh or gelu, of which `algorithm` says how it is
