@@ -28,9 +28,9 @@ constexpr int64_t kOutputs = blocks::kColumns;
 // rows go by.
 constexpr int64_t kInputs = 1536;
 // Rows that are multiplied at a time. libtorch keeps a kernel for each number of them and each thread, so there are few.
-// With AVX2 a kernel has three rows in its registers: one or two that are left take as long.
+// With AVX2 a kernel has three rows in its registers: one that is left takes as long as two.
 constexpr std::array<int64_t, 5> kRows = {6, 12, 24, 36, 48};
-// Of the second level of the cache, 256 kB.
+// So many, 256 kB, are taken to stay in the second level of the cache.
 constexpr int64_t kNearNumbers = int64_t{64} << 10;
 
 // Rows that are multiplied together, of which some were multiplied before or are none of the layer's.
@@ -108,13 +108,13 @@ at::Tensor computed(const at::Tensor &given, const at::Tensor &packed, int64_t o
   const Layer layer = {numbers(input),           numbers(packed), numbers(biases), others,
                        output.data_ptr<float>(), inputs,          outputs,         follower};
   const std::vector<Tile> tiles = tiles_of(rows);
-  const int64_t count = static_cast<int64_t>(tiles.size()), blocks = packed.size(0);
+  const int64_t tile_count = static_cast<int64_t>(tiles.size()), block_count = packed.size(0);
   // A block's weights stay near while all rows go by; or a tile's inputs do while all blocks go by, if both are too much.
   const bool by_block = inputs * (kRows.back() + kOutputs) <= kNearNumbers;
-  at::parallel_for(0, count * blocks, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, tile_count * block_count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
-      if (by_block) layer.compute(tiles[i % count], i / count);
-      else layer.compute(tiles[i / blocks], i % blocks);
+      if (by_block) layer.compute(tiles[i % tile_count], i / tile_count);
+      else layer.compute(tiles[i / block_count], i % block_count);
     }
   });
   return output;
