@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use crate::graph::{JobSpec, Millis, StageId, StageSpec, Work, WorkerId};
     use crate::placement::WorkerState;
-    use crate::protocol::server::Membership;
+    use crate::protocol::membership::Membership;
     use crate::resources::{Lease, Need, WHOLE};
 
     #[tokio::test]

@@ -184,8 +184,8 @@ mod tests {
         WorkerId,
     };
     use crate::protocol::location::FileId;
+    use crate::protocol::membership::Membership;
     use crate::protocol::messages::Sealed;
-    use crate::protocol::server::Membership;
     use crate::resources::{Lease, Need};
     use crate::stages::StagedPlan;
 

@@ -83,11 +83,12 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::protocol::membership::Membership;
     use crate::protocol::messages::{
         Analysis, ReadAnswer, ReadRequest, RunRequest, RunUpdate, TableRequest, TableRows,
     };
     use crate::protocol::schedulers::Seeker;
-    use crate::protocol::server::{ClusterService, Jobs, Membership};
+    use crate::protocol::server::{ClusterService, Jobs};
     use crate::protocol::{Answers, ClusterServer, connection};
 
     /// Tells of four outputs, one at a time, each with a segment of so many rows as it is the how many-th: not before it

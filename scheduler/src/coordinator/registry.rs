@@ -23,8 +23,8 @@ use crate::coordinator::totals::Totals;
 use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
 use crate::placement::WorkerState;
+use crate::protocol::membership::Membership;
 use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
-use crate::protocol::server::Membership;
 use crate::tables::rows::Epoch;
 
 /// A job that still waits is looked at again after so many milliseconds at the earliest.

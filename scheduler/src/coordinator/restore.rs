@@ -141,8 +141,8 @@ mod tests {
     use crate::coordinator::registry::Submitted;
     use crate::graph::{JobGraph, JobSpec, Snapshot, StageSpec, TaskState, Work};
     use crate::journal::State;
+    use crate::protocol::membership::Membership;
     use crate::protocol::messages::RunRequest;
-    use crate::protocol::server::Membership;
     use crate::resources::{Lease, Need};
     use crate::stages::StagedPlan;
 

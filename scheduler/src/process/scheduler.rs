@@ -37,8 +37,9 @@ use crate::functions::Functions;
 use crate::gate::Gate;
 use crate::journal::{Hold, Journal, Records};
 use crate::metrics::{MetricsServer, Page};
+use crate::protocol::membership::{Listener, Membership, News};
 use crate::protocol::schedulers::NOTICED_WITHIN;
-use crate::protocol::server::{ClusterService, Listener, Membership, News, Tenure};
+use crate::protocol::server::{ClusterService, Tenure};
 use crate::protocol::tls::Tls;
 use crate::protocol::{ClusterServer, connection};
 

@@ -1,7 +1,7 @@
 //! What processes say to each other beside Ballista's messages: our own gRPC services.
 //!
 //! - [`messages`]: what travels; [`location`]: where a block is, and what it must hold
-//! - [`server`]: the scheduler's side; [`control_stream`]: the worker's
+//! - [`server`]: the scheduler's side, [`membership`]: the workers that it hears; [`control_stream`]: the worker's side
 //! - [`connection`]: how processes reach each other, `schedulers`: the scheduler among several; [`tls`]: encrypted, by
 //!   certificates
 //!
@@ -15,6 +15,7 @@ use tonic::Status;
 pub mod connection;
 pub mod control_stream;
 pub mod location;
+pub mod membership;
 pub mod messages;
 pub(crate) mod schedulers;
 pub mod server;

@@ -201,7 +201,8 @@ mod tests {
 
     use super::*;
     use crate::protocol::ClusterServer;
-    use crate::protocol::server::{ClusterService, Membership, NoJobs};
+    use crate::protocol::membership::Membership;
+    use crate::protocol::server::{ClusterService, NoJobs};
 
     /// A scheduler, for as long as the task is held.
     async fn serve(address: &str) -> (String, SpawnedTask<()>) {

@@ -10,7 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::protocol::ClusterServer;
 use crate::protocol::connection::{endpoint, reach_scheduler, serve};
-use crate::protocol::server::{ClusterService, Membership, NoJobs};
+use crate::protocol::membership::Membership;
+use crate::protocol::server::{ClusterService, NoJobs};
 
 fn open(identity: &Identity) -> Tls {
     Tls::open(&identity.certificate, &identity.key, &identity.authority).unwrap()
