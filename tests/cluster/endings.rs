@@ -1,12 +1,14 @@
 //! Queries that end before their rows: nobody wants them any more, or they cannot go on.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
 
 use super::history;
-use super::setup::{ACCELERATOR, CPU, QUERY, SLOW, Stage, begin, moments, poll_for, run, text};
+use super::setup::{
+    ACCELERATOR, CPU, QUERY, SLOW, Stage, begin, is_long, moments, poll_for, random, run, text,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_stream_ends_all_tasks_and_removes_all_blocks() {
@@ -35,6 +37,33 @@ async fn a_dropped_stream_ends_all_tasks_and_removes_all_blocks() {
         let late = (stage.cluster.tasks_begun() - begun).saturating_sub(of_next);
         assert!(late <= 2, "{late} tasks began after the end of their query");
         assert!(begun - before < undisturbed.tasks, "all tasks ran though nobody wanted the rows");
+    }
+}
+
+/// A task that was bound when its query was dropped may never come to its worker, which has to say so: whatever it
+/// was given there would be taken for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_that_are_dropped_at_any_moment_leave_nothing_taken() {
+    let stage = Stage::with_service(2, 10, &[CPU, CPU, ACCELERATOR]);
+    let session = stage.session().await;
+    let mut random = random();
+    for _ in 0..if is_long() { 200 } else { 30 } {
+        let running = stage.start(&session, QUERY);
+        tokio::time::sleep(Duration::from_millis(random.below(400))).await;
+        drop(running);
+    }
+    let rows = stage.run(&session, QUERY).await.unwrap();
+    assert_eq!(rows, run(&stage.local().await, QUERY).await.unwrap());
+    let taken = "SELECT worker_id, cpus_used, accelerators_used FROM forebay.workers \
+                 WHERE cpus_used > 0 OR accelerators_used > 0";
+    let since = Instant::now();
+    loop {
+        let taken = run(&session, taken).await.unwrap();
+        if taken.is_empty() {
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(30), "{taken:?}\n{}", stage.cluster.said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -185,7 +185,7 @@ mod tests {
     };
     use crate::protocol::location::FileId;
     use crate::protocol::membership::Membership;
-    use crate::protocol::messages::Sealed;
+    use crate::protocol::messages::{Sealed, TaskName, to_worker};
     use crate::resources::{Lease, Need};
     use crate::stages::StagedPlan;
 
@@ -272,6 +272,32 @@ mod tests {
         let job = job.lock();
         let blocks: Vec<_> = job.graph.block_rows().map(|block| block.state).collect();
         assert_eq!(blocks, [BlockState::Sealed]);
+    }
+
+    #[test]
+    fn what_a_task_was_given_that_is_to_stop_and_never_came_is_free() {
+        let registry = Registry::new(Membership::new());
+        let job = registry.add(job(Granularity::Block));
+        assert!(job.lock().still_to_stop().is_empty());
+        let why = forebay_engine::RemoteError::new(forebay_engine::ErrorKind::Canceled, "enough");
+        registry.apply(&job, Event::Canceled(why));
+        let name = |job: &str, task| TaskName { job: job.to_owned(), stage: 0, task };
+        let again = || -> Vec<_> {
+            let messages = job.lock().still_to_stop();
+            messages.into_iter().map(|(worker, say)| (worker.to_string(), say)).collect()
+        };
+        let stop = |task| ("w".to_owned(), to_worker::Say::Cancel(name("j", task)));
+        assert_eq!(again(), [stop(0), stop(1)]);
+        registry.looks().take();
+        registry.absent("other", &name("j", 0));
+        registry.absent("w", &name("other", 0));
+        registry.absent("w", &name("j", 7));
+        assert_eq!(again().len(), 2);
+        assert!(registry.looks().is_empty());
+        registry.absent("w", &name("j", 0));
+        assert_eq!(again(), [stop(1)]);
+        assert_eq!(job.lock().graph.slots().count(), 1);
+        assert!(!registry.looks().is_empty(), "somebody may wait for it");
     }
 
     /// Nothing is written down of it, and nobody looks.

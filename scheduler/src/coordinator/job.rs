@@ -167,6 +167,13 @@ impl RunningJob {
         !self.graph.is_running_job() && self.end_is_told && is_left
     }
 
+    /// What workers were told to stop that has not ended.
+    pub(crate) fn still_to_stop(&self) -> Vec<Message> {
+        let tasks = self.graph.draining();
+        let again = tasks.map(|(worker, task)| Action::CancelTask { task, worker: worker.clone() });
+        again.filter_map(|action| self.message(action)).collect()
+    }
+
     fn message(&self, action: Action) -> Option<Message> {
         let job = self.id.to_string();
         match action {

@@ -265,6 +265,15 @@ impl JobGraph {
         tasks.map(|(worker, task)| (worker, task.stage, &self.task(task).lease))
     }
 
+    /// Every task of [`Self::slots`] that was canceled and has not ended.
+    pub fn draining(&self) -> impl Iterator<Item = (&WorkerId, TaskId)> {
+        let tasks = self
+            .slots
+            .iter()
+            .flat_map(|(worker, tasks)| tasks.iter().map(move |task| (worker, *task)));
+        tasks.filter(|(_, task)| !self.is_running(*task))
+    }
+
     /// What [`Self::slots`] says of one worker.
     pub fn slots_on(&self, worker: &WorkerId) -> impl Iterator<Item = (StageId, &Lease)> {
         let tasks = self.slots.get(worker).into_iter().flatten();

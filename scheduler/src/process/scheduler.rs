@@ -308,6 +308,7 @@ fn takes_news(registry: Registry, lost: mpsc::Sender<String>) -> Listener {
         }
         News::Sealed(id, sealed) => registry.sealed(&id, &sealed),
         News::Full(id) => registry.worker_full(&id),
+        News::Absent(id, task) => registry.absent(&id, &task),
         News::Came(id, holds) => {
             tracing::info!(worker = %id, "came");
             if let Some(holds) = holds {
@@ -338,6 +339,7 @@ async fn give_up(registry: Registry, patience: Duration, grace: Duration) {
         }
         grace = Duration::ZERO;
         registry.give_up(patience);
+        registry.stop_again();
         registry.forget_gone();
         registry.retire();
     }

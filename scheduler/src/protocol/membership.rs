@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use super::messages::{
-    FromWorker, Holds, Sealed, ToWorker, Welcome, Worker, from_worker, to_worker,
+    FromWorker, Holds, Sealed, TaskName, ToWorker, Welcome, Worker, from_worker, to_worker,
 };
 use crate::journal::Hold;
 
@@ -31,6 +31,8 @@ pub enum News {
     Sealed(String, Sealed),
     /// A worker has no room for blocks.
     Full(String),
+    /// A task that is to stop has not come to a worker.
+    Absent(String, TaskName),
 }
 
 /// Told all news, in the order of each worker; must not wait.
@@ -187,6 +189,9 @@ impl Membership {
                 }
             }
             Some(from_worker::Say::Full(_)) => self.news(News::Full(id.to_owned())),
+            Some(from_worker::Say::Absent(task)) => {
+                self.news(News::Absent(id.to_owned(), task));
+            }
             Some(from_worker::Say::Hello(_)) | None => {}
         }
     }

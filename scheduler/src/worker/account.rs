@@ -71,18 +71,26 @@ impl Account {
         canceled
     }
 
-    /// The scheduler wants a task to stop, whether it runs, has ended or is still to come.
+    /// The scheduler wants a task to stop, whether it runs, has ended or is still to come. One that has not come may
+    /// never do so, and would be waited for in vain: the scheduler is told.
     pub(crate) fn cancels(&self, task: TaskName) {
-        let mut tasks = self.tasks.lock();
-        if let Some(running) = tasks.running.get(&task) {
-            running.canceled.cancel();
-        } else if !tasks.ended.iter().any(|(_, status)| name_of(status) == task) {
+        {
+            let mut tasks = self.tasks.lock();
+            if let Some(running) = tasks.running.get(&task) {
+                running.canceled.cancel();
+                return;
+            }
+            // Its end is on its way.
+            if tasks.ended.iter().any(|(_, status)| name_of(status) == task) {
+                return;
+            }
             tasks.forget(&task);
-            tasks.unwanted.push_back(task);
+            tasks.unwanted.push_back(task.clone());
             if tasks.unwanted.len() > UNWANTED_MAX {
                 tasks.unwanted.pop_front();
             }
         }
+        self.to_scheduler.say(from_worker::Say::Absent(task));
     }
 
     /// A task has sealed a block, of which the scheduler is told.
@@ -204,17 +212,22 @@ mod tests {
 
     #[test]
     fn a_task_is_stopped_whether_its_cancel_comes_before_it_or_after() {
-        let account = Account::new(to_scheduler().0);
+        let (out, mut told) = to_scheduler();
+        let account = Account::new(out);
+        let mut absent = || told.try_recv().ok().and_then(|message| message.say);
         let running = account.begins(name(0));
         assert!(!running.is_cancelled());
         account.cancels(name(0));
         assert!(running.is_cancelled());
+        assert_eq!(absent(), None, "it will end");
         account.cancels(name(1));
+        assert_eq!(absent(), Some(from_worker::Say::Absent(name(1))));
         assert!(account.begins(name(1)).is_cancelled());
         // What has ended is not waited for.
         account.ends(&end(1));
         account.cancels(name(1));
         assert!(account.tasks.lock().unwanted.is_empty());
+        assert_eq!(absent(), None, "its end is told");
         // Another scheduler may go on with what this one canceled.
         account.cancels(name(2));
         account.detached();

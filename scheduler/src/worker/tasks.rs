@@ -224,10 +224,12 @@ impl TaskService {
         let key =
             TaskKey { job_id: task.job_id.clone(), stage_id: task.stage_id, task_id: task.task_id };
         let start_exec_time = now_ms();
-        let (ended, metrics) = match self.execute(task, key.clone(), &name, canceled).await {
-            Ok((ended, metrics)) => (ended, metrics),
-            Err(error) => (Err(error.into()), vec![]),
+        // Of one that was canceled before it came, others may have what it was given.
+        let ended = match canceled.is_cancelled() {
+            true => Ok((Err(BallistaError::Cancelled), vec![])),
+            false => self.execute(task, key.clone(), &name, canceled).await,
         };
+        let (ended, metrics) = ended.unwrap_or_else(|error| (Err(error.into()), vec![]));
         tracing::info!("Finished task");
         TaskStatus {
             task_id: key.task_id as u32,

@@ -9,7 +9,7 @@ use crate::protocol::location::{BlockLocation, FileId};
 #[derive(Clone, PartialEq, Message)]
 pub struct FromWorker {
     /// Nothing if it says what this version does not know.
-    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "from_worker::Say", tags = "1, 2, 3, 4, 5, 6")]
     pub say: Option<from_worker::Say>,
 }
 
@@ -34,6 +34,9 @@ pub mod from_worker {
         /// What its accelerators did since it said so before.
         #[prost(message, tag = "5")]
         Busy(super::Busy),
+        /// A task that is to stop has not come. Should it come, it does not begin.
+        #[prost(message, tag = "6")]
+        Absent(super::TaskName),
     }
 }
 
