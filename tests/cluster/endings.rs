@@ -54,8 +54,10 @@ async fn queries_that_are_dropped_at_any_moment_leave_nothing_taken() {
     }
     let rows = stage.run(&session, QUERY).await.unwrap();
     assert_eq!(rows, run(&stage.local().await, QUERY).await.unwrap());
-    let taken = "SELECT worker_id, cpus_used, accelerators_used FROM forebay.workers \
-                 WHERE cpus_used > 0 OR accelerators_used > 0";
+    // With what the clients of those were to read.
+    let taken = "SELECT worker_id || ' uses ' || (cpus_used + accelerators_used) FROM forebay.workers \
+                 WHERE cpus_used + accelerators_used > 0 UNION ALL \
+                 SELECT job_id || ' drains on ' || worker_id FROM forebay.tasks WHERE state = 'draining'";
     let since = Instant::now();
     loop {
         let taken = run(&session, taken).await.unwrap();

@@ -296,6 +296,7 @@ impl ClusterState for ForebayClusterState {
     async fn remove_executor(&self, executor_id: &str) -> Result<()> {
         let why = "this worker was not heard of for too long, and counts as lost";
         self.registry.membership().dismiss(executor_id, why);
+        self.registry.nothing_ends_on(executor_id);
         self.inner.remove_executor(executor_id).await
     }
 

@@ -288,6 +288,7 @@ mod tests {
         };
         let stop = |task| ("w".to_owned(), to_worker::Say::Cancel(name("j", task)));
         assert_eq!(again(), [stop(0), stop(1)]);
+        job.lock().end_is_told = true;
         registry.looks().take();
         registry.absent("other", &name("j", 0));
         registry.absent("w", &name("other", 0));
@@ -298,6 +299,25 @@ mod tests {
         assert_eq!(again(), [stop(1)]);
         assert_eq!(job.lock().graph.slots().count(), 1);
         assert!(!registry.looks().is_empty(), "somebody may wait for it");
+        registry.nothing_ends_on("w");
+        assert!(again().is_empty() && job.lock().graph.slots().next().is_none());
+    }
+
+    #[test]
+    fn a_client_that_reads_when_its_job_ends_holds_nothing() {
+        let registry = Registry::new(Membership::new());
+        let job = registry.add(job(Granularity::Block));
+        registry.sealed("w", &sealed(0, 0));
+        let mut job = job.lock();
+        assert!(job.graph.bind_client(Default::default()).is_some());
+        let why = forebay_engine::RemoteError::new(forebay_engine::ErrorKind::Canceled, "enough");
+        job.apply(Event::Canceled(why), Default::default());
+        for task in 0..2 {
+            job.apply(Event::TaskEnded { task: STAGE.task(task) }, Default::default());
+        }
+        assert!(job.still_to_stop().is_empty() && !job.graph.drains());
+        (job.is_forgotten, job.end_is_told) = (true, true);
+        assert!(job.is_over());
     }
 
     /// Nothing is written down of it, and nobody looks.

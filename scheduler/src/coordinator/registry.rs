@@ -294,8 +294,11 @@ impl Registry {
     pub(crate) fn absent(&self, worker: &str, task: &TaskName) {
         let Some(job) = self.get(&task.job) else { return };
         let task = StageId(task.stage).task(task.task);
-        let is_held = job.lock().is_held_by(task, worker, "the absence");
-        if is_held {
+        let drains = {
+            let job = job.lock();
+            job.is_held_by(task, worker, "the absence") && !job.graph.runs(task)
+        };
+        if drains {
             self.apply(&job, Event::TaskEnded { task });
             self.looks.ask([]);
         }
@@ -309,6 +312,18 @@ impl Registry {
             for (worker, say) in messages {
                 self.membership.tell(worker.as_str(), say);
             }
+        }
+    }
+
+    /// A worker is gone: what it was to stop for jobs that are over has ended. Those that run hear of it from Ballista.
+    pub(crate) fn nothing_ends_on(&self, worker: &str) {
+        let worker = WorkerId::new(worker);
+        let waits = |job: &Shared| {
+            let job = job.lock();
+            !job.graph.is_running_job() && job.graph.slots_on(&worker).next().is_some()
+        };
+        for job in self.live().into_iter().filter(waits) {
+            self.apply(&job, Event::WorkerLost { worker: worker.clone() });
         }
     }
 

@@ -91,8 +91,7 @@ impl JobGraph {
 
     /// Whether something holds what it was given and runs no more: it will give it back.
     pub fn drains(&self) -> bool {
-        let mut held = self.slots.values().flatten();
-        held.any(|task| !self.is_running(*task))
+        self.draining().next().is_some()
     }
 
     /// The worker of an attempt that waits is needed: its unit begins again later.

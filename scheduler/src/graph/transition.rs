@@ -250,10 +250,11 @@ impl JobGraph {
     }
 
     /// An attempt no longer runs. A canceled one holds what it was given until it is told to have
-    /// ended: a kernel cannot be interrupted.
+    /// ended: a kernel cannot be interrupted. The client was given nothing, and nobody tells of its end.
     pub(super) fn end_task(&mut self, id: TaskId, state: TaskState, reason: String, now: Millis) {
+        let is_client = self.stages[id.stage.at()].spec.is_client;
         let task = self.task_mut(id);
-        task.holds_lease = state == TaskState::Canceled;
+        task.holds_lease = state == TaskState::Canceled && !is_client;
         task.state = state;
         task.reason = reason;
         task.ended = Some(now);

@@ -22,7 +22,7 @@ const MESSAGES_MAX: usize = 65_536;
 pub struct ToScheduler(Arc<Mutex<mpsc::Sender<FromWorker>>>);
 
 impl ToScheduler {
-    /// Says something. The scheduler learns what it misses from the task's end.
+    /// Says something. The scheduler learns what it misses from the task's end, or asks again.
     pub fn say(&self, say: from_worker::Say) {
         match self.0.lock().try_send(FromWorker { say: Some(say) }) {
             Ok(()) => {}

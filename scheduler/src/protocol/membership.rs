@@ -136,7 +136,8 @@ impl Membership {
     }
 
     /// Tells a worker something. One that is gone, or too slow to listen, does not hear it: what
-    /// it holds in vain goes at the end of the job. Nor does any if this scheduler may have a successor.
+    /// it holds in vain goes at the end of the job, and what is to stop is told again. Nor does any if this scheduler may
+    /// have a successor.
     pub fn tell(&self, worker: &str, say: to_worker::Say) {
         if self.has_a_say()
             && let Some(attending) = self.workers.read().get(worker)

@@ -30,19 +30,22 @@ pub(crate) struct Account {
 #[derive(Debug, Default)]
 struct Tasks {
     running: BTreeMap<TaskName, Running>,
-    /// Those that were canceled before they came: what starts and what stops tasks comes on two ways. The oldest
-    /// is in front.
-    unwanted: VecDeque<TaskName>,
+    /// Those that were canceled before they came, and when: what starts and what stops tasks comes on two ways.
+    unwanted: BTreeMap<TaskName, Instant>,
     /// The last ones, and when they ended.
     ended: VecDeque<(Instant, TaskStatus)>,
 }
 
 impl Tasks {
-    /// Takes a task from those that are not wanted. Whether it was one.
-    fn forget(&mut self, task: &TaskName) -> bool {
-        let before = self.unwanted.len();
-        self.unwanted.retain(|unwanted| unwanted != task);
-        self.unwanted.len() < before
+    /// A task that has not come is not wanted. Of too many, the one is forgotten that was canceled first.
+    fn refuse(&mut self, task: TaskName) {
+        self.unwanted.insert(task, Instant::now());
+        if self.unwanted.len() > UNWANTED_MAX {
+            let first = self.unwanted.iter().min_by_key(|(_, canceled)| **canceled);
+            if let Some(first) = first.map(|(task, _)| task.clone()) {
+                self.unwanted.remove(&first);
+            }
+        }
     }
 }
 
@@ -59,16 +62,15 @@ impl Account {
         Self { to_scheduler, attached, tasks: Mutex::default() }
     }
 
-    /// A task begins. The answer says when it is to stop: at once, if it was canceled before it came.
-    pub(crate) fn begins(&self, task: TaskName) -> CancellationToken {
+    /// A task has come. The answer says when it is to stop; without one it was canceled before, and must not begin:
+    /// others may have been given what it would take.
+    pub(crate) fn begins(&self, task: TaskName) -> Option<CancellationToken> {
         let mut tasks = self.tasks.lock();
-        let canceled = CancellationToken::new();
-        if tasks.forget(&task) {
-            canceled.cancel();
-        }
-        let running = Running { canceled: canceled.clone(), sealed: vec![] };
+        let is_wanted = tasks.unwanted.remove(&task).is_none();
+        let running = Running::default();
+        let canceled = running.canceled.clone();
         tasks.running.insert(task, running);
-        canceled
+        is_wanted.then_some(canceled)
     }
 
     /// The scheduler wants a task to stop, whether it runs, has ended or is still to come. One that has not come may
@@ -84,11 +86,7 @@ impl Account {
             if tasks.ended.iter().any(|(_, status)| name_of(status) == task) {
                 return;
             }
-            tasks.forget(&task);
-            tasks.unwanted.push_back(task.clone());
-            if tasks.unwanted.len() > UNWANTED_MAX {
-                tasks.unwanted.pop_front();
-            }
+            tasks.refuse(task.clone());
         }
         self.to_scheduler.say(from_worker::Say::Absent(task));
     }
@@ -114,7 +112,7 @@ impl Account {
             tasks.ended.pop_front();
         }
         tasks.running.remove(&name_of(status));
-        tasks.forget(&name_of(status));
+        tasks.unwanted.remove(&name_of(status));
         tasks.ended.push_back((now, status.clone()));
     }
 
@@ -125,9 +123,8 @@ impl Account {
         (tasks.running.keys().cloned().collect(), ended.collect())
     }
 
-    /// There is no scheduler. The next one may not know what this one canceled, and go on with it.
+    /// There is no scheduler.
     pub(crate) fn detached(&self) {
-        self.tasks.lock().unwanted.clear();
         self.attached.send_replace(false);
     }
 
@@ -215,27 +212,28 @@ mod tests {
         let (out, mut told) = to_scheduler();
         let account = Account::new(out);
         let mut absent = || told.try_recv().ok().and_then(|message| message.say);
-        let running = account.begins(name(0));
+        let running = account.begins(name(0)).unwrap();
         assert!(!running.is_cancelled());
         account.cancels(name(0));
         assert!(running.is_cancelled());
         assert_eq!(absent(), None, "it will end");
         account.cancels(name(1));
         assert_eq!(absent(), Some(from_worker::Say::Absent(name(1))));
-        assert!(account.begins(name(1)).is_cancelled());
+        assert!(account.begins(name(1)).is_none());
         // What has ended is not waited for.
         account.ends(&end(1));
         account.cancels(name(1));
         assert!(account.tasks.lock().unwanted.is_empty());
         assert_eq!(absent(), None, "its end is told");
-        // Another scheduler may go on with what this one canceled.
+        // The scheduler before may have given to others what it would take.
         account.cancels(name(2));
         account.detached();
-        assert!(!account.begins(name(2)).is_cancelled());
+        assert!(account.begins(name(2)).is_none());
         account.ends(&end(2));
         let many = u32::try_from(UNWANTED_MAX).unwrap() + 10;
         (3..3 + many).for_each(|task| account.cancels(name(task)));
         assert_eq!(account.tasks.lock().unwanted.len(), UNWANTED_MAX);
-        assert!(account.begins(name(2 + many)).is_cancelled(), "the last one is remembered");
+        assert!(account.begins(name(2 + many)).is_none(), "the last one is remembered");
+        assert!(account.begins(name(3)).is_some(), "the first one is not");
     }
 }

@@ -214,7 +214,7 @@ impl TaskService {
         )
     }
 
-    async fn run(&self, task: TaskDefinition, canceled: CancellationToken) -> TaskStatus {
+    async fn run(&self, task: TaskDefinition, canceled: Option<CancellationToken>) -> TaskStatus {
         let name = format!(
             "{}/{}.{}/{}.{}",
             task.job_id, task.stage_id, task.stage_attempt_num, task.task_id, task.task_attempt_num
@@ -224,10 +224,9 @@ impl TaskService {
         let key =
             TaskKey { job_id: task.job_id.clone(), stage_id: task.stage_id, task_id: task.task_id };
         let start_exec_time = now_ms();
-        // Of one that was canceled before it came, others may have what it was given.
-        let ended = match canceled.is_cancelled() {
-            true => Ok((Err(BallistaError::Cancelled), vec![])),
-            false => self.execute(task, key.clone(), &name, canceled).await,
+        let ended = match canceled {
+            Some(canceled) => self.execute(task, key.clone(), &name, canceled).await,
+            None => Ok((Err(BallistaError::Cancelled), vec![])),
         };
         let (ended, metrics) = ended.unwrap_or_else(|error| (Err(error.into()), vec![]));
         tracing::info!("Finished task");
