@@ -1,6 +1,7 @@
 //! What the scheduler's process knows: all jobs and what happens to them, and the workers.
 //!
 //! - [`registry`]: all jobs (`known_jobs`), and the ways in which something happens to them; `wakes`: when
+//! - `stops`: what tasks that are to stop were given, until nothing more is heard of them
 //! - [`looks`]: which of them Ballista's event loop is to look at next
 //! - [`job`]: one of them: its graph, its plans, and what both lead to
 //! - [`book`]: what is written down of them in the journal, `written`: when; `restore`: how a successor goes on
@@ -24,6 +25,7 @@ pub(crate) mod observe;
 pub(crate) mod registry;
 mod restore;
 pub(crate) mod stage_metrics;
+mod stops;
 pub(crate) mod totals;
 mod wakes;
 mod written;

@@ -24,7 +24,7 @@ use crate::coordinator::wakes::Wakes;
 use crate::graph::{BlockReport, Event, Millis, StageId, WorkerId};
 use crate::placement::WorkerState;
 use crate::protocol::membership::Membership;
-use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, TaskName, to_worker};
+use crate::protocol::messages::{Leave, ReadAnswer, ReadDone, Sealed, to_worker};
 use crate::tables::rows::Epoch;
 
 /// A job that still waits is looked at again after so many milliseconds at the earliest.
@@ -287,44 +287,6 @@ impl Registry {
             segments: None,
         };
         self.apply(&job, Event::BlockSealed { task, block });
-    }
-
-    /// A task that is to stop has not come to a worker. It was lost on its way, or does not begin if it comes: what
-    /// it was given there is free.
-    pub(crate) fn absent(&self, worker: &str, task: &TaskName) {
-        let Some(job) = self.get(&task.job) else { return };
-        let task = StageId(task.stage).task(task.task);
-        let drains = {
-            let job = job.lock();
-            job.is_held_by(task, worker, "the absence") && !job.graph.runs(task)
-        };
-        if drains {
-            self.apply(&job, Event::TaskEnded { task });
-            self.looks.ask([]);
-        }
-    }
-
-    /// Tells workers again what is to stop and has not: what they are told while this scheduler may have a successor
-    /// they do not hear.
-    pub(crate) fn stop_again(&self) {
-        for job in self.live() {
-            let messages = job.lock().still_to_stop();
-            for (worker, say) in messages {
-                self.membership.tell(worker.as_str(), say);
-            }
-        }
-    }
-
-    /// A worker is gone: what it was to stop for jobs that are over has ended. Those that run hear of it from Ballista.
-    pub(crate) fn nothing_ends_on(&self, worker: &str) {
-        let worker = WorkerId::new(worker);
-        let waits = |job: &Shared| {
-            let job = job.lock();
-            !job.graph.is_running_job() && job.graph.slots_on(&worker).next().is_some()
-        };
-        for job in self.live().into_iter().filter(waits) {
-            self.apply(&job, Event::WorkerLost { worker: worker.clone() });
-        }
     }
 
     /// A worker has no room for what its tasks write.
