@@ -18,6 +18,7 @@ use datafusion::physical_expr::expressions::Column;
 
 use super::arrow::ArrowSink;
 use super::delta::DeltaSink;
+use super::parquet::ParquetFileSink;
 
 /// Options of Parquet that are for reading, or say how fast it is written: files are the same with others.
 const NOT_OF_FILES: [&str; 17] = [
@@ -92,6 +93,23 @@ impl Format {
         format
     }
 
+    /// A sink for one file, which `config` names; `order` is noted in formats that have room for it.
+    pub(super) fn file_sink(
+        &self,
+        config: FileSinkConfig,
+        order: Option<&LexOrdering>,
+    ) -> Arc<dyn DataSink> {
+        if let Self::Parquet(options) = self {
+            let options = of_row_groups(options);
+            if ParquetFileSink::writes(&options) {
+                let sorted_by =
+                    order.and_then(|order| sorting_columns(order, &config.output_schema));
+                return Arc::new(ParquetFileSink::new(config, options, sorted_by));
+            }
+        }
+        self.sink(config, order)
+    }
+
     /// A sink for what `config` says; `order` is noted in formats that have room for it.
     pub(super) fn sink(
         &self,
@@ -102,11 +120,7 @@ impl Format {
             Self::Parquet(options) => {
                 let sorted_by =
                     order.and_then(|order| sorting_columns(order, &config.output_schema));
-                let mut options = options.as_ref().clone();
-                // With tasks for each column DataFusion counts rows only.
-                options.global.allow_single_file_parallelism &=
-                    options.global.max_row_group_bytes.is_none();
-                let sink = ParquetSink::new(config, options);
+                let sink = ParquetSink::new(config, of_row_groups(options));
                 Arc::new(sink.with_sorting_columns(sorted_by))
             }
             Self::Csv(options) => Arc::new(CsvSink::new(config, options.as_ref().clone())),
@@ -155,6 +169,14 @@ impl Format {
             Self::Arrow => "Arrow",
         }
     }
+}
+
+/// With row groups of as many bytes as is asked for: with tasks for each column DataFusion counts rows only.
+fn of_row_groups(options: &TableParquetOptions) -> TableParquetOptions {
+    let mut options = options.clone();
+    let global = &mut options.global;
+    global.allow_single_file_parallelism &= global.max_row_group_bytes.is_none();
+    options
 }
 
 /// The keys of an order that are columns of the file, as DataFusion notes them. None if it is by more

@@ -209,7 +209,7 @@ impl Target {
             file_output_mode: FileOutputMode::SingleFile,
             ..self.config.clone()
         };
-        Ok(self.format.sink(config, self.order.as_ref()))
+        Ok(self.format.file_sink(config, self.order.as_ref()))
     }
 }
 

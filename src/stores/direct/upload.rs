@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use futures::FutureExt;
 use nix::fcntl::OFlag;
@@ -117,12 +118,8 @@ impl StagedFile {
         let Some(direct) = self.direct.get_or_init(|| self.open_direct().ok()) else {
             return self.write(part, at);
         };
-        let bytes = part.content_length();
-        let mut memory: Vec<u8> = Vec::with_capacity(bytes + LARGE_PAGE);
-        let start = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
-        memory.resize(start, 0);
-        part.iter().for_each(|bytes| memory.extend_from_slice(bytes));
-        let (blocks, rest) = memory[start..].split_at(bytes - bytes % BLOCK);
+        let part = in_blocks(part);
+        let (blocks, rest) = part.split_at(part.len() - part.len() % BLOCK);
         match direct.write_all_at(blocks, at) {
             Err(error) if is_refused(&error) => self.buffered.write_all_at(blocks, at)?,
             written => written?,
@@ -145,6 +142,20 @@ impl StagedFile {
     fn remove(&self) -> Result<()> {
         fs::remove_file(&self.path).map_err(|error| failed("remove", &self.path, error))
     }
+}
+
+/// The bytes of a part, at a block of memory: the part itself, if it lies at one.
+pub(super) fn in_blocks(part: &PutPayload) -> Bytes {
+    if let [bytes] = part.as_ref()
+        && bytes.as_ptr().addr().is_multiple_of(BLOCK)
+    {
+        return bytes.clone();
+    }
+    let mut memory: Vec<u8> = Vec::with_capacity(part.content_length() + LARGE_PAGE);
+    let start = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
+    memory.resize(start, 0);
+    part.iter().for_each(|bytes| memory.extend_from_slice(bytes));
+    Bytes::from(memory).slice(start..)
 }
 
 /// Some file systems say only then that they know of the page cache alone.
