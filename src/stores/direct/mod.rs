@@ -1,10 +1,11 @@
-//! Local files, of which much that is written goes past the page cache.
+//! Local files: of what is read in its order the next is read [ahead], and much that is written goes past the page cache.
 //!
 //! Writing into the page cache costs a copy of each byte, a page that has to be found for it, and, once all memory is
 //! full of pages, the time to get rid of as many. That is well spent on what is read again, or if the disk
 //! is slower than whoever writes: but only as long as the cache [takes it](allowance). Of a sort of 12 GB, half of
 //! the memory, the kernel takes 17 s of CPU time so instead of 24.
 
+mod ahead;
 mod allowance;
 mod upload;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -21,7 +23,9 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
+use tokio::task::spawn_blocking;
 
+use ahead::Scans;
 use allowance::Allowance;
 use upload::Upload;
 
@@ -30,12 +34,34 @@ use upload::Upload;
 pub(super) struct DirectFiles {
     files: Arc<LocalFileSystem>,
     cached: Arc<Allowance>,
+    scans: Scans,
 }
 
 impl DirectFiles {
     /// With what the page cache takes of this process.
     pub(super) fn new() -> Self {
-        Self { files: Arc::default(), cached: Allowance::of_process() }
+        Self { files: Arc::default(), cached: Allowance::of_process(), scans: Scans::default() }
+    }
+}
+
+impl DirectFiles {
+    /// Ranges of a file that are large. None if there is nothing to gain, or if it fails: whoever tries again says how.
+    async fn read_ahead(&self, location: &Path, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
+        let bytes = |range: &Range<u64>| range.end.saturating_sub(range.start);
+        if ranges.iter().any(Range::is_empty)
+            || ranges.iter().map(bytes).sum::<u64>() < ahead::LARGE
+        {
+            return None;
+        }
+        let path = Arc::new(self.files.path_to_filesystem(location).ok()?);
+        let (its_path, its_ranges) = (Arc::clone(&path), ranges.to_vec());
+        let read = SpawnedTask::spawn_blocking(move || ahead::read(&its_path, &its_ranges));
+        let read = read.join().await.ok()?.ok()?;
+        if let Some(next) = self.scans.next(location, ranges) {
+            // While these are decoded.
+            drop(spawn_blocking(move || ahead::read_ahead(&path, &next)));
+        }
+        Some(read)
     }
 }
 
@@ -74,6 +100,9 @@ impl ObjectStore for DirectFiles {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if let Some(read) = self.read_ahead(location, ranges).await {
+            return Ok(read);
+        }
         self.files.get_ranges(location, ranges).await
     }
 

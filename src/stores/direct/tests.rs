@@ -11,11 +11,12 @@ use object_store::{ObjectStoreExt, WriteMultipart};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::upload::BLOCK;
+use super::upload::{BLOCK, in_blocks};
 use super::*;
 
 fn store(cached: u64) -> DirectFiles {
-    DirectFiles { files: Arc::default(), cached: Arc::new(Allowance::new(cached)) }
+    let cached = Arc::new(Allowance::new(cached));
+    DirectFiles { files: Arc::default(), cached, scans: Scans::default() }
 }
 
 fn at(folder: &TempDir, name: &str) -> Path {
@@ -24,6 +25,25 @@ fn at(folder: &TempDir, name: &str) -> Path {
 
 fn bytes(from: usize, count: usize) -> Bytes {
     (from..from + count).map(|at| (at % 251) as u8).collect()
+}
+
+/// The same bytes at a block of memory.
+fn at_a_block(bytes: &Bytes) -> Bytes {
+    let mut memory: Vec<u8> = Vec::with_capacity(bytes.len() + BLOCK);
+    let start = memory.as_ptr().addr().next_multiple_of(BLOCK) - memory.as_ptr().addr();
+    memory.resize(start, 0);
+    memory.extend_from_slice(bytes);
+    Bytes::from(memory).slice(start..)
+}
+
+#[test]
+fn what_lies_at_a_block_of_memory_is_not_copied() {
+    let part = at_a_block(&bytes(0, 3 * BLOCK));
+    assert_eq!(in_blocks(&part.clone().into()).as_ptr(), part.as_ptr());
+    for other in [part.slice(1..).into(), PutPayload::from_iter([part.clone(), part.clone()])] {
+        let copy = in_blocks(&other);
+        assert!(copy.as_ptr().addr().is_multiple_of(BLOCK) && copy == Bytes::from(other));
+    }
 }
 
 async fn listed(store: &DirectFiles, folder: &TempDir) -> usize {
@@ -50,10 +70,14 @@ proptest! {
             let mut upload = store.put_multipart(&location).await.unwrap();
             let (mut parts, mut end) = (vec![], 0);
             for size in sizes {
-                // In chunks, of which no buffer has the beginning at a block.
                 let part = bytes(end, size);
-                let (one, other) = (part.slice(..size / 3), part.slice(size / 3..));
-                parts.push(upload.put_part([one, other].into_iter().collect()));
+                // In chunks, of which no buffer has the beginning at a block; or as it may be written from where it is.
+                let part = if size % (2 * BLOCK) == 0 {
+                    PutPayload::from(at_a_block(&part))
+                } else {
+                    [part.slice(..size / 3), part.slice(size / 3..)].into_iter().collect()
+                };
+                parts.push(upload.put_part(part));
                 end += size;
             }
             futures::future::try_join_all(parts).await.unwrap();
@@ -156,4 +180,64 @@ async fn a_full_disk_says_so_whichever_way_bytes_go() {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         drop(disk);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+
+    /// Whether they follow each other or not, are large or small, or go beyond the end, beside object_store's own.
+    #[test]
+    fn ranges_are_those_of_the_file(
+        reads in prop::collection::vec(
+            prop::collection::vec((0..4_000_000_u64, 0..2_000_000_u64), 0..4), 1..6
+        ),
+        follows in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        runtime.block_on(async {
+            let folder = TempDir::new().unwrap();
+            fs::write(folder.path().join("file"), bytes(0, 5_000_000)).unwrap();
+            let (store, location) = (store(0), at(&folder, "file"));
+            let mut end = 0;
+            for read in reads {
+                let range = |(start, size): (u64, u64)| {
+                    let start = if follows { end } else { start };
+                    end = start + size;
+                    start..end
+                };
+                let ranges: Vec<Range<u64>> = read.into_iter().map(range).collect();
+                let found = store.get_ranges(&location, &ranges).await;
+                let is_large = ranges.iter().map(|range| range.end - range.start).sum::<u64>() >= ahead::LARGE;
+                let is_there = ranges.iter().all(|range| !range.is_empty() && range.end <= 5_000_000);
+                let ahead = store.read_ahead(&location, &ranges).await;
+                assert_eq!(ahead.is_some(), is_large && is_there, "{ranges:?}");
+                match LocalFileSystem::new().get_ranges(&location, &ranges).await {
+                    Ok(expected) => assert!(found.unwrap() == expected, "{ranges:?}"),
+                    Err(expected) => assert_eq!(found.unwrap_err().to_string(), expected.to_string()),
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_follows_a_scan_is_asked_for_and_nothing_else() {
+    let (scans, one, other) = (Scans::default(), Path::from("one"), Path::from("other"));
+    let mib = |from: u64, to: u64| from << 20..to << 20;
+    assert_eq!(scans.next(&one, &[mib(4, 5), mib(5, 8)]), None, "nobody has read what is before");
+    assert_eq!(scans.next(&other, &[mib(8, 12)]), None, "another file");
+    assert_eq!(scans.next(&one, &[mib(9, 12)]), None, "not the next bytes");
+    assert_eq!(scans.next(&one, &[mib(8, 10), mib(10, 11)]), Some(mib(11, 14)));
+    assert_eq!(scans.next(&one, &[mib(8, 11)]), None, "this scan has gone on");
+    assert_eq!(scans.next(&other, &[mib(12, 112)]), Some(mib(112, 144)), "not more than so much");
+    (0..100)
+        .for_each(|at| assert_eq!(scans.next(&Path::from(format!("{at}")), &[mib(0, 1)]), None));
+    assert_eq!(scans.next(&other, &[mib(112, 113)]), None, "long ago");
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_not_found() {
+    let folder = TempDir::new().unwrap();
+    let missing = store(0).get_ranges(&at(&folder, "file"), &[0..2 << 20]).await.unwrap_err();
+    assert!(matches!(missing, object_store::Error::NotFound { .. }), "{missing}");
 }
