@@ -78,7 +78,8 @@ extensions_options! {
         pub block_bytes: usize, default = 128 * 1024 * 1024
 
         /// On a cluster: bytes of sorted rows that one task merges for ORDER BY, and for window functions over all
-        /// rows. With fewer rows one task merges all, and for 0 always.
+        /// rows; up to four times that where there are very many. With fewer rows one task merges all, and for 0
+        /// always.
         pub range_bytes: usize, default = 64 * 1024 * 1024
 
         /// On a cluster: bytes of rows of files that a hash shuffle deals out into one partition, as far as statistics

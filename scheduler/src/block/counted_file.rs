@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
@@ -17,6 +18,7 @@ use forebay_engine::weight;
 use super::compression;
 use super::failure::DiskError;
 use super::job_blocks::Place;
+use super::past_cache::{DirectFile, OnDisk, STEP};
 use super::room::Full;
 use super::store::BlockStore;
 use crate::protocol::location::FileId;
@@ -24,14 +26,14 @@ use crate::protocol::location::FileId;
 /// Such a file; what is not kept of it is gone.
 pub(super) struct CountedFile {
     store: Arc<BlockStore>,
-    file: BufWriter<File>,
+    file: Output,
     path: PathBuf,
     job: String,
     /// The block that is being written.
     id: FileId,
-    /// The first one, by which the file is named, and where the blocks that are kept of it end.
+    /// The first one, by which the file is named, and where the blocks that have ended end.
     first: FileId,
-    kept: u64,
+    ended: u64,
     /// Of what was written since it was last asked for.
     checksum: crc32fast::Hasher,
     /// Of the block.
@@ -41,11 +43,39 @@ pub(super) struct CountedFile {
     /// Bytes of which it is known how long they took.
     written: u64,
     took: Duration,
-    /// A block of it is.
-    is_sealed: bool,
+    /// Until a block of it is kept, it is gone when nobody has it any more.
+    whole: Arc<KeptFile>,
     /// How all of its blocks are, once the first one is begun.
     compression: Option<Option<CompressionType>>,
     remedy: Remedy,
+}
+
+/// How bytes get into the file.
+enum Output {
+    /// By way of the page cache.
+    Cached(BufWriter<File>),
+    /// [Past it](super::past_cache).
+    Direct(DirectFile),
+}
+
+/// A file that is removed if no block of it is kept.
+struct KeptFile {
+    path: PathBuf,
+    has_blocks: AtomicBool,
+}
+
+/// A block that is complete, but for the disk perhaps; its room is given back if it is not [kept](Self::keep).
+pub(super) struct EndedBlock {
+    store: Arc<BlockStore>,
+    job: String,
+    id: FileId,
+    place: Place,
+    bytes: u64,
+    /// What it takes of the file.
+    room: u64,
+    whole: Arc<KeptFile>,
+    /// Until it is on the disk.
+    on_disk: Option<OnDisk>,
 }
 
 /// What is full, and what to do about it.
@@ -77,21 +107,37 @@ impl CountedFile {
         let file = File::create(&path).map_err(|error| DiskError::new(&path, &error))?;
         Ok(Self {
             store: Arc::clone(store),
-            file: BufWriter::new(file),
+            file: Output::Cached(BufWriter::new(file)),
+            whole: Arc::new(KeptFile { path: path.clone(), has_blocks: AtomicBool::new(false) }),
             path,
             job: job.to_owned(),
             id,
             first: id,
-            kept: 0,
+            ended: 0,
             checksum: crc32fast::Hasher::new(),
             bytes: 0,
             reserved: 0,
             written: 0,
             took: Duration::ZERO,
-            is_sealed: false,
             compression: None,
             remedy: BLOCK,
         })
+    }
+
+    /// A new file for blocks of a run, which are read when all runs are there: past the page cache, if that has enough
+    /// blocks by now.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub(super) fn create_run(store: &Arc<BlockStore>, job: &str, id: FileId) -> Result<Self> {
+        let mut created = Self::create(store, job, id)?;
+        if store.fills_cache()
+            && let Output::Cached(file) = &created.file
+            && let Some(direct) = DirectFile::of(file.get_ref(), store.direct_files())
+        {
+            created.file = Output::Direct(direct);
+        }
+        Ok(created)
     }
 
     /// The same file, for one more block behind those that it has.
@@ -122,9 +168,9 @@ impl CountedFile {
         self.bytes
     }
 
-    /// Bytes of the blocks that are kept of it.
-    pub(super) fn kept(&self) -> u64 {
-        self.kept
+    /// Bytes of the blocks that have ended.
+    pub(super) fn ended(&self) -> u64 {
+        self.ended
     }
 
     /// What counts the CRC-32 of what was written since this was last asked.
@@ -146,25 +192,46 @@ impl CountedFile {
     /// # Errors
     /// A [`DiskError`] if the disk fails, or it is full; or if the job is over.
     pub(super) fn keep(mut self) -> Result<u64> {
-        self.keep_as(Place::Whole)
+        self.end_block(Place::Whole)?.keep_now()
     }
 
-    /// The block is complete, and others may follow in the same file. Its bytes.
+    /// The block is complete, and others may follow in the same file.
     ///
     /// # Errors
-    /// As [`Self::keep`].
-    pub(super) fn keep_block(&mut self) -> Result<u64> {
-        self.keep_as(Place::Part { of: self.first, at: self.kept })
+    /// A [`DiskError`] if the disk fails, or it is full.
+    pub(super) fn end_part(&mut self) -> Result<EndedBlock> {
+        let is_direct = matches!(self.file, Output::Direct(_));
+        self.end_block(Place::Part { of: self.first, at: self.ended, is_direct })
     }
 
-    fn keep_as(&mut self, place: Place) -> Result<u64> {
-        self.file.flush().map_err(|error| DiskError::new(&self.path, &error))?;
-        self.store.keep(&self.job, self.id, self.bytes, place)?;
-        self.store.cost().wrote(std::mem::take(&mut self.written), std::mem::take(&mut self.took));
-        let bytes = std::mem::take(&mut self.bytes);
-        self.kept += bytes;
-        self.is_sealed = true;
-        Ok(bytes)
+    fn end_block(&mut self, place: Place) -> Result<EndedBlock> {
+        let bytes = self.bytes;
+        if let Output::Direct(_) = &self.file {
+            let padding = bytes.next_multiple_of(STEP as u64) - bytes;
+            self.take(padding).map_err(|error| DiskError::new(&self.path, &error))?;
+            self.bytes += padding;
+        }
+        let on_disk = match &mut self.file {
+            Output::Cached(file) => {
+                file.flush().map_err(|error| DiskError::new(&self.path, &error))?;
+                None
+            }
+            Output::Direct(file) => Some(file.end_part()),
+        };
+        let (written, took) = (&mut self.written, &mut self.took);
+        self.store.cost().wrote(std::mem::take(written), std::mem::take(took));
+        let room = std::mem::take(&mut self.bytes);
+        self.ended += room;
+        Ok(EndedBlock {
+            store: Arc::clone(&self.store),
+            job: self.job.clone(),
+            id: self.id,
+            place,
+            bytes,
+            room,
+            whole: Arc::clone(&self.whole),
+            on_disk,
+        })
     }
 
     fn take(&mut self, bytes: u64) -> io::Result<()> {
@@ -187,14 +254,22 @@ impl CountedFile {
 impl Drop for CountedFile {
     fn drop(&mut self) {
         self.release();
-        if !self.is_sealed {
-            fs::remove_file(&self.path).ok();
-        } else if self.bytes > 0 {
+        if self.bytes > 0
+            && let Output::Cached(file) = &mut self.file
+        {
             // What is buffered would be written when the buffer is dropped.
-            self.file.flush().ok();
-            self.file.get_ref().set_len(self.kept).ok();
+            file.flush().ok();
+            file.get_ref().set_len(self.ended).ok();
         }
         self.store.room().give_back_open(self.bytes);
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        if !self.has_blocks.load(Ordering::Acquire) {
+            fs::remove_file(&self.path).ok();
+        }
     }
 }
 
@@ -204,7 +279,10 @@ impl Write for CountedFile {
         // Before it is written: what fails is given back as well.
         self.bytes += buffer.len() as u64;
         let start = Instant::now();
-        self.file.write_all(buffer)?;
+        match &mut self.file {
+            Output::Cached(file) => file.write_all(buffer)?,
+            Output::Direct(file) => file.write(buffer)?,
+        }
         if buffer.len() >= TIMED_BYTES {
             // With the little that was buffered before it.
             self.written += buffer.len() as u64;
@@ -215,7 +293,43 @@ impl Write for CountedFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        match &mut self.file {
+            Output::Cached(file) => file.flush(),
+            Output::Direct(_) => Ok(()),
+        }
+    }
+}
+
+impl EndedBlock {
+    /// Whether it is on the disk, or as good as that.
+    pub(super) fn is_ready(&self) -> bool {
+        self.on_disk.as_ref().is_none_or(|on_disk| !on_disk.is_empty())
+    }
+
+    /// Counts it, once it is on the disk, until it is removed. Its bytes.
+    ///
+    /// # Errors
+    /// A [`DiskError`] if the disk fails, or it is full; or if the job is over.
+    pub(super) async fn keep(mut self) -> Result<u64> {
+        if let Some(on_disk) = self.on_disk.take() {
+            let gone = |_| Err(io::Error::other("the thread that writes it has ended"));
+            let on_disk = on_disk.await.unwrap_or_else(gone);
+            on_disk.map_err(|error| DiskError::new(&self.whole.path, &error))?;
+        }
+        self.keep_now()
+    }
+
+    fn keep_now(mut self) -> Result<u64> {
+        self.store.keep(&self.job, self.id, self.room, self.place)?;
+        self.room = 0;
+        self.whole.has_blocks.store(true, Ordering::Release);
+        Ok(self.bytes)
+    }
+}
+
+impl Drop for EndedBlock {
+    fn drop(&mut self) {
+        self.store.room().give_back_open(self.room);
     }
 }
 

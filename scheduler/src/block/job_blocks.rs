@@ -9,8 +9,8 @@ use crate::protocol::location::FileId;
 pub(super) enum Place {
     /// In a file of its own.
     Whole,
-    /// In the file that is named by a block, behind others perhaps.
-    Part { of: FileId, at: u64 },
+    /// In the file that is named by a block, behind others perhaps; [past the page cache](super::past_cache) or not.
+    Part { of: FileId, at: u64, is_direct: bool },
 }
 
 impl Place {

@@ -18,7 +18,8 @@
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again; [`range_window`]: window
 //!   functions of those rows
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next; `rest`: what comes after that has begun
-//! - [`service`]: serves blocks to other workers; `on_disk`: the threads that read them
+//! - [`service`]: serves blocks to other workers; `on_disk`: the threads that read them;
+//!   `past_cache`: files of which the page cache has nothing
 //! - [`failure`]: what a reader says of a block that it cannot have
 //! - [`wire`]: protobuf forms
 //!
@@ -36,6 +37,7 @@ mod job_blocks;
 mod on_disk;
 pub mod open_block;
 mod open_round;
+mod past_cache;
 mod range;
 pub mod range_window;
 pub mod reader;

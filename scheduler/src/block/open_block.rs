@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use datafusion::common::Result;
 
-use super::counted_file::{CountedFile, unwritten};
+use super::counted_file::{CountedFile, EndedBlock, unwritten};
 use super::store::BlockStore;
 use crate::graph::{RunBlock, Segments};
 use crate::protocol::location::FileId;
@@ -56,6 +56,19 @@ impl OpenBlock {
         Self::within(CountedFile::create(store, job, id)?, first)
     }
 
+    /// The same for the first block of a run, whose others [follow](Self::within) in the same file.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub(super) fn create_run(
+        store: &Arc<BlockStore>,
+        job: &str,
+        id: FileId,
+        first: &RecordBatch,
+    ) -> Result<Self> {
+        Self::within(CountedFile::create_run(store, job, id)?, first)
+    }
+
     /// The same in a file that may have other blocks already.
     ///
     /// # Errors
@@ -92,14 +105,14 @@ impl OpenBlock {
         Ok(sealed)
     }
 
-    /// Completes the block, and gives the file for the next one.
+    /// Ends the block, which is complete when it is [kept](EndedBlock::keep), and gives the file for the next one.
     ///
     /// # Errors
     /// As [`Self::seal`].
-    pub(super) fn seal_within(self) -> Result<(Sealed, CountedFile)> {
-        let (mut sealed, mut file) = self.finish()?;
-        sealed.bytes = file.keep_block()?;
-        Ok((sealed, file))
+    pub(super) fn seal_within(self) -> Result<(Sealed, EndedBlock, CountedFile)> {
+        let (sealed, mut file) = self.finish()?;
+        let ended = file.end_part()?;
+        Ok((sealed, ended, file))
     }
 
     fn finish(self) -> Result<(Sealed, CountedFile)> {

@@ -1,14 +1,12 @@
 //! The file of a block, or a segment of it, as it is served: in pieces, so that it is never in memory as a whole, however
 //! many ask for blocks at a time.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::failure::BlockError;
-use super::store::BlockStore;
+use super::store::{BlockFile, BlockStore};
 use crate::protocol::location::BlockLocation;
 
 /// Bytes in one piece.
@@ -18,7 +16,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Serving {
     location: BlockLocation,
-    file: File,
+    file: BlockFile,
     bytes_left: u64,
     checksum: crc32fast::Hasher,
 }
@@ -48,15 +46,14 @@ impl Serving {
             return Ok(None);
         }
         let wanted = self.bytes_left.min(PIECE_BYTES);
-        let mut piece = Vec::with_capacity(wanted as usize);
-        let read = (&self.file).take(wanted).read_to_end(&mut piece);
-        let read = read.map_err(|error| BlockError::new(&self.location, error))?;
-        if read == 0 {
+        let piece = self.file.read(self.location.bytes - self.bytes_left, wanted as usize);
+        let piece = piece.map_err(|error| BlockError::new(&self.location, error))?;
+        if (piece.len() as u64) < wanted {
             return Err(BlockError::new(&self.location, "its file became shorter"));
         }
-        self.bytes_left -= read as u64;
+        self.bytes_left -= wanted;
         self.checksum.update(&piece);
-        Ok(Some(Bytes::from(piece)))
+        Ok(Some(piece))
     }
 }
 

@@ -155,7 +155,9 @@ impl Source {
             checksum: sealed.checksum,
             segment_at: None,
         };
-        let file = BufReader::new(store.open(&location)?);
+        let file = store.open(&location)?.into_file();
+        let file = file.map_err(|error| BlockError::new(&location, error))?;
+        let file = BufReader::new(file);
         let segments = segments(sealed).collect::<Vec<_>>().into_iter().peekable();
         Ok(Self { location, file, segments })
     }

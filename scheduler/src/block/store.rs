@@ -3,17 +3,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::common::{Result, exec_err};
+use forebay_engine::read_at;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::compression::ByteCost;
 use super::failure::BlockError;
 use super::job_blocks::{JobBlocks, Place};
+use super::past_cache;
 use super::room::{Full, Room};
 use crate::protocol::location::{BlockLocation, FileId};
 
@@ -23,11 +26,49 @@ pub struct BlockStore {
     worker: String,
     folder: PathBuf,
     room: Arc<Room>,
+    /// With so many bytes of blocks the page cache has enough.
+    cached_max: u64,
+    direct_files: Arc<Semaphore>,
     cost: ByteCost,
     /// What is sealed, by job.
     sealed: Mutex<HashMap<String, JobBlocks>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
     forgotten: Mutex<VecDeque<String>>,
+}
+
+/// The file of a block, from where that begins.
+#[derive(Debug)]
+pub(super) struct BlockFile {
+    file: File,
+    at: u64,
+    is_direct: bool,
+}
+
+impl BlockFile {
+    /// The file, which is read from there on.
+    ///
+    /// # Errors
+    /// If it has no such place.
+    pub(super) fn into_file(mut self) -> io::Result<File> {
+        if self.is_direct {
+            self.file = past_cache::reopened(&self.file, false)?;
+        }
+        self.file.seek(SeekFrom::Start(self.at))?;
+        Ok(self.file)
+    }
+
+    /// So many bytes from there on, or fewer, if there are fewer. Where the file is read past the page cache, `from` is a
+    /// multiple of [`STEP`](past_cache::STEP).
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(super) fn read(&self, from: u64, bytes: usize) -> io::Result<Bytes> {
+        let at = self.at + from;
+        if self.is_direct {
+            return past_cache::read(&self.file, at, bytes);
+        }
+        read_at(&self.file, at, bytes)
+    }
 }
 
 /// Jobs to remember as forgotten.
@@ -40,6 +81,8 @@ impl BlockStore {
             worker,
             folder,
             room: Room::new(bytes_max),
+            cached_max: u64::MAX,
+            direct_files: Arc::new(Semaphore::new(past_cache::FILES_MAX)),
             cost: ByteCost::default(),
             sealed: Mutex::default(),
             forgotten: Mutex::default(),
@@ -50,6 +93,23 @@ impl BlockStore {
     #[must_use]
     pub fn with_cost(self, cost: ByteCost) -> Self {
         Self { cost, ..self }
+    }
+
+    /// The same, of whose blocks the page cache is to have about so many bytes.
+    #[must_use]
+    pub fn with_cached_max(self, bytes: u64) -> Self {
+        Self { cached_max: bytes, ..self }
+    }
+
+    /// Whether the page cache has enough of them: what is written now would not be there any more when it is read, or in the
+    /// place of other blocks.
+    pub(super) fn fills_cache(&self) -> bool {
+        self.room.taken() >= self.cached_max
+    }
+
+    /// How many files more may be written past it at a time.
+    pub(super) fn direct_files(&self) -> &Arc<Semaphore> {
+        &self.direct_files
     }
 
     pub(super) fn cost(&self) -> &ByteCost {
@@ -103,43 +163,40 @@ impl BlockStore {
     /// # Errors
     /// If it is gone or damaged.
     pub fn read(&self, location: &BlockLocation) -> Result<Bytes, BlockError> {
-        let problem = |error: io::Error| BlockError::new(location, error);
-        let file = self.open(location)?;
-        let size = location.bytes;
-        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-        file.take(size).read_to_end(&mut bytes).map_err(problem)?;
+        let size = usize::try_from(location.bytes).unwrap_or(usize::MAX);
+        let bytes = self.open(location)?.read(0, size);
+        let bytes = bytes.map_err(|error| BlockError::new(location, error))?;
         verify(location, &bytes)?;
-        Ok(Bytes::from(bytes))
+        Ok(bytes)
     }
 
-    /// The file of a block that is here, where what is wanted of it begins.
+    /// The file of a block that is here, from where what is wanted of it begins.
     ///
     /// # Errors
     /// If it is gone, or its file has another size, or is too short where it has others, too.
-    pub(super) fn open(&self, location: &BlockLocation) -> Result<File, BlockError> {
+    pub(super) fn open(&self, location: &BlockLocation) -> Result<BlockFile, BlockError> {
         let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
         let (job, id) = (&location.job, location.id);
         let place = self.sealed.lock().get(job).and_then(|sealed| sealed.place(id));
         let place = place.unwrap_or(Place::Whole);
         let path = self.path(job, place.file(id));
         let path = path.map_err(|error| problem(&error.strip_backtrace()))?;
-        let mut file = File::open(path).map_err(|error| problem(&error))?;
+        let is_direct = matches!(place, Place::Part { is_direct: true, .. });
+        let file = if is_direct { past_cache::open(&path) } else { File::open(path) };
+        let file = file.map_err(|error| problem(&error))?;
         let size = file.metadata().map_err(|error| problem(&error))?.len();
         // Before it is read: the reader has reserved as much as was sealed.
         let at = match place {
             Place::Whole => {
                 location.check_file(size)?;
-                location.segment_at
+                location.segment_at.unwrap_or(0)
             }
             Place::Part { at, .. } => {
                 location.check_part(at, size)?;
-                Some(at)
+                at
             }
         };
-        if let Some(at) = at {
-            file.seek(SeekFrom::Start(at)).map_err(|error| problem(&error))?;
-        }
-        Ok(file)
+        Ok(BlockFile { file, at, is_direct })
     }
 
     /// Removes a block, if it is here; its file, once that has no other.
@@ -259,6 +316,7 @@ mod tests {
     use super::super::DiskError;
     use super::super::counted_file::CountedFile;
     use super::super::open_block::OpenBlock;
+    use super::super::serving::Serving;
     use super::*;
 
     const ID: FileId = FileId { stage: 1, task: 2, seq: 3 };
@@ -401,9 +459,10 @@ mod tests {
         for seq in 0..3 {
             let mut block = OpenBlock::within(file.for_block(id(seq)), &rows()).unwrap();
             (0..=seq).for_each(|_| block.write(&rows()).now_or_never().unwrap().unwrap());
-            let sealed;
-            (sealed, file) = block.seal_within().unwrap();
+            let (sealed, ended);
+            (sealed, ended, file) = block.seal_within().unwrap();
             assert_eq!(sealed.rows, 1000 * (1 + u64::from(seq)));
+            assert_eq!(ended.keep().await.unwrap(), sealed.bytes);
             let (bytes, rows, checksum) = (sealed.bytes, sealed.rows, sealed.checksum);
             let (job, worker) = ("job".to_owned(), "w".to_owned());
             let location =
@@ -435,6 +494,82 @@ mod tests {
         assert_eq!(store.bytes(), bytes, "the file is there");
         store.remove("job", id(1));
         assert_eq!((store.bytes(), path.exists()), (0, false));
+    }
+
+    #[tokio::test]
+    async fn with_many_blocks_those_of_runs_go_past_the_page_cache() {
+        let folder = TempDir::new().unwrap();
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let store = Arc::new(store.with_cached_max(1));
+        let (mut locations, mut kept) = (vec![], 0);
+        // Each file has two blocks. When the second one is made, those of the first are enough for the page cache.
+        for file in 0..4_u32 {
+            let id = |part| FileId { seq: 2 * file + part, ..ID };
+            let mut block = OpenBlock::create_run(&store, "job", id(0), &rows()).unwrap();
+            block.write(&rows()).await.unwrap();
+            let (one, first, written) = block.seal_within().unwrap();
+            let mut block = OpenBlock::within(written.for_block(id(1)), &rows()).unwrap();
+            (0..=file).for_each(|_| block.write(&rows()).now_or_never().unwrap().unwrap());
+            let (other, second, written) = block.seal_within().unwrap();
+            drop(written);
+            for (part, sealed, ended) in [(0, one, first), (1, other, second)] {
+                let bytes = ended.keep().await.unwrap();
+                assert_eq!(bytes, sealed.bytes);
+                // With what is between it and the next one.
+                kept += if file == 0 { bytes } else { bytes.next_multiple_of(4096) };
+                let (rows, checksum) = (sealed.rows, sealed.checksum);
+                let (job, worker) = ("job".to_owned(), "w".to_owned());
+                let location =
+                    BlockLocation { job, worker, bytes, rows, checksum, ..Default::default() };
+                locations.push(BlockLocation { id: id(part), ..location });
+            }
+        }
+        assert_eq!(store.bytes(), kept);
+        let is_direct = |location: &BlockLocation| store.open(location).unwrap().is_direct;
+        let direct: Vec<bool> = locations.iter().map(is_direct).collect();
+        assert_eq!(direct, [false, false, true, true, true, true, true, true]);
+        for location in &locations {
+            let read = store.read(location).unwrap();
+            let batches = StreamReader::try_new(&read[..], None).unwrap().map(Result::unwrap);
+            assert!(batches.map(|batch| batch.num_rows() as u64).sum::<u64>() == location.rows);
+            let mut serving = Serving::open(&store, location.clone()).unwrap();
+            let mut served = vec![];
+            while let Some(piece) = serving.next().unwrap() {
+                served.extend(piece);
+            }
+            assert!(served == read, "what is served is what is read");
+        }
+        // Damage is found here, too.
+        let path = store.path("job", FileId { seq: 6, ..ID }).unwrap();
+        let mut damaged = fs::read(&path).unwrap();
+        damaged[100] ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        assert!(store.read(&locations[6]).unwrap_err().to_string().contains("checksum"));
+        store.read(&locations[7]).unwrap();
+        fs::write(&path, &damaged[..4096]).unwrap();
+        assert!(store.read(&locations[7]).unwrap_err().to_string().contains("are wanted"));
+        for location in &locations {
+            store.remove("job", location.id);
+        }
+        assert_eq!((store.bytes(), path.exists()), (0, false));
+    }
+
+    #[tokio::test]
+    async fn a_block_that_nobody_waits_for_gives_its_room_back() {
+        let folder = TempDir::new().unwrap();
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let store = Arc::new(store.with_cached_max(0));
+        let mut block = OpenBlock::create_run(&store, "job", ID, &rows()).unwrap();
+        block.write(&rows()).await.unwrap();
+        let (_, ended, written) = block.seal_within().unwrap();
+        assert!(store.bytes() > 1000);
+        drop(ended);
+        assert_eq!(store.bytes(), 0);
+        let mut block = OpenBlock::within(written.for_block(ID), &rows()).unwrap();
+        block.write(&rows()).await.unwrap();
+        drop(block);
+        assert_eq!(store.bytes(), 0);
+        assert_eq!(fs::read_dir(folder.path().join("job/1/blocks")).unwrap().count(), 0);
     }
 
     #[tokio::test]

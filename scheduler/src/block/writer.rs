@@ -1,6 +1,6 @@
 //! The root of a stage whose output is blocks.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
 
-use super::counted_file::CountedFile;
+use super::counted_file::{CountedFile, EndedBlock};
 use super::cut::{BlockSize, Cutter};
 use super::open_block::{OpenBlock, Sealed};
 use super::row_digest::RowDigest;
@@ -162,11 +162,23 @@ struct Output<'a> {
 impl Output<'_> {
     async fn write(
         &self,
-        mut rows: SendableRecordBatchStream,
+        rows: SendableRecordBatchStream,
         size: BlockSize,
     ) -> Result<Vec<(FileId, Sealed)>> {
+        let mut blocks = Blocks::default();
+        let written = self.write_rows(rows, size, &mut blocks).await;
+        // Those that have ended are complete, whatever became of the others.
+        let kept = self.keep(&mut blocks, |_| true).await;
+        written.and(kept).map(|()| blocks.sealed)
+    }
+
+    async fn write_rows(
+        &self,
+        mut rows: SendableRecordBatchStream,
+        size: BlockSize,
+        blocks: &mut Blocks,
+    ) -> Result<()> {
         let mut cutter = Cutter::new(size);
-        let mut sealed = vec![];
         let mut open: Option<Growing> = None;
         let mut file = None;
         let mut end = None;
@@ -179,7 +191,8 @@ impl Output<'_> {
             let mut hashes = self.hashes(&batch)?.into_iter();
             for piece in cutter.cut(&batch) {
                 if piece.starts_block {
-                    sealed.extend(self.seal(open.take(), &mut file).await?);
+                    self.seal(open.take(), &mut file, blocks).await?;
+                    self.keep(blocks, EndedBlock::is_ready).await?;
                 }
                 let block = match &mut open {
                     Some(block) => block,
@@ -200,8 +213,7 @@ impl Output<'_> {
         if let Some(run) = open.as_mut().and_then(|block| block.run.as_mut()) {
             run.end = end;
         }
-        sealed.extend(self.seal(open, &mut file).await?);
-        Ok(sealed)
+        self.seal(open, &mut file, blocks).await
     }
 
     /// The key of a row, if keys are told.
@@ -238,34 +250,60 @@ impl Output<'_> {
         let open = match (block.file.take(), file.take()) {
             (Some(open), _) => open,
             (None, Some(file)) => OpenBlock::within(file.for_block(block.id), &rows)?,
+            (None, None) if block.run.is_some() => {
+                OpenBlock::create_run(self.store, self.job, block.id, &rows)?
+            }
             (None, None) => OpenBlock::create(self.store, self.job, block.id, &rows)?,
         };
         block.file.insert(open).write(&rows).await
     }
 
-    /// Completes a block; `file` becomes that for the next one.
+    /// Ends a block; `file` becomes that for the next one.
     async fn seal(
         &self,
         open: Option<Growing>,
         file: &mut Option<CountedFile>,
-    ) -> Result<Option<(FileId, Sealed)>> {
-        let Some(mut block) = open else { return Ok(None) };
+        blocks: &mut Blocks,
+    ) -> Result<()> {
+        let Some(mut block) = open else { return Ok(()) };
         self.flush(&mut block, file).await?;
         // Without a file it is there already.
-        let Some(open) = block.file else { return Ok(None) };
-        let sealed = match &block.run {
-            Some(_) => {
-                let (sealed, written) = open.seal_within()?;
-                *file = Some(written).filter(|written| written.kept() < RUN_FILE_BYTES);
-                sealed
-            }
+        let Some(open) = block.file else { return Ok(()) };
+        if block.run.is_some() {
+            let (sealed, ended, written) = open.seal_within()?;
+            *file = Some(written).filter(|written| written.ended() < RUN_FILE_BYTES);
+            blocks.ended.push_back((block.id, Sealed { run: block.run, ..sealed }, ended));
+        } else {
             // Whoever has read it has it removed.
-            None => open.seal()?,
-        };
-        let sealed = Sealed { run: block.run, ..sealed };
-        (self.on_sealed)(block.id, &sealed);
-        Ok(Some((block.id, sealed)))
+            blocks.sealed.push(self.sealed(block.id, open.seal()?));
+        }
+        Ok(())
     }
+
+    /// Keeps the first blocks that have ended, as far as they are like this.
+    async fn keep(&self, blocks: &mut Blocks, which: impl Fn(&EndedBlock) -> bool) -> Result<()> {
+        while let Some((id, sealed, ended)) =
+            blocks.ended.pop_front_if(|(_, _, ended)| which(ended))
+        {
+            let bytes = ended.keep().await?;
+            blocks.sealed.push(self.sealed(id, Sealed { bytes, ..sealed }));
+        }
+        Ok(())
+    }
+
+    fn sealed(&self, id: FileId, sealed: Sealed) -> (FileId, Sealed) {
+        (self.on_sealed)(id, &sealed);
+        (id, sealed)
+    }
+}
+
+/// Blocks that were written, in their order.
+#[derive(Default)]
+struct Blocks {
+    /// Those that are complete.
+    sealed: Vec<(FileId, Sealed)>,
+    /// Those that may still be on their way to the disk.
+    ended: VecDeque<(FileId, Sealed, EndedBlock)>,
 }
 
 /// So much of a run is in one file. Its blocks are small, and would be tens of thousands of files, which file systems are
@@ -366,11 +404,15 @@ impl ExecutionPlan for BlockWriterExec {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, StringArray, StringViewArray};
+    use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray, StringViewArray};
+    use arrow::datatypes::Int64Type;
     use arrow::ipc::reader::StreamReader;
     use datafusion::datasource::memory::MemorySourceConfig;
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
     use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+    use datafusion::physical_expr::PhysicalSortExpr;
+    use datafusion::physical_expr::expressions::Column;
+    use datafusion::physical_plan::sorts::sort::SortExec;
     use forebay_engine::ErrorKind;
     use tempfile::TempDir;
 
@@ -455,5 +497,60 @@ mod tests {
         let (all, _) = written(slices(16), vec![]).await;
         let (rows, _) = written(slices(16), vec![0, 2]).await;
         assert_eq!(rows, [all[1].clone(), all[3].clone()]);
+    }
+    /// A sorted run of 100,000 numbers in small blocks, in a store whose blocks the page cache has up to so many bytes of:
+    /// what was told, in that order, and where each number is.
+    async fn run(
+        cached_max: u64,
+        skipped: &[u32],
+        folder: &TempDir,
+    ) -> (Vec<FileId>, Vec<(FileId, Vec<i64>)>) {
+        let store = BlockStore::new("w".to_owned(), folder.path().to_owned(), u64::MAX);
+        let store = Arc::new(store.with_cached_max(cached_max));
+        let numbers = Int64Array::from_iter_values((0..100_000).map(|n| n * 7919 % 100_003));
+        let batch = RecordBatch::try_from_iter([("n", Arc::new(numbers) as ArrayRef)]).unwrap();
+        let schema = batch.schema();
+        let input = MemorySourceConfig::try_new_exec(&[vec![batch]], schema, None).unwrap();
+        let key = PhysicalSortExpr::new_default(Arc::new(Column::new("n", 0)));
+        let sort = Arc::new(SortExec::new([key].into(), input));
+        let size = BlockSize::of_run(20_000, 1 << 20);
+        let writer =
+            BlockWriterExec::new(sort, size).with_keys(true).with_skipped(skipped.to_vec());
+        let told = parking_lot::Mutex::new(vec![]);
+        let context = Arc::new(TaskContext::default());
+        let tell = |id: FileId, sealed: &Sealed| {
+            assert!(sealed.run.is_some());
+            told.lock().push(id);
+        };
+        let blocks = writer.write(&store, "job", 1, 2, context, &tell).await.unwrap();
+        let mut found = vec![];
+        for (id, sealed) in blocks {
+            let (bytes, rows, checksum) = (sealed.bytes, sealed.rows, sealed.checksum);
+            let (job, worker) = ("job".to_owned(), "w".to_owned());
+            let location =
+                BlockLocation { job, id, worker, bytes, rows, checksum, ..Default::default() };
+            let file = store.read(&location).unwrap();
+            let batches = StreamReader::try_new(&file[..], None).unwrap().map(Result::unwrap);
+            let numbers =
+                |batch: RecordBatch| batch.column(0).as_primitive::<Int64Type>().values().to_vec();
+            found.push((id, batches.flat_map(numbers).collect()));
+        }
+        (told.into_inner(), found)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn blocks_of_a_run_are_the_same_past_the_page_cache() {
+        let folders = [(); 3].map(|()| TempDir::new().unwrap());
+        let (told, cached) = run(u64::MAX, &[], &folders[0]).await;
+        assert!(cached.len() > 30, "{} blocks", cached.len());
+        let numbers: Vec<i64> = cached.iter().flat_map(|(_, numbers)| numbers.clone()).collect();
+        assert!(numbers.len() == 100_000 && numbers.is_sorted());
+        assert!(told.is_sorted() && told.len() == cached.len());
+        let (its_told, direct) = run(0, &[], &folders[1]).await;
+        assert!(direct == cached && its_told == told);
+        let (its_told, rest) = run(0, &[0, 1, 7], &folders[2]).await;
+        let is_skipped = |id: &FileId| [0, 1, 7].contains(&id.seq);
+        assert_eq!(its_told, told.into_iter().filter(|id| !is_skipped(id)).collect::<Vec<_>>());
+        assert!(rest == cached.into_iter().filter(|(id, _)| !is_skipped(id)).collect::<Vec<_>>());
     }
 }

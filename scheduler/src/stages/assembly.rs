@@ -13,6 +13,7 @@ use forebay_planner::ForebayConfig;
 
 use crate::block::{BlockReaderExec, BlockSize, BlockWriterExec};
 use crate::graph::{EdgeKind, EdgeSpec, Granularity, StageId, StageSpec};
+use crate::stages::short_runs::RANGES_IN_RUN;
 use crate::stages::staged::{PlannedStage, Reads, StagedPlan};
 use crate::stages::traits::{
     gives_rows_for_nothing, holds_hash_join, is_replayable, model_rows, name, needs,
@@ -22,6 +23,12 @@ use crate::stages::traits::{
 /// Tasks of a stage that may start before it is known how much one of them writes.
 const FIRST_TASKS: u64 = 4;
 
+/// Ranges are not larger than they have to be unless each core has so many.
+const RANGES_OF_CORE: u64 = 16;
+
+/// So many times the bytes that were asked for are in a range, at most.
+const RANGE_GROWTH_MAX: u64 = 4;
+
 /// What a task that writes files gives, until some have been seen: a row for each.
 const FILES_BYTES_GUESS: u64 = 64 << 10;
 
@@ -29,6 +36,8 @@ const FILES_BYTES_GUESS: u64 = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Stages {
     pub(crate) config: ForebayConfig,
+    /// The cluster's, if that is known.
+    pub(crate) cores: usize,
     pub(crate) staged: StagedPlan,
     /// By Ballista's numbers of stages: what became of them.
     pub(crate) shuffles: HashMap<usize, StageId>,
@@ -100,7 +109,7 @@ impl Stages {
             .with_group_bytes_max(file_bytes.unwrap_or(bytes))
             .with_group_bytes_min(file_bytes.unwrap_or(0))
             .with_group_rows_max(model_rows(&root))
-            .with_range_bytes(self.config.range_bytes as u64)
+            .with_range_bytes(self.range_bytes(&inputs))
             .with_output_bytes_guess(
                 file_bytes.map_or(bytes.min(self.config.edge_budget as u64 / FIRST_TASKS), |_| {
                     FILES_BYTES_GUESS
@@ -118,6 +127,18 @@ impl Stages {
         self.staged.stages.push(PlannedStage { plan: root, reads });
         self.staged.spec.stages.push(spec);
         Ok(id)
+    }
+
+    /// Bytes of a range of the runs that a stage reads. With many runs a block of each is all that a range of
+    /// `forebay.range_bytes` has, and a task has no row before it has read them: in a larger range it waits for a smaller part
+    /// of its time.
+    fn range_bytes(&self, inputs: &[Input]) -> u64 {
+        let runs = inputs.iter().find(|input| input.kind == EdgeKind::Ranges);
+        let runs = runs.and_then(|input| self.staged.spec.stages.get(input.from.0 as usize));
+        let ranges = runs.map_or(0, |runs| u64::from(runs.partitions) * RANGES_IN_RUN);
+        let enough = RANGES_OF_CORE * (self.cores as u64).max(1);
+        let bytes = self.config.range_bytes as u64;
+        bytes.saturating_mul((ranges / enough).clamp(1, RANGE_GROWTH_MAX))
     }
 
     /// The client reads the last stage while it runs.
@@ -203,4 +224,27 @@ pub(crate) const UNIT: EdgeKind = EdgeKind::Streaming(Granularity::Unit);
 /// A leaf that reads blocks of a stage, of this schema. Which ones is known when a task is bound.
 pub(crate) fn reader(from: StageId, schema: SchemaRef) -> Arc<dyn ExecutionPlan> {
     Arc::new(BlockReaderExec::new(from.0, schema, vec![vec![]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::resources::Need;
+
+    use super::*;
+
+    #[test]
+    fn ranges_of_many_runs_are_larger_as_long_as_each_core_has_enough() {
+        let range = |cores, runs| {
+            let mut stages = Stages { cores, ..Stages::default() };
+            let wanted = stages.config.range_bytes as u64;
+            stages.staged.spec.stages.push(StageSpec::new("runs", Need::cpus(1), runs));
+            let input = |kind| Input { from: StageId(0), kind, reads: Reads::Unit };
+            assert_eq!(stages.range_bytes(&[input(EdgeKind::Hash)]), wanted);
+            stages.range_bytes(&[input(EdgeKind::Ranges)]) / wanted
+        };
+        let found = [1, 16, 31, 32, 50, 64, 1024].map(|runs| range(2, runs));
+        assert_eq!(found, [1, 1, 1, 2, 3, 4, 4]);
+        assert_eq!([93, 511, 512, 1024].map(|runs| range(32, runs)), [1, 1, 2, 4]);
+        assert_eq!(range(0, 1000), 4, "of a cluster of which nothing is known");
+    }
 }

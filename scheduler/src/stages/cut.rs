@@ -70,7 +70,8 @@ pub(crate) fn cut(
         .plan_query_stages(job, plan, &options)
         .map_err(ballista_core::error::BallistaError::into_datafusion)?;
     let writers = joined(writers)?;
-    let mut stages = Stages { config, orders: merged(&writers)?, ..Stages::default() };
+    let (orders, cores) = (merged(&writers)?, options.execution.target_partitions);
+    let mut stages = Stages { config, cores, orders, ..Stages::default() };
     stages.orders.extend(writers.last().map(|root| root.stage_id()).zip(order));
     let last = writers.last().map(|writer| writer.stage_id());
     for writer in writers {

@@ -22,7 +22,7 @@ use forebay_engine::BoundedProjectionExec;
 use crate::stages::scan_bytes::scan_bytes;
 
 /// Ranges whose bytes a task sorts, by the size of what it reads.
-const RANGES_IN_RUN: u64 = 2;
+pub(super) const RANGES_IN_RUN: u64 = 2;
 
 /// More runs are not made of one sort: each range reads a block of each.
 const RUNS_MAX: u64 = 1024;

@@ -16,6 +16,7 @@ use ballista_core::utils::{GrpcServerConfig, create_grpc_server};
 use ballista_executor::executor::Executor;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
+use forebay_engine::Inventory;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -43,6 +44,20 @@ const TELL_FULL_EVERY: Duration = Duration::from_millis(100);
 
 /// How often a worker looks how busy its accelerators are.
 const TELL_BUSY_EVERY: Duration = Duration::from_secs(1);
+
+/// The page cache has this part of the machine's memory for blocks, about: it has other files, too, and what tasks read
+/// meanwhile pushes out what is older.
+const PART_CACHED: u64 = 4;
+
+/// So much in debug builds, so that blocks of tests go both ways.
+const CACHED_IN_TESTS: u64 = 64 << 10;
+
+fn cached_max() -> u64 {
+    match cfg!(debug_assertions) {
+        true => CACHED_IN_TESTS,
+        false => Inventory::detect().memory / PART_CACHED,
+    }
+}
 
 /// It has a name, a folder, a port and a connection to the scheduler, which does not know of it yet.
 pub(super) struct Bound {
@@ -74,7 +89,8 @@ impl Bound {
         let Self { id, schedulers, port, advertised, folder } = self;
         let bytes_max = worker.work_limit.unwrap_or(u64::MAX);
         let store = BlockStore::new(id.clone(), folder.path.clone(), bytes_max);
-        let store = Arc::new(store.with_cost(worker.byte_cost()));
+        let store = store.with_cost(worker.byte_cost());
+        let store = Arc::new(store.with_cached_max(cached_max()));
         let account = Arc::new(Account::new(to_scheduler().0));
         let devices = Arc::clone(&worker.devices);
         let engine = TaskEngine::new(devices, Arc::clone(&store), Arc::clone(&account));
