@@ -255,7 +255,7 @@ mod tests {
         let mut session = SessionConfig::new();
         session.options_mut().execution.objectstore_writer_buffer_size = PART;
         let session = SessionContext::new_with_config(session);
-        let rows = stream::iter(rows.to_vec().into_iter().map(Ok));
+        let rows = stream::iter(Vec::from(rows).into_iter().map(Ok));
         let rows = Box::pin(RecordBatchStreamAdapter::new(schema, rows));
         let count = sink(config, options.clone()).write_all(rows, &session.task_ctx()).await?;
         Ok((count, std::fs::read(path)?))

@@ -55,7 +55,7 @@ enum Output {
     /// By way of the page cache.
     Cached(BufWriter<File>),
     /// [Past it](super::past_cache).
-    Direct(DirectFile),
+    Direct(Box<DirectFile>),
 }
 
 /// A file that is removed if no block of it is kept.
@@ -135,7 +135,7 @@ impl CountedFile {
             && let Output::Cached(file) = &created.file
             && let Some(direct) = DirectFile::of(file.get_ref(), store.direct_files())
         {
-            created.file = Output::Direct(direct);
+            created.file = Output::Direct(Box::new(direct));
         }
         Ok(created)
     }

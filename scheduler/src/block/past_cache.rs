@@ -61,11 +61,14 @@ impl fmt::Debug for DirectFile {
 impl DirectFile {
     /// Past the page cache, for a file that is empty. None if the file system does not know how, or there are so many
     /// already.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it ends with the last piece, which is written even if nobody waits for it any more"
+    )]
     pub(super) fn of(file: &File, files: &Arc<Semaphore>) -> Option<Self> {
         let permit = Arc::clone(files).try_acquire_owned().ok()?;
         let (direct, cached) = (reopened(file, true).ok()?, file.try_clone().ok()?);
         let (to_disk, pieces) = sync_channel(PIECES_WAITING);
-        // It ends with the last piece, even if nobody waits for it any more.
         drop(spawn_blocking(move || {
             write_all(&direct, &cached, &pieces);
             drop(permit);

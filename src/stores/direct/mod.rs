@@ -46,6 +46,7 @@ impl DirectFiles {
 
 impl DirectFiles {
     /// Ranges of a file that are large. None if there is nothing to gain, or if it fails: whoever tries again says how.
+    #[expect(clippy::disallowed_methods, reason = "what is read ahead is not waited for")]
     async fn read_ahead(&self, location: &Path, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
         let bytes = |range: &Range<u64>| range.end.saturating_sub(range.start);
         if ranges.iter().any(Range::is_empty)
