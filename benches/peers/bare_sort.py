@@ -32,7 +32,7 @@ def prepare(source: Path, folder: Path) -> Path:
 
 def sort(path: Path, scratch: Path, output: Path, cores: int) -> float:
     """Sorts a file into files in the order of their names. Seconds, without those in which the file is removed, once it has
-    been read: a disk may not have room for its records four times.
+    been read, and its runs: a disk may not have room for its records four times.
     """
     start = time.perf_counter()
     count = path.stat().st_size // records.RECORD
@@ -46,7 +46,10 @@ def sort(path: Path, scratch: Path, output: Path, cores: int) -> float:
         path.unlink()
         removed = time.perf_counter()
         list(pool.map(merge, range(runs), repeat(cuts), repeat(scratch), repeat(output)))
-    return time.perf_counter() - removed + read - start
+    seconds = time.perf_counter() - removed + read - start
+    for run in range(runs):
+        (scratch / f"{run}").unlink()
+    return seconds
 
 
 def make_run(run: int, path: Path, scratch: Path, borders: np.ndarray) -> np.ndarray:
