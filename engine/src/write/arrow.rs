@@ -7,15 +7,15 @@ use arrow::datatypes::SchemaRef;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use async_trait::async_trait;
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::datasource::file_format::write::get_writer_schema;
 use datafusion::datasource::physical_plan::FileSinkConfig;
 use datafusion::datasource::sink::DataSink;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType};
 use futures::StreamExt;
-use object_store::buffered::BufWriter;
-use tokio::io::AsyncWriteExt;
+
+use super::one_file;
 
 /// Writes all rows to one Arrow IPC file, the buffers compressed with LZ4, as DataFusion's own does.
 ///
@@ -54,12 +54,7 @@ impl DataSink for ArrowSink {
         mut rows: SendableRecordBatchStream,
         context: &Arc<TaskContext>,
     ) -> Result<u64> {
-        let [place] = self.config.table_paths.as_slice() else {
-            let places = self.config.table_paths.len();
-            return exec_err!("an Arrow file is written to one place, found {places}");
-        };
-        let store = context.runtime_env().object_store(&self.config.object_store_url)?;
-        let mut file = BufWriter::new(store, place.prefix().clone());
+        let mut file = one_file::begin(&self.config, context)?;
         let options =
             IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME))?;
         let schema = get_writer_schema(&self.config);
@@ -69,11 +64,11 @@ impl DataSink for ArrowSink {
             let batch = batch?;
             count += batch.num_rows() as u64;
             written.write(&batch)?;
-            file.write_all(&std::mem::take(written.get_mut())).await?;
+            file.put(std::mem::take(written.get_mut()).into()).await?;
         }
         written.finish()?;
-        file.write_all(&std::mem::take(written.get_mut())).await?;
-        file.shutdown().await?;
+        file.put(std::mem::take(written.get_mut()).into()).await?;
+        one_file::end(file).await?;
         Ok(count)
     }
 }

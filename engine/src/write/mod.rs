@@ -19,7 +19,7 @@
 //!                     /taken_back          the same, once that has been taken back
 //! ```
 //!
-//! - `format`: DataFusion's sinks for files of a format, and two of our own, `arrow` and `parquet`; [`Target`]: what is written where
+//! - `format`: DataFusion's sinks for files of a format, and two of our own, `arrow` and `parquet`, which write `one_file`; [`Target`]: what is written where
 //! - `delta`, `delta_commit`: the same for the files of a Delta table, which count when its log names them
 //! - `staging`: the folder, its lease, its removal; `publish`: the commit, `noted`: what it notes
 //!   there; [`clean`]: what crashes left
@@ -40,6 +40,7 @@ mod fence;
 mod format;
 mod in_parts;
 mod noted;
+mod one_file;
 mod parquet;
 mod partitions;
 mod publish;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use bytes::Bytes;
+use datafusion::common::Result;
 use datafusion::common::config::TableParquetOptions;
-use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::file_format::write::get_writer_schema;
 use datafusion::datasource::physical_plan::FileSinkConfig;
 use datafusion::datasource::sink::DataSink;
@@ -24,8 +24,8 @@ use datafusion::parquet::file::metadata::SortingColumn;
 use datafusion::parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType};
 use futures::StreamExt;
-use object_store::buffered::BufWriter;
-use tokio::io::AsyncWriteExt;
+
+use super::one_file;
 
 /// Writes all rows to one file, by one thread, the same as DataFusion's sink without tasks for each column.
 ///
@@ -82,21 +82,14 @@ impl DataSink for ParquetFileSink {
         mut rows: SendableRecordBatchStream,
         context: &Arc<TaskContext>,
     ) -> Result<u64> {
-        let [place] = self.config.table_paths.as_slice() else {
-            let places = self.config.table_paths.len();
-            return exec_err!("a Parquet file is written to one place, found {places}");
-        };
-        let store = context.runtime_env().object_store(&self.config.object_store_url)?;
-        let part = context.session_config().options().execution.objectstore_writer_buffer_size;
-        let part = part.max(PART_MIN);
-        let mut file = BufWriter::with_capacity(store, place.prefix().clone(), part);
+        let mut file = one_file::begin(&self.config, context)?;
         let options = ArrowWriterOptions::new()
             .with_properties(self.properties()?)
             .with_skip_arrow_metadata(self.options.global.skip_arrow_metadata);
         let schema = get_writer_schema(&self.config);
-        let mut written = ArrowWriter::try_new_with_options(FileParts::of(part), schema, options)?;
-        let memory = MemoryConsumer::new(format!("ParquetFileSink[{}]", place.prefix()))
-            .register(context.memory_pool());
+        let parts = FileParts::of(one_file::part_bytes(context));
+        let mut written = ArrowWriter::try_new_with_options(parts, schema, options)?;
+        let memory = MemoryConsumer::new("ParquetFileSink").register(context.memory_pool());
         while let Some(batch) = rows.next().await {
             written.write(&batch?)?;
             memory.try_resize(written.memory_size() + written.inner().bytes())?;
@@ -109,21 +102,10 @@ impl DataSink for ParquetFileSink {
         for part in written.inner_mut().take_all() {
             file.put(part).await?;
         }
-        file.shutdown().await.map_err(of_store)?;
+        one_file::end(file).await?;
         Ok(metadata.file_metadata().num_rows().unsigned_abs())
     }
 }
-
-/// What a store said, which its writer has put into an error of files.
-fn of_store(error: io::Error) -> DataFusionError {
-    match error.downcast::<object_store::Error>() {
-        Ok(error) => error.into(),
-        Err(error) => error.into(),
-    }
-}
-
-/// A store gets no smaller parts but the last.
-const PART_MIN: usize = 64 << 10;
 
 /// Where parts that are larger begin in memory, behind the first one: at a large page, so that a file system that goes past
 /// the page cache can write from there.
@@ -323,16 +305,6 @@ mod tests {
             prop_assert_eq!(found.concat(), expected);
         }
     }
-    #[test]
-    fn what_a_store_says_at_the_end_keeps_its_kind() {
-        let missing =
-            || object_store::Error::NotFound { path: "a".to_owned(), source: "gone".into() };
-        let found = of_store(io::Error::from(missing()));
-        assert!(matches!(found, DataFusionError::ObjectStore(_)), "{found:?}");
-        let full = of_store(io::ErrorKind::StorageFull.into());
-        assert!(matches!(full, DataFusionError::IoError(_)), "{full:?}");
-    }
-
     #[test]
     fn large_parts_begin_at_a_large_page() {
         let mut parts = FileParts::of(5 << 20);
