@@ -36,11 +36,14 @@ fn blocks() -> Service {
     let fetch = method("fetch", "Fetch", "FetchRequest", "Chunk")
         .comment("The file of a block.")
         .server_streaming();
+    let find = method("find", "Find", "FetchRequest", "BlockFiles")
+        .comment("Where the files of blocks are, for readers of the same machine.");
     Service::builder()
         .package("forebay")
         .name("Blocks")
         .comment("What a worker serves to others.")
         .method(fetch.build())
+        .method(find.build())
         .build()
 }
 

@@ -20,6 +20,7 @@ mod cluster {
     mod lost_devices;
     mod memory;
     mod merges;
+    mod neighbours;
     mod options;
     mod packages;
     mod pauses;

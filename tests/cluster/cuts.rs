@@ -9,11 +9,12 @@ use nix::sys::signal::Signal;
 use super::history::{self, Block};
 use super::setup::{ACCELERATOR, CPU, QUERY, Running, Stage, is_long, moments, run};
 
-/// Adds a CPU worker whose blocks are read through a proxy.
+/// Adds a CPU worker whose blocks are read through a proxy: no other is reached by its name, so nobody reads its files.
 async fn add_proxied(stage: &mut Stage) -> (usize, Proxy) {
     let proxy = Proxy::start().await;
     let ports = format!("{},0", proxy.port());
-    let at = stage.cluster.add_worker(&[CPU, &["--advertised-ports", &ports]].concat());
+    let apart = ["--host", "LOCALHOST", "--advertised-ports", &ports];
+    let at = stage.cluster.add_worker(&[CPU, &apart].concat());
     proxy.forward_to(stage.cluster.worker(at).blocks_port());
     (at, proxy)
 }

@@ -4,7 +4,7 @@
 //!  task ── BlockWriterExec ──▶ <work dir>/<job>/<stage>/blocks/<task>-<seq>.arrow     worker A
 //!                                   │ sealed: bytes, rows, checksum
 //!                                   ▼
-//!  task ◀── BlockReaderExec ◀── own file, or Blocks.Fetch over gRPC                    worker B
+//!  task ◀── BlockReaderExec ◀── own file, that of a neighbour, or Blocks.Fetch over gRPC    worker B
 //! ```
 //!
 //! The blocks of a sorted run, which are small and many, share files.
@@ -18,14 +18,15 @@
 //!   between two of them; `row_digest`: whether it has the same keys when it is made again; [`range_window`]: window
 //!   functions of those rows
 //! - [`writer`]: the root of a stage; [`reader`]: a leaf of the next; `rest`: what comes after that has begun
-//! - [`service`]: serves blocks to other workers; `on_disk`: the threads that read them;
-//!   `past_cache`: files of which the page cache has nothing
+//! - [`service`]: serves blocks to other workers; [`neighbours`]: reads the files of those on the same machine; `block_file`: a
+//!   block's file as it is read, `on_disk`: the threads that read; `past_cache`: files of which the page cache has nothing
 //! - [`failure`]: what a reader says of a block that it cannot have
 //! - [`wire`]: protobuf forms
 //!
 //! A reader holds at most two blocks in memory, both reserved, and yields a row only after the
 //! checksum of its block was right. Names no `ballista_*`.
 
+mod block_file;
 mod compression;
 mod counted_file;
 pub mod cut;
@@ -34,6 +35,7 @@ pub mod failure;
 pub mod groups;
 pub mod hash_writer;
 mod job_blocks;
+pub mod neighbours;
 mod on_disk;
 pub mod open_block;
 mod open_round;
@@ -59,6 +61,7 @@ pub use cut::BlockSize;
 pub use failure::{BlockError, DiskError, says_full};
 pub use groups::Groups;
 pub use hash_writer::HashWriterExec;
+pub use neighbours::Neighbours;
 pub use range_window::RangeWindowExec;
 pub use reader::BlockReaderExec;
 pub use rest::Rest;

@@ -26,6 +26,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::decoded::{Decoded, batches};
+use super::neighbours::Neighbours;
 use super::on_disk::on_disk;
 use super::range::RangeCut;
 use super::rest::{self, Rest};
@@ -205,6 +206,7 @@ impl BlockReaderExec {
         let reader = Reader {
             peers,
             store: context.session_config().get_extension::<BlockStore>(),
+            neighbours: context.session_config().get_extension::<Neighbours>(),
             pool: MemoryConsumer::new(name).register(context.memory_pool()),
             bytes: MetricBuilder::new(&self.metrics).counter("bytes_read", partition),
         };
@@ -320,6 +322,8 @@ struct Reader {
     peers: Arc<Peers>,
     /// The blocks of this worker.
     store: Option<Arc<BlockStore>>,
+    /// Workers of this machine, if this is one.
+    neighbours: Option<Arc<Neighbours>>,
     pool: MemoryReservation,
     bytes: Count,
 }
@@ -343,17 +347,25 @@ impl Reader {
                 let read = on_disk(read).await;
                 read.map_err(|error| internal_datafusion_err!("reading a block: {error}"))??
             }
-            None => {
-                let reader = match self.store {
-                    Some(_) => service::Reader::Task,
-                    None => service::Reader::Session,
-                };
-                service::fetch(&self.peers, &blocks, reader).await?
-            }
+            None => self.of_another(&blocks).await?,
         };
         self.bytes.add(bytes.iter().map(Bytes::len).sum());
         let decoded = blocks.into_iter().zip(bytes).zip(reserved);
         Ok(decoded.map(|((block, bytes), memory)| Decoded::new(block, bytes, memory)).collect())
+    }
+
+    /// The blocks, of another worker: from its files if it is a neighbour's, and over the network.
+    async fn of_another(&self, blocks: &[BlockLocation]) -> Result<Vec<Bytes>> {
+        if let Some(neighbours) = &self.neighbours
+            && let Some(bytes) = neighbours.read(&self.peers, blocks).await
+        {
+            return Ok(bytes);
+        }
+        let reader = match self.store {
+            Some(_) => service::Reader::Task,
+            None => service::Reader::Session,
+        };
+        service::fetch(&self.peers, blocks, reader).await
     }
 
     fn own(&self, blocks: &[BlockLocation]) -> Option<Arc<BlockStore>> {

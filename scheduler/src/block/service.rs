@@ -11,14 +11,16 @@ use datafusion::common::Result;
 use futures::stream;
 use tonic::{Code, Request, Response, Status};
 
+use super::block_file::verify;
 use super::failure::BlockError;
+use super::job_blocks::Place;
 use super::on_disk::on_disk;
 use super::serving::Serving;
-use super::store::{BlockStore, verify};
+use super::store::BlockStore;
 use crate::protocol::blocks_server::Blocks;
 use crate::protocol::connection::{Peers, said};
 use crate::protocol::location::BlockLocation;
-use crate::protocol::messages::{Chunk, FetchRequest, check_protocol};
+use crate::protocol::messages::{BlockFilePart, BlockFiles, Chunk, FetchRequest, check_protocol};
 use crate::protocol::{Answers, BlocksClient};
 
 /// The pauses between attempts at reaching a worker: 100 and 200 ms. Few and short: an accelerator
@@ -68,6 +70,27 @@ impl Blocks for Arc<BlockStore> {
         });
         Ok(Response::new(Box::pin(chunks)))
     }
+
+    async fn find(&self, request: Request<FetchRequest>) -> Result<Response<BlockFiles>, Status> {
+        let FetchRequest { protocol, version, block, more } = request.into_inner();
+        let worker = format!("worker {}", self.worker());
+        check_protocol("this reader", protocol, &version, &worker)?;
+        let files = iter::once(&block).chain(&more).map(|block| file_part(self, block));
+        let files = files.collect::<Result<_, _>>();
+        let files = files.map_err(|error| Status::data_loss(error.problem))?;
+        Ok(Response::new(BlockFiles { files }))
+    }
+}
+
+fn file_part(store: &BlockStore, block: &BlockLocation) -> Result<BlockFilePart, BlockError> {
+    let (path, place) = store.file_of(block)?;
+    let no_text = |_| BlockError::new(block, "its file has no name that is text");
+    let path = path.into_os_string().into_string().map_err(no_text)?;
+    let (at, is_direct) = match place {
+        Place::Whole => (None, false),
+        Place::Part { at, is_direct, .. } => (Some(at), is_direct),
+    };
+    Ok(BlockFilePart { path, at, is_direct })
 }
 
 /// Blocks that are served one after the other.
@@ -251,6 +274,10 @@ mod tests {
             }
             let chunk = Chunk { bytes: Bytes::from_static(b"abc") };
             Ok(Response::new(Box::pin(stream::iter([Ok(chunk)]))))
+        }
+
+        async fn find(&self, _: Request<FetchRequest>) -> Result<Response<BlockFiles>, Status> {
+            Err(Status::unimplemented("only fetched"))
         }
     }
 

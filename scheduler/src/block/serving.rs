@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::block_file::BlockFile;
 use super::failure::BlockError;
-use super::store::{BlockFile, BlockStore};
+use super::store::BlockStore;
 use crate::protocol::location::BlockLocation;
 
 /// Bytes in one piece.

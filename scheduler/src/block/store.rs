@@ -1,18 +1,17 @@
 //! The block files of one worker, and the room that they take.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::common::{Result, exec_err};
-use forebay_engine::read_at;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::block_file::BlockFile;
 use super::compression::ByteCost;
 use super::failure::BlockError;
 use super::job_blocks::{JobBlocks, Place};
@@ -34,41 +33,6 @@ pub struct BlockStore {
     sealed: Mutex<HashMap<String, JobBlocks>>,
     /// Jobs that need no blocks any more; a task of theirs may still run for a moment.
     forgotten: Mutex<VecDeque<String>>,
-}
-
-/// The file of a block, from where that begins.
-#[derive(Debug)]
-pub(super) struct BlockFile {
-    file: File,
-    at: u64,
-    is_direct: bool,
-}
-
-impl BlockFile {
-    /// The file, which is read from there on.
-    ///
-    /// # Errors
-    /// If it has no such place.
-    pub(super) fn into_file(mut self) -> io::Result<File> {
-        if self.is_direct {
-            self.file = past_cache::reopened(&self.file, false)?;
-        }
-        self.file.seek(SeekFrom::Start(self.at))?;
-        Ok(self.file)
-    }
-
-    /// So many bytes from there on, or fewer, if there are fewer. Where the file is read past the page cache, `from` is a
-    /// multiple of [`STEP`](past_cache::STEP).
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub(super) fn read(&self, from: u64, bytes: usize) -> io::Result<Bytes> {
-        let at = self.at + from;
-        if self.is_direct {
-            return past_cache::read(&self.file, at, bytes);
-        }
-        read_at(&self.file, at, bytes)
-    }
 }
 
 /// Jobs to remember as forgotten.
@@ -163,11 +127,7 @@ impl BlockStore {
     /// # Errors
     /// If it is gone or damaged.
     pub fn read(&self, location: &BlockLocation) -> Result<Bytes, BlockError> {
-        let size = usize::try_from(location.bytes).unwrap_or(usize::MAX);
-        let bytes = self.open(location)?.read(0, size);
-        let bytes = bytes.map_err(|error| BlockError::new(location, error))?;
-        verify(location, &bytes)?;
-        Ok(bytes)
+        self.open(location)?.whole(location)
     }
 
     /// The file of a block that is here, from where what is wanted of it begins.
@@ -175,28 +135,21 @@ impl BlockStore {
     /// # Errors
     /// If it is gone, or its file has another size, or is too short where it has others, too.
     pub(super) fn open(&self, location: &BlockLocation) -> Result<BlockFile, BlockError> {
-        let problem = |problem: &dyn fmt::Display| BlockError::new(location, problem);
+        let (path, place) = self.file_of(location)?;
+        BlockFile::open(location, &path, place)
+    }
+
+    /// The file where a block lies if it is here, and its place in it. Whether there is such a file is not looked at.
+    ///
+    /// # Errors
+    /// If the job's name is none.
+    pub(super) fn file_of(&self, location: &BlockLocation) -> Result<(PathBuf, Place), BlockError> {
         let (job, id) = (&location.job, location.id);
         let place = self.sealed.lock().get(job).and_then(|sealed| sealed.place(id));
         let place = place.unwrap_or(Place::Whole);
         let path = self.path(job, place.file(id));
-        let path = path.map_err(|error| problem(&error.strip_backtrace()))?;
-        let is_direct = matches!(place, Place::Part { is_direct: true, .. });
-        let file = if is_direct { past_cache::open(&path) } else { File::open(path) };
-        let file = file.map_err(|error| problem(&error))?;
-        let size = file.metadata().map_err(|error| problem(&error))?.len();
-        // Before it is read: the reader has reserved as much as was sealed.
-        let at = match place {
-            Place::Whole => {
-                location.check_file(size)?;
-                location.segment_at.unwrap_or(0)
-            }
-            Place::Part { at, .. } => {
-                location.check_part(at, size)?;
-                at
-            }
-        };
-        Ok(BlockFile { file, at, is_direct })
+        let path = path.map_err(|error| BlockError::new(location, error.strip_backtrace()))?;
+        Ok((path, place))
     }
 
     /// Removes a block, if it is here; its file, once that has no other.
@@ -292,15 +245,6 @@ fn remove_folder(folder: &Path) {
         }
         _ => {}
     }
-}
-
-/// Whether these are the bytes of the block.
-///
-/// # Errors
-/// Says how they differ.
-pub(super) fn verify(location: &BlockLocation, bytes: &[u8]) -> Result<(), BlockError> {
-    location.check_size(bytes.len() as u64)?;
-    location.check_sum(crc32fast::hash(bytes))
 }
 
 #[cfg(test)]
@@ -525,7 +469,7 @@ mod tests {
             }
         }
         assert_eq!(store.bytes(), kept);
-        let is_direct = |location: &BlockLocation| store.open(location).unwrap().is_direct;
+        let is_direct = |location: &BlockLocation| store.open(location).unwrap().is_direct();
         let direct: Vec<bool> = locations.iter().map(is_direct).collect();
         assert_eq!(direct, [false, false, true, true, true, true, true, true]);
         for location in &locations {

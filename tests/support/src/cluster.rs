@@ -111,7 +111,9 @@ impl Cluster {
         &self.addresses
     }
 
-    /// Starts a worker and waits until it is ready; returns its place among the workers.
+    /// Starts a worker and waits until it is ready; returns its place among the workers. Unless its arguments say how it is
+    /// reached, every second one has another name than the others: these do not take it for a neighbour, so that blocks come
+    /// from files and over the network.
     pub fn add_worker(&mut self, arguments: &[&str]) -> usize {
         self.add_worker_in(&[], arguments)
     }
@@ -122,6 +124,9 @@ impl Cluster {
         command.args(["worker", "--scheduler", &self.addresses, "--work-dir"]);
         command.arg(self.work_dir()).args(arguments).envs(environment.iter().copied());
         let at = self.workers.len();
+        if at % 2 == 1 && !arguments.iter().any(|given| ["--host", "--tls-cert"].contains(given)) {
+            command.args(["--host", "localhost"]);
+        }
         let log = self.folder.path().join(format!("worker{at}.log"));
         self.workers.push(Process::start(command, log));
         at

@@ -1,12 +1,13 @@
 //! Stands in front of a port, and cuts the line to it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use datafusion::common::runtime::SpawnedTask;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_util::io::InspectReader;
 
 /// What becomes of what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,7 @@ pub struct Proxy {
     target: watch::Sender<Option<u16>>,
     line: watch::Sender<Line>,
     cut: Arc<AtomicUsize>,
+    passed: Arc<AtomicU64>,
     _accepts: SpawnedTask<()>,
 }
 
@@ -35,11 +37,15 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it has a port").port();
         let (target, line) = (watch::Sender::new(None), watch::Sender::new(Line::Open));
-        let cut = Arc::<AtomicUsize>::default();
-        let wires =
-            Wires { target: target.subscribe(), line: line.subscribe(), cut: Arc::clone(&cut) };
+        let (cut, passed) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
+        let wires = Wires {
+            target: target.subscribe(),
+            line: line.subscribe(),
+            cut: Arc::clone(&cut),
+            passed: Arc::clone(&passed),
+        };
         let accepts = SpawnedTask::spawn(accept(listener, wires));
-        Self { port, target, line, cut, _accepts: accepts }
+        Self { port, target, line, cut, passed, _accepts: accepts }
     }
 
     /// Where it listens.
@@ -61,6 +67,11 @@ impl Proxy {
     pub fn cut(&self) -> usize {
         self.cut.load(Ordering::SeqCst)
     }
+
+    /// Bytes that it has passed on to those who called.
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::SeqCst)
+    }
 }
 
 #[derive(Clone)]
@@ -68,6 +79,7 @@ struct Wires {
     target: watch::Receiver<Option<u16>>,
     line: watch::Receiver<Line>,
     cut: Arc<AtomicUsize>,
+    passed: Arc<AtomicU64>,
 }
 
 async fn accept(listener: TcpListener, wires: Wires) {
@@ -95,9 +107,13 @@ async fn pass(mut client: TcpStream, mut wires: Wires) {
         let Ok(target) = wires.target.wait_for(Option::is_some).await.map(|target| *target) else {
             return;
         };
-        let Ok(mut server) = TcpStream::connect(("127.0.0.1", target.unwrap_or(0))).await else {
+        let Ok(server) = TcpStream::connect(("127.0.0.1", target.unwrap_or(0))).await else {
             return;
         };
+        let passed = &wires.passed;
+        let mut server = InspectReader::new(server, |bytes| {
+            passed.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        });
         copy_bidirectional(&mut client, &mut server).await.ok();
     };
     tokio::select! {

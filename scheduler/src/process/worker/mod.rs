@@ -29,7 +29,7 @@ use forebay_engine::Devices;
 use tokio::sync::oneshot;
 
 use crate::ballista::session;
-use crate::block::{BlockStore, ByteCost};
+use crate::block::{BlockStore, ByteCost, Neighbours};
 use crate::functions::Functions;
 use crate::inventory;
 use crate::metrics::{MetricsServer, Page};
@@ -242,7 +242,8 @@ impl Worker {
             .clone()
             .with_extension(store)
             .with_extension(schedulers)
-            .with_extension(peers);
+            .with_extension(peers)
+            .with_extension(Arc::new(Neighbours::at(self.host.clone())));
         let produce_config: ConfigProducer = Arc::new(move || config.clone());
         let runtime = Arc::clone(&self.runtime);
         let produce_runtime: RuntimeProducer = Arc::new(move |_| Ok(Arc::clone(&runtime)));

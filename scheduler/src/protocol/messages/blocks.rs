@@ -36,3 +36,25 @@ pub struct Chunk {
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: bytes::Bytes,
 }
+
+/// Where blocks lie on the machine of their worker, for whoever may be there, too.
+#[derive(Clone, PartialEq, Message)]
+pub struct BlockFiles {
+    /// As many as were asked for, in their order.
+    #[prost(message, repeated, tag = "1")]
+    pub files: Vec<BlockFilePart>,
+}
+
+/// A file, and the block in it.
+#[derive(Clone, PartialEq, Message)]
+pub struct BlockFilePart {
+    /// The file's path, as the worker sees it.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    /// Where the block begins, if the file has others, too.
+    #[prost(uint64, optional, tag = "2")]
+    pub at: Option<u64>,
+    /// Whether the file was written past the page cache, and is read so.
+    #[prost(bool, tag = "3")]
+    pub is_direct: bool,
+}

@@ -11,7 +11,7 @@ mod tables;
 
 use tonic::Status;
 
-pub use blocks::{Chunk, FetchRequest};
+pub use blocks::{BlockFilePart, BlockFiles, Chunk, FetchRequest};
 pub use cluster::{Accelerator, ClusterDescription, DescribeRequest, Inventory, Worker};
 pub use control::{
     Busy, DealtAnswer, DealtRequest, Draining, Free, FromWorker, Full, Hello, Holds, Leave, Sealed,
