@@ -9,7 +9,7 @@ use forebay::ForebayContext;
 use forebay_testkit::random::Random;
 
 use super::history::{self, Unit, units};
-use super::setup::{CPU, FILES, Stage, is_long, random, run, text};
+use super::setup::{CPU, FILES, NEIGHBOUR, Stage, is_long, random, run, text};
 
 /// Rows of a table, in as many files as there are partitions.
 const ROWS: usize = 60_000;
@@ -92,7 +92,7 @@ async fn readers(session: &ForebayContext) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_merged_gives_what_plain_datafusion_gives() {
-    let stage = Stage::new(60, &[CPU, CPU]);
+    let stage = Stage::new(60, &[CPU, NEIGHBOUR]);
     write_table(&stage.local().await, stage.folder()).await;
     let plain = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
     plain.sql(&create(stage.folder())).await.unwrap();

@@ -39,6 +39,9 @@ const QUICK: &str = "quick";
 
 /// A worker of one core.
 pub(super) const CPU: &[&str] = &["--cpus", "1", "--gpus", "none"];
+/// The same, which is reached by the name by which the first one is: they read each other's files. Otherwise the second worker
+/// of a cluster [is none of its neighbours](Cluster::add_worker).
+pub(super) const NEIGHBOUR: &[&str] = &["--cpus", "1", "--gpus", "none", "--host", "127.0.0.1"];
 /// A worker of one core and one emulated accelerator.
 pub(super) const ACCELERATOR: &[&str] =
     &["--cpus", "1", "--gpus", "none", "--emulated-accelerators", "1"];

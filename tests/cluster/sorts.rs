@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::history::{self, Task};
 use super::restarts::restart;
-use super::setup::{CPU, FILES, Stage, begin, lines, run};
+use super::setup::{CPU, FILES, NEIGHBOUR, Stage, begin, lines, run};
 
 pub(super) const ROWS: usize = 6000;
 
@@ -130,7 +130,7 @@ async fn rows_come_in_the_order_of_one_process_whatever_the_keys_are() {
 /// Where a task per range would be wrong, of no use, or not possible, one task merges.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_task_merges_what_ranges_would_be_wrong_for() {
-    let sorts = Sorts::new(Stage::new(60, &[CPU, CPU])).await;
+    let sorts = Sorts::new(Stage::new(60, &[CPU, NEIGHBOUR])).await;
     let session = sorts.session().await;
     for query in [
         "SELECT id, s FROM sorts ORDER BY id LIMIT 5000",
@@ -299,7 +299,7 @@ pub(super) const FOR_BOTH: &str = "
 async fn files_of_a_copy_are_in_the_order_of_another_engine() {
     let setup = "tools/setup duckdb makes the environment that this test needs";
     assert!(Path::new(DUCKDB).exists(), "no {DUCKDB}: {setup}");
-    let sorts = Sorts::new(Stage::new(60, &[CPU, CPU])).await;
+    let sorts = Sorts::new(Stage::new(60, &[CPU, NEIGHBOUR])).await;
     let session = sorts.session().await;
     for (number, order) in [
         "s DESC NULLS FIRST, k, id DESC",
@@ -355,7 +355,7 @@ pub(super) async fn disturbed(
 /// The runs of the worker are made again, and cut where they were cut; ranges that were read stay read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_while_ranges_are_read() {
-    let mut sorts = Sorts::new(Stage::new(10, &[CPU, CPU])).await;
+    let mut sorts = Sorts::new(Stage::new(10, &[CPU, NEIGHBOUR])).await;
     let (session, job) = disturbed(&mut sorts, QUERY, |stage| {
         stage.cluster.worker(0).kill();
         stage.cluster.add_worker(CPU);
@@ -380,7 +380,7 @@ async fn the_scheduler_is_killed_while_ranges_are_read() {
 /// A worker is killed at several moments of a write: files are those of one process all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_while_ranges_are_written() {
-    let mut sorts = Sorts::new(Stage::new(10, &[CPU, CPU])).await;
+    let mut sorts = Sorts::new(Stage::new(10, &[CPU, NEIGHBOUR])).await;
     let expected = sorts.expected(QUERY).await;
     let session = sorts.session().await;
     let copy =

@@ -35,7 +35,7 @@ impl Encrypted {
         let folder = TempDir::new().unwrap();
         let authority = Authority::new(&folder.path().join("own"));
         let other = Authority::new(&folder.path().join("other"));
-        let server = authority.issue("server", &["127.0.0.1"]);
+        let server = authority.issue("server", &["127.0.0.1", "localhost"]);
         let client = authority.issue("client", &[]);
         let tls = Tls::open(&client.certificate, &client.key, &client.authority).unwrap();
         let shown = server.arguments();
@@ -222,6 +222,7 @@ async fn no_port_of_an_encrypted_cluster_answers_plainly() {
     let session = encrypted.stage.session().await;
     let known = run(&session, "SELECT address FROM forebay.workers").await.unwrap();
     assert_eq!(known.len(), 2);
+    let known: Vec<_> = known.iter().map(|at| at.replace("localhost", "127.0.0.1")).collect();
     let processes = [
         encrypted.stage.cluster.scheduler().id(),
         encrypted.stage.cluster.worker(0).id(),

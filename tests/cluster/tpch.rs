@@ -6,7 +6,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay::{Catalog, ForebayContext};
 use forebay_testkit::tpch;
 
-use super::setup::{CPU, Stage};
+use super::setup::{CPU, NEIGHBOUR, Stage};
 
 /// Of 6,000,000 rows of `lineitem`.
 const SCALE: f64 = 0.01;
@@ -14,7 +14,7 @@ const PARTITIONS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_queries_give_what_plain_datafusion_gives() {
-    let stage = Stage::new(60, &[CPU, CPU]);
+    let stage = Stage::new(60, &[CPU, NEIGHBOUR]);
     let tables = stage.folder().join("tpch");
     tpch::write_tables(&tables, SCALE, PARTITIONS).await;
     let config = || SessionConfig::new().with_target_partitions(PARTITIONS);

@@ -7,7 +7,7 @@ use std::process::Command;
 use forebay::ForebayContext;
 
 use super::history;
-use super::setup::{CPU, Stage, run};
+use super::setup::{CPU, NEIGHBOUR, Stage, run};
 use super::sorts::{DUCKDB, FOR_BOTH, ROWS, SORTED_BY_DUCKDB, Sorts, disturbed, files, ranges};
 
 /// All that follow from how many rows there are, over the window `w`.
@@ -68,7 +68,7 @@ async fn values_are_those_of_one_process_whatever_the_keys_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_windows_and_what_is_above_and_below_them() {
-    let sorts = Sorts::new(Stage::new(60, &[CPU, CPU])).await;
+    let sorts = Sorts::new(Stage::new(60, &[CPU, NEIGHBOUR])).await;
     let session = session(&sorts).await;
     for query in [
         "SELECT id, row_number() OVER (ORDER BY id) AS n FROM sorts ORDER BY id",
@@ -181,7 +181,7 @@ async fn values_in_files_are_those_of_another_engine() {
 /// The runs of the worker are made again, and ranges go on from where they did.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_killed_while_ranges_are_read() {
-    let mut sorts = Sorts::new(Stage::new(10, &[CPU, CPU])).await;
+    let mut sorts = Sorts::new(Stage::new(10, &[CPU, NEIGHBOUR])).await;
     let query = over("k, s", "k, s DESC", "sorts");
     let (session, job) = disturbed(&mut sorts, &query, |stage| {
         stage.cluster.worker(0).kill();

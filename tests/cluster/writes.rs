@@ -13,7 +13,9 @@ use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use forebay::ForebayContext;
 
-use super::setup::{ACCELERATOR, CPU, QUERY, Rows, Stage, Undisturbed, moments, rows, run, text};
+use super::setup::{
+    ACCELERATOR, CPU, NEIGHBOUR, QUERY, Rows, Stage, Undisturbed, moments, rows, run, text,
+};
 
 /// All files below a folder, but for those in staging folders.
 fn visible(folder: &Path) -> BTreeSet<PathBuf> {
@@ -262,7 +264,7 @@ async fn tasks_that_make_files_of_rows_write_them_and_others_leave_that_to_other
 /// A row group is in a worker's memory while it is written. By default it would have a million rows, however wide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_groups_of_wide_rows_have_few_of_them() {
-    let stage = Stage::new(60, &[CPU, CPU]);
+    let stage = Stage::new(60, &[CPU, NEIGHBOUR]);
     let session = sized_session(&stage).await;
     let rows = PARTS * ROWS_OF_PART;
     let wide = "CASE WHEN id < 400 THEN repeat(chr(CAST(97 + id % 26 AS BIGINT)), 100000) END";

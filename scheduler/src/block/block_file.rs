@@ -1,11 +1,13 @@
 //! The file of a block, as it is read.
 
-use std::fs::{self, File};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bytes::Bytes;
 use forebay_engine::read_at;
+use nix::fcntl::OFlag;
 
 use super::failure::BlockError;
 use super::job_blocks::Place;
@@ -31,24 +33,25 @@ impl BlockFile {
         place: Place,
     ) -> Result<Self, BlockError> {
         let problem = |error: io::Error| BlockError::new(location, error);
-        let found = fs::metadata(path).map_err(problem)?;
-        // Others have no size that can be trusted, and may never open.
+        let is_direct = matches!(place, Place::Part { is_direct: true, .. });
+        let file = if is_direct { past_cache::open(path) } else { open(path) };
+        let file = file.map_err(problem)?;
+        let found = file.metadata().map_err(problem)?;
         if !found.is_file() {
             return Err(BlockError::new(location, format!("{} is no file", path.display())));
         }
         // Before it is read: the reader has reserved as much as was sealed.
-        let (at, is_direct) = match place {
+        let at = match place {
             Place::Whole => {
                 location.check_file(found.len())?;
-                (location.segment_at.unwrap_or(0), false)
+                location.segment_at.unwrap_or(0)
             }
-            Place::Part { at, is_direct, .. } => {
+            Place::Part { at, .. } => {
                 location.check_part(at, found.len())?;
-                (at, is_direct)
+                at
             }
         };
-        let file = if is_direct { past_cache::open(path) } else { File::open(path) };
-        Ok(Self { file: file.map_err(problem)?, at, is_direct })
+        Ok(Self { file, at, is_direct })
     }
 
     /// The file, which is read from there on.
@@ -91,6 +94,14 @@ impl BlockFile {
     pub(super) fn is_direct(&self) -> bool {
         self.is_direct
     }
+}
+
+/// Opens a file to be read. What is no file, which another worker may name, is not waited for.
+///
+/// # Errors
+/// If there is none.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
 /// Whether these are the bytes of the block.

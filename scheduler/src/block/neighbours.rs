@@ -6,13 +6,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use datafusion::common::Result;
 use parking_lot::Mutex;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::block_file::BlockFile;
 use super::failure::BlockError;
 use super::job_blocks::Place;
-use super::on_disk::on_disk;
+use super::on_disk::on_disk_of_neighbour;
+use super::service::{CONNECT_LIMIT, SILENCE_LIMIT};
 use crate::protocol::BlocksClient;
 use crate::protocol::connection::Peers;
 use crate::protocol::location::BlockLocation;
@@ -21,7 +24,12 @@ use crate::protocol::messages::{BlockFilePart, FetchRequest};
 /// For how long a neighbour is asked where its files are, which it has not to look up on a disk.
 const ASKED_FOR: Duration = Duration::from_secs(1);
 
-/// After so many reads in a row that found no file, the worker is none of this machine, or one of another container.
+/// For how long its files are read, if its disk does not answer. What is read nevertheless takes memory that is not reserved,
+/// as many blocks at most as [there are threads](super::on_disk).
+const READ_FOR: Duration = SILENCE_LIMIT;
+
+/// After so many reads in a row that found none of the files, which the worker has all the same, it is on no disk of this
+/// machine, or on one of another container.
 const MISSES_MAX: u32 = 8;
 
 /// The workers that are reached by the name by which this one is. They are asked for their files' paths, as the network may
@@ -29,7 +37,7 @@ const MISSES_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Neighbours {
     host: String,
-    /// By address, reads in a row that found no file.
+    /// By worker, reads in a row that found no file.
     misses: Mutex<HashMap<String, u32>>,
 }
 
@@ -39,34 +47,49 @@ impl Neighbours {
         Self { host, misses: Mutex::default() }
     }
 
-    /// Blocks of another worker, or segments of them, if it is a neighbour and its files are here. If not, for whatever
-    /// reason, whoever fetches them from the worker is told why it cannot have them.
-    pub(super) async fn read(&self, peers: &Peers, blocks: &[BlockLocation]) -> Option<Vec<Bytes>> {
-        let address = &blocks.first()?.address;
-        if !self.may_have(address) {
-            return None;
+    /// Blocks of another worker, or segments of them: from its files if it is a neighbour. If they are not to be had there, for
+    /// whatever reason, they are fetched, and whoever does that is told why.
+    ///
+    /// # Errors
+    /// If they cannot be fetched either.
+    pub(super) async fn read_or(
+        &self,
+        peers: &Peers,
+        blocks: &[BlockLocation],
+        fetch: impl Future<Output = Result<Vec<Bytes>>>,
+    ) -> Result<Vec<Bytes>> {
+        let neighbour = blocks.first().filter(|block| self.may_have(peers, block));
+        let Some(BlockLocation { worker, address, .. }) = neighbour else { return fetch.await };
+        let Ok(files) = find(peers, address, blocks).await else { return fetch.await };
+        match read(blocks.to_vec(), files).await {
+            Ok(bytes) => {
+                self.misses.lock().remove(worker);
+                Ok(bytes)
+            }
+            Err(problem) => {
+                let fetched = fetch.await?;
+                self.count_miss(worker, &problem);
+                Ok(fetched)
+            }
         }
-        let files = find(peers, address, blocks).await.ok()?;
-        let blocks = blocks.to_vec();
-        let read = on_disk(move || read_all(&blocks, &files)).await.ok()?;
-        if let Err(error) = &read {
-            tracing::debug!("fetched from {address}, as its files are not here: {error}");
-        }
-        self.count(address, read.is_err());
-        read.ok()
     }
 
-    fn may_have(&self, address: &str) -> bool {
+    fn may_have(&self, peers: &Peers, block: &BlockLocation) -> bool {
+        let BlockLocation { worker, address, .. } = block;
         let is_here = address.rsplit_once(':').is_some_and(|(host, _)| host == self.host);
-        is_here && self.misses.lock().get(address).is_none_or(|misses| *misses < MISSES_MAX)
+        let may_be_found = || self.misses.lock().get(worker).is_none_or(|had| *had < MISSES_MAX);
+        is_here && may_be_found() && !peers.was_silent(address)
     }
 
-    fn count(&self, address: &str, is_miss: bool) {
+    fn count_miss(&self, worker: &str, problem: &str) {
         let mut misses = self.misses.lock();
-        if is_miss {
-            *misses.entry(address.to_owned()).or_default() += 1;
-        } else {
-            misses.remove(address);
+        let had = misses.entry(worker.to_owned()).or_default();
+        *had += 1;
+        if *had == MISSES_MAX {
+            tracing::info!(
+                "blocks of worker {worker} are fetched from now on: its files are not read here, \
+                 though it has the same --host: {problem}"
+            );
         }
     }
 }
@@ -78,10 +101,18 @@ async fn find(
     blocks: &[BlockLocation],
 ) -> Result<Vec<BlockFilePart>, Status> {
     let Some((first, more)) = blocks.split_first() else { return Ok(vec![]) };
-    let mut worker = BlocksClient::new(peers.channel(address, ASKED_FOR)?);
+    let mut worker = BlocksClient::new(peers.channel(address, CONNECT_LIMIT)?);
     let answer = worker.find(FetchRequest::new(first.clone(), more.to_vec()));
     let late = |_| Status::deadline_exceeded("no answer");
-    Ok(tokio::time::timeout(ASKED_FOR, answer).await.map_err(late)??.into_inner().files)
+    Ok(timeout(ASKED_FOR, answer).await.map_err(late)??.into_inner().files)
+}
+
+/// Reads files; if that fails, says why.
+async fn read(blocks: Vec<BlockLocation>, files: Vec<BlockFilePart>) -> Result<Vec<Bytes>, String> {
+    let read = on_disk_of_neighbour(move || read_all(&blocks, &files));
+    let read = timeout(READ_FOR, read).await;
+    let read = read.map_err(|_| format!("nothing for {READ_FOR:?}"))?;
+    read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
 fn read_all(blocks: &[BlockLocation], files: &[BlockFilePart]) -> Result<Vec<Bytes>, BlockError> {
@@ -105,6 +136,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use datafusion::common::exec_err;
     use datafusion::common::runtime::SpawnedTask;
     use tempfile::TempDir;
     use tokio::net::TcpListener;
@@ -118,6 +150,8 @@ mod tests {
     use crate::protocol::connection::serve;
     use crate::protocol::location::FileId;
     use crate::protocol::messages::{BlockFiles, Chunk};
+
+    const FETCHED: &[u8] = b"fetched";
 
     /// What a worker says of where its files are.
     #[derive(Clone, Debug, PartialEq)]
@@ -240,8 +274,15 @@ mod tests {
             Self { worker, peers: Peers::default(), blocks, folder, _serving: serving }
         }
 
-        async fn read(&self, neighbours: &Neighbours) -> Option<Vec<Bytes>> {
-            neighbours.read(&self.peers, &self.blocks).await
+        /// What is read, or what is fetched instead.
+        async fn read(&self, neighbours: &Neighbours) -> Vec<Bytes> {
+            let fetch = async { Ok(vec![Bytes::from_static(FETCHED)]) };
+            neighbours.read_or(&self.peers, &self.blocks, fetch).await.unwrap()
+        }
+
+        /// Whether they are fetched.
+        async fn fetches(&self, neighbours: &Neighbours) -> bool {
+            self.read(neighbours).await == [FETCHED]
         }
 
         fn says(&self, says: Says) {
@@ -262,31 +303,52 @@ mod tests {
         let stage = Stage::new().await;
         let own = stage.blocks.iter().map(|block| stage.worker.store.read(block).unwrap());
         let own: Vec<Bytes> = own.collect();
-        assert_eq!(stage.read(&here()).await.unwrap(), own);
-        let other = Neighbours::at("127.0.0.2".to_owned());
-        assert_eq!((stage.read(&other).await, stage.asked()), (None, 1));
+        assert_eq!(stage.read(&here()).await, own);
+        assert!(stage.fetches(&Neighbours::at("127.0.0.2".to_owned())).await);
+        assert_eq!(stage.asked(), 1);
+        stage.peers.hang_up(&stage.blocks[0].address, true);
+        assert!(stage.fetches(&here()).await);
+        assert_eq!(stage.asked(), 1, "one that was silent is not asked");
     }
 
     #[tokio::test]
-    async fn what_is_not_the_block_is_not_read() {
+    async fn what_is_not_the_block_is_fetched() {
         let stage = Stage::new().await;
-        let neighbours = here();
-        stage.says(Says::Nothing);
-        assert_eq!(stage.read(&neighbours).await, None);
-        let pipe = stage.folder.path().join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let whole = stage.folder.path().join("job/1/blocks/2-3.arrow");
-        for path in [stage.folder.path().to_owned(), pipe, "/dev/zero".into(), whole.clone()] {
-            stage.says(Says::Path(path));
-            assert_eq!(stage.read(&neighbours).await, None);
-        }
+        let damage = || {
+            let mut bytes = fs::read(&whole).unwrap();
+            bytes[100] ^= 1;
+            fs::write(&whole, bytes).unwrap();
+        };
+        stage.says(Says::Nothing);
+        assert!(stage.fetches(&here()).await);
+        stage.says(Says::Path(whole.clone()));
+        assert!(stage.fetches(&here()).await);
         stage.says(Says::Truth);
-        let mut damaged = fs::read(&whole).unwrap();
-        damaged[100] ^= 1;
-        fs::write(&whole, damaged).unwrap();
-        assert_eq!(stage.read(&neighbours).await, None);
-        fs::remove_file(whole).unwrap();
-        assert_eq!(stage.read(&neighbours).await, None);
+        assert!(!stage.fetches(&here()).await);
+        damage();
+        assert!(stage.fetches(&here()).await);
+        damage();
+        assert!(!stage.fetches(&here()).await);
+        fs::remove_file(&whole).unwrap();
+        assert!(stage.fetches(&here()).await);
+        assert_eq!(stage.asked(), 6);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let folder = TempDir::new().unwrap();
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let block = BlockLocation::default();
+        for path in [folder.path().to_owned(), pipe, "/dev/zero".into()] {
+            for is_direct in [false, true] {
+                let path = path.display().to_string();
+                let file = BlockFilePart { path: path.clone(), at: Some(0), is_direct };
+                let error = read_all(std::slice::from_ref(&block), &[file]).unwrap_err();
+                assert!(error.problem.contains("is no file"), "{path}: {error}");
+            }
+        }
     }
 
     #[tokio::test]
@@ -296,21 +358,27 @@ mod tests {
         let elsewhere = || stage.says(Says::Path(stage.folder.path().join("elsewhere")));
         elsewhere();
         for _ in 1..MISSES_MAX {
-            assert_eq!(stage.read(&neighbours).await, None);
+            assert!(stage.fetches(&neighbours).await);
         }
         stage.says(Says::Truth);
-        stage.read(&neighbours).await.unwrap();
+        assert!(!stage.fetches(&neighbours).await);
         elsewhere();
-        for _ in 0..2 * MISSES_MAX {
-            assert_eq!(stage.read(&neighbours).await, None);
+        // What nobody can have, as it was removed, is none.
+        for _ in 0..MISSES_MAX {
+            let fetch = async { exec_err!("gone") };
+            neighbours.read_or(&stage.peers, &stage.blocks, fetch).await.unwrap_err();
         }
-        assert_eq!(stage.asked(), 2 * MISSES_MAX as usize);
+        for _ in 0..2 * MISSES_MAX {
+            assert!(stage.fetches(&neighbours).await);
+        }
+        assert_eq!(stage.asked(), 3 * MISSES_MAX as usize);
     }
 
     #[tokio::test]
     async fn one_that_does_not_answer_is_not_waited_for() {
         let stage = Stage::new().await;
         stage.says(Says::Later);
-        assert_eq!(stage.read(&here()).await, None);
+        assert!(stage.fetches(&here()).await);
+        assert_eq!(stage.asked(), 1);
     }
 }

@@ -10,25 +10,48 @@ use tokio::task::JoinError;
 /// each of them the allocator would keep memory for each thread: half a gigabyte in all.
 const READERS: usize = 8;
 
+/// Those that read from this worker's disk.
+static OWN: LazyLock<Runtime> = LazyLock::new(|| threads("block-reader"));
+
+/// Those that read from the disks of others: should one of these hang, this worker has still its own.
+static OF_NEIGHBOURS: LazyLock<Runtime> = LazyLock::new(|| threads("neighbour-reader"));
+
 /// Runs no tasks: of a runtime only its threads for work that blocks are used. A limit for how many of these ask at a
 /// time would not do: one that has just answered is not idle yet when the next one is wanted, so there would be more.
 #[expect(clippy::expect_used, reason = "no driver is asked for")]
-static THREADS: LazyLock<Runtime> = LazyLock::new(|| {
+fn threads(name: &str) -> Runtime {
     let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.max_blocking_threads(READERS).thread_name("block-reader").build();
+    let runtime = runtime.max_blocking_threads(READERS).thread_name(name).build();
     runtime.expect("a runtime without drivers asks nothing of the system")
-});
+}
 
 /// Reads what may have to be waited for. What has not begun when nobody waits any more is not read.
 ///
 /// # Errors
 /// If it panics.
-#[expect(clippy::expect_used, reason = "it has one read")]
 pub(super) async fn on_disk<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
+    on(&OWN, read).await
+}
+
+/// The same, from another worker's disk.
+///
+/// # Errors
+/// If it panics.
+pub(super) async fn on_disk_of_neighbour<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    on(&OF_NEIGHBOURS, read).await
+}
+
+#[expect(clippy::expect_used, reason = "it has one read")]
+async fn on<T: Send + 'static>(
+    threads: &Runtime,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
     let mut reads = JoinSet::new();
-    reads.spawn_blocking_on(read, THREADS.handle());
+    reads.spawn_blocking_on(read, threads.handle());
     reads.join_next().await.expect("it has one read, which has not been joined")
 }
 

@@ -17,6 +17,8 @@ use nix::fcntl::OFlag;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 
+use super::block_file;
+
 /// What goes past the page cache begins at a multiple of this, in the file and in memory, and is a multiple of it.
 pub(super) const STEP: usize = 4 << 10;
 
@@ -188,9 +190,10 @@ pub(super) fn reopened(file: &File, is_direct: bool) -> io::Result<File> {
 /// # Errors
 /// If there is no such file.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    let direct = OpenOptions::new().read(true).custom_flags(OFlag::O_DIRECT.bits()).open(path);
+    let flags = OFlag::O_DIRECT | OFlag::O_NONBLOCK;
+    let direct = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
     match direct {
-        Err(error) if is_refused(&error) => File::open(path),
+        Err(error) if is_refused(&error) => block_file::open(path),
         opened => opened,
     }
 }
@@ -201,6 +204,15 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If they cannot be read.
 pub(super) fn read(file: &File, at: u64, bytes: usize) -> io::Result<Bytes> {
+    let size = bytes.next_multiple_of(STEP);
+    // As it is allocated memory begins at a step often, and newer kernels ask for less. It need not be filled with zeros.
+    match forebay_engine::read_at(file, at, size) {
+        Err(error) if is_refused(&error) => read_aligned(file, at, bytes),
+        read => read.map(|read| read.slice(..read.len().min(bytes))),
+    }
+}
+
+fn read_aligned(file: &File, at: u64, bytes: usize) -> io::Result<Bytes> {
     let size = bytes.next_multiple_of(STEP);
     let mut memory = vec![0; size + STEP];
     let start = memory.as_ptr().align_offset(STEP).min(STEP);

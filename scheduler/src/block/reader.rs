@@ -356,16 +356,15 @@ impl Reader {
 
     /// The blocks, of another worker: from its files if it is a neighbour's, and over the network.
     async fn of_another(&self, blocks: &[BlockLocation]) -> Result<Vec<Bytes>> {
-        if let Some(neighbours) = &self.neighbours
-            && let Some(bytes) = neighbours.read(&self.peers, blocks).await
-        {
-            return Ok(bytes);
-        }
         let reader = match self.store {
             Some(_) => service::Reader::Task,
             None => service::Reader::Session,
         };
-        service::fetch(&self.peers, blocks, reader).await
+        let fetch = service::fetch(&self.peers, blocks, reader);
+        match &self.neighbours {
+            Some(neighbours) => neighbours.read_or(&self.peers, blocks, fetch).await,
+            None => fetch.await,
+        }
     }
 
     fn own(&self, blocks: &[BlockLocation]) -> Option<Arc<BlockStore>> {

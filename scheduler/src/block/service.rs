@@ -31,10 +31,10 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_times(2);
 
 /// For how long a worker is called before it counts as not reached.
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// For how long nothing may arrive.
-const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The same of a worker that was silent before: what else is asked of it must not take as long
 /// each time, as a task asks for many blocks and may hold an accelerator meanwhile.

@@ -124,7 +124,7 @@ impl Cluster {
         command.args(["worker", "--scheduler", &self.addresses, "--work-dir"]);
         command.arg(self.work_dir()).args(arguments).envs(environment.iter().copied());
         let at = self.workers.len();
-        if at % 2 == 1 && !arguments.iter().any(|given| ["--host", "--tls-cert"].contains(given)) {
+        if at % 2 == 1 && !arguments.contains(&"--host") {
             command.args(["--host", "localhost"]);
         }
         let log = self.folder.path().join(format!("worker{at}.log"));

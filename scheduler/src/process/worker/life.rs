@@ -52,11 +52,14 @@ const PART_CACHED: u64 = 4;
 /// So much in debug builds, so that blocks of tests go both ways.
 const CACHED_IN_TESTS: u64 = 64 << 10;
 
-fn cached_max() -> u64 {
-    match cfg!(debug_assertions) {
-        true => CACHED_IN_TESTS,
-        false => Inventory::detect().memory / PART_CACHED,
+/// Of that the share of a worker with so many of the machine's cores: there may be others.
+fn cached_max(cores: u32) -> u64 {
+    if cfg!(debug_assertions) {
+        return CACHED_IN_TESTS;
     }
+    let machine = Inventory::detect();
+    let of_machine = u64::from(cores.min(machine.cpus)) * machine.memory;
+    of_machine / u64::from(machine.cpus.max(1)) / PART_CACHED
 }
 
 /// It has a name, a folder, a port and a connection to the scheduler, which does not know of it yet.
@@ -90,7 +93,7 @@ impl Bound {
         let bytes_max = worker.work_limit.unwrap_or(u64::MAX);
         let store = BlockStore::new(id.clone(), folder.path.clone(), bytes_max);
         let store = store.with_cost(worker.byte_cost());
-        let store = Arc::new(store.with_cached_max(cached_max()));
+        let store = Arc::new(store.with_cached_max(cached_max(worker.devices.inventory().cpus)));
         let account = Arc::new(Account::new(to_scheduler().0));
         let devices = Arc::clone(&worker.devices);
         let engine = TaskEngine::new(devices, Arc::clone(&store), Arc::clone(&account));

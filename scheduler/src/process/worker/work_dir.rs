@@ -22,7 +22,9 @@ impl Folder {
             exec_datafusion_err!("the work folder {} cannot be used: {error}", parent.display())
         };
         fs::create_dir_all(parent).map_err(failed)?;
-        for entry in fs::read_dir(parent).map_err(failed)?.flatten() {
+        // Neighbours open files by this path, from folders of their own.
+        let parent = std::path::absolute(parent).map_err(failed)?;
+        for entry in fs::read_dir(&parent).map_err(failed)?.flatten() {
             remove_if_left(&entry.path());
         }
         let path = parent.join(id);
