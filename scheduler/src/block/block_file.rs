@@ -1,13 +1,11 @@
 //! The file of a block, as it is read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bytes::Bytes;
 use forebay_engine::read_at;
-use nix::fcntl::OFlag;
 
 use super::failure::BlockError;
 use super::job_blocks::Place;
@@ -34,8 +32,7 @@ impl BlockFile {
     ) -> Result<Self, BlockError> {
         let problem = |error: io::Error| BlockError::new(location, error);
         let is_direct = matches!(place, Place::Part { is_direct: true, .. });
-        let file = if is_direct { past_cache::open(path) } else { open(path) };
-        let file = file.map_err(problem)?;
+        let file = past_cache::open(path, is_direct).map_err(problem)?;
         let found = file.metadata().map_err(problem)?;
         if !found.is_file() {
             return Err(BlockError::new(location, format!("{} is no file", path.display())));
@@ -94,14 +91,6 @@ impl BlockFile {
     pub(super) fn is_direct(&self) -> bool {
         self.is_direct
     }
-}
-
-/// Opens a file to be read. What is no file, which another worker may name, is not waited for.
-///
-/// # Errors
-/// If there is none.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
 /// Whether these are the bytes of the block.

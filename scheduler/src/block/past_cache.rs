@@ -17,8 +17,6 @@ use nix::fcntl::OFlag;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 
-use super::block_file;
-
 /// What goes past the page cache begins at a multiple of this, in the file and in memory, and is a multiple of it.
 pub(super) const STEP: usize = 4 << 10;
 
@@ -185,16 +183,19 @@ pub(super) fn reopened(file: &File, is_direct: bool) -> io::Result<File> {
     OpenOptions::new().read(!is_direct).write(is_direct).custom_flags(flags.bits()).open(path)
 }
 
-/// Opens a file to be read [past the page cache](read), if the file system knows how.
+/// Opens a file to be read, and if it `is_direct`, [past the page cache](read), as far as the file system knows how. What is no
+/// file, which another worker may name, is not waited for.
 ///
 /// # Errors
-/// If there is no such file.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_DIRECT | OFlag::O_NONBLOCK;
-    let direct = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
-    match direct {
-        Err(error) if is_refused(&error) => block_file::open(path),
-        opened => opened,
+/// If there is none.
+pub(super) fn open(path: &Path, is_direct: bool) -> io::Result<File> {
+    let open_with = |flags: OFlag| {
+        OpenOptions::new().read(true).custom_flags((flags | OFlag::O_NONBLOCK).bits()).open(path)
+    };
+    match is_direct.then(|| open_with(OFlag::O_DIRECT)) {
+        Some(Err(error)) if is_refused(&error) => open_with(OFlag::empty()),
+        Some(opened) => opened,
+        None => open_with(OFlag::empty()),
     }
 }
 
@@ -303,7 +304,7 @@ mod tests {
                     drop(file);
                     for (seed, at, size, on_disk) in parts {
                         on_disk.await.unwrap().unwrap();
-                        let file = open(&path).unwrap();
+                        let file = open(&path, true).unwrap();
                         assert!(read(&file, at, size).unwrap() == bytes(seed, size), "{size} at {at}");
                         // In pieces, as it is served.
                         let half = size / 2 / STEP * STEP;
@@ -325,10 +326,10 @@ mod tests {
         for folder in folders() {
             let path = folder.path().join("file");
             fs::write(&path, bytes(1, 10_000)).unwrap();
-            let file = open(&path).unwrap();
+            let file = open(&path, true).unwrap();
             assert!(read(&file, 4096, 8000).unwrap() == bytes(1, 10_000)[4096..]);
             assert!(read(&file, 12_288, 1).unwrap().is_empty());
-            let missing = open(&folder.path().join("missing")).unwrap_err();
+            let missing = open(&folder.path().join("missing"), true).unwrap_err();
             assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         }
     }
