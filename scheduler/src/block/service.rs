@@ -57,11 +57,8 @@ impl Blocks for Arc<BlockStore> {
         &self,
         request: Request<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let FetchRequest { protocol, version, block, more } = request.into_inner();
-        let worker = format!("worker {}", self.worker());
-        check_protocol("this reader", protocol, &version, &worker)?;
-        let (store, locations) = (Arc::clone(self), iter::once(block).chain(more));
-        let mut all = ServingAll { store, locations: locations.collect(), open: None };
+        let (store, locations) = (Arc::clone(self), asked_for(self, request)?);
+        let mut all = ServingAll { store, locations, open: None };
         let all = answered(move || all.open_next().map(|()| all)).await?;
         // A piece is read once the reader has taken the one before, as far as the line buffers.
         let chunks = stream::try_unfold(all, |mut all| async {
@@ -72,14 +69,22 @@ impl Blocks for Arc<BlockStore> {
     }
 
     async fn find(&self, request: Request<FetchRequest>) -> Result<Response<BlockFiles>, Status> {
-        let FetchRequest { protocol, version, block, more } = request.into_inner();
-        let worker = format!("worker {}", self.worker());
-        check_protocol("this reader", protocol, &version, &worker)?;
-        let files = iter::once(&block).chain(&more).map(|block| file_part(self, block));
-        let files = files.collect::<Result<_, _>>();
+        let blocks = asked_for(self, request)?;
+        let files = blocks.iter().map(|block| file_part(self, block)).collect::<Result<_, _>>();
         let files = files.map_err(|error| Status::data_loss(error.problem))?;
         Ok(Response::new(BlockFiles { files }))
     }
+}
+
+/// The blocks that a reader of the same protocol wants, in their order.
+fn asked_for(
+    store: &BlockStore,
+    request: Request<FetchRequest>,
+) -> Result<VecDeque<BlockLocation>, Status> {
+    let FetchRequest { protocol, version, block, more } = request.into_inner();
+    let worker = format!("worker {}", store.worker());
+    check_protocol("this reader", protocol, &version, &worker)?;
+    Ok(iter::once(block).chain(more).collect())
 }
 
 fn file_part(store: &BlockStore, block: &BlockLocation) -> Result<BlockFilePart, BlockError> {
